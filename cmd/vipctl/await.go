@@ -18,7 +18,7 @@ import (
 	"vipd/dataplane"
 )
 
-// await asks again and again, and does not follow changes: the end of a connection is none.
+// await polls. It does not follow changes, because the end of a connection is not a change.
 func (d *daemonOverride) await() error {
 	client, err := d.Client()
 	if err != nil {
@@ -32,7 +32,7 @@ func (d *daemonOverride) await() error {
 			return false, err
 		}
 		n, closed := counted(endpoints, d.targets)
-		if closed && n == 0 { // these counts are cheap, but know nothing of endpoints and services whose definitions are gone
+		if closed && n == 0 { // these counts are cheap, but omit endpoints and services without a definition
 			conns, err := client.Connections(d, dataplane.ConnectionQuery{})
 			if n = open(conns, d.targets); err != nil || n == 0 {
 				return err == nil, err
@@ -46,8 +46,8 @@ func (d *daemonOverride) await() error {
 	return ended(d.Call, err, d.targets, left, "", "")
 }
 
-// ended says how the waiting for a drain ended, with err or not. Left were the connections at the last look, and stillOn
-// says on which nodes; doneOn says how many nodes have none.
+// ended prints how the wait for a drain ended, with err or without. left is the last number of
+// connections, stillOn describes their nodes, and doneOn is the number of nodes without any.
 func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
@@ -67,16 +67,16 @@ func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, st
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
-// abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
+// abandoned prints what remains if the wait ends before the drain. where describes the nodes.
 func abandoned(c *cli.Call, left uint64, where string) error {
-	what := strings.Join(c.Args, " ")
+	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {
-		what = "--node " + node
+		command = "--node " + node
 	}
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	state := fmt.Sprintf(" with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", wording.Count(left, "connection"), where, what)
+	state := fmt.Sprintf(" with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", wording.Count(left, "connection"), where, command)
 	if errors.Is(c.Err(), context.Canceled) {
 		return cli.Interrupted("%s", state)
 	}
@@ -86,7 +86,8 @@ func abandoned(c *cli.Call, left uint64, where string) error {
 // unused is the state of an endpoint at a port that its service has no frontend for.
 const unused balancer.BackendState = "unused"
 
-// counted adds up what the endpoints at the targets say, and reports whether all of them are closed to new connections.
+// counted adds up the connections of the targets' endpoints, and reports whether all of them are
+// closed to new connections.
 func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {
@@ -99,8 +100,8 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 	return left, closed
 }
 
-// open counts the connections to the targets but for those that are over, which the counts of active ones leave out too: the
-// kernel remembers a closed TCP connection for minutes, and a UDP flow without packets for half a minute or more.
+// open counts the targets' connections without ended ones. The kernel remembers a closed TCP
+// connection for minutes, and an idle UDP flow for half a minute or more.
 func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
 		if isLive(&conns[i]) && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
@@ -116,17 +117,18 @@ func isAtAny(service balancer.Name, endpoint string, targets []api.OverrideTarge
 	})
 }
 
-// isAt reports whether an endpoint's ADDRESS[:PORT] is at target: ADDRESS, or exactly that.
+// isAt reports whether an endpoint's ADDRESS[:PORT] matches target, which is ADDRESS or
+// ADDRESS:PORT.
 func isAt(endpoint, target string) bool {
 	at, err := balancer.ParseTarget("", endpoint)
 	t, err2 := balancer.ParseTarget("", target)
 	return err == nil && err2 == nil && t.Addr == at.Addr && (t.Port == at.Port || t.Port == 0)
 }
 
-// progress shows on a terminal what is waited for, in one line that changes.
+// progress shows the wait on a terminal, in one line that changes.
 type progress struct {
 	*cli.Printer
-	width int // the width of the widest line so far
+	width int // the widest line so far
 }
 
 func (p *progress) text(text string) {
@@ -138,7 +140,7 @@ func (p *progress) text(text string) {
 	p.width = max(p.width, table.Width(text))
 }
 
-// end wipes the line.
+// end clears the line.
 func (p *progress) end() {
 	if p.width > 0 {
 		_, _ = io.WriteString(p.Stderr, "\r"+strings.Repeat(" ", p.width)+"\r")

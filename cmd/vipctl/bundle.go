@@ -42,7 +42,7 @@ func debugVerb() *cli.Verb {
 	}
 }
 
-// bundleWait is how long one part of a bundle may take.
+// bundleWait is the maximum time for one part of a bundle.
 const bundleWait = 30 * time.Second
 
 func runDebug(c *cli.Call) error {
@@ -54,7 +54,7 @@ func runDebug(c *cli.Call) error {
 		return writeBundle(c, c.Stdout)
 	}
 	if file == "" {
-		host, _ := os.Hostname() // without a name it is a bundle, too
+		host, _ := os.Hostname() // a bundle without a name is useful too
 		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.Now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -66,7 +66,7 @@ func runDebug(c *cli.Call) error {
 	}
 	if err := writeBundle(c, out); err != nil {
 		_ = out.Close()
-		_ = os.Remove(file) // half a bundle helps no one
+		_ = os.Remove(file) // half a bundle helps nobody
 		return err
 	}
 	if err := out.Close(); err != nil {
@@ -110,7 +110,8 @@ func writeBundle(c *cli.Call, to io.Writer) error {
 	return packed.Close()
 }
 
-// exhibits are all that a bundle holds: answers of vipctl itself, files, the kernel's objects, and the daemon's goroutines.
+// exhibits returns the content of a bundle: output of vipctl, files, the kernel's objects, and the
+// daemon's goroutines.
 func exhibits(c *cli.Call) []exhibit {
 	all := []exhibit{
 		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
@@ -142,7 +143,7 @@ func exhibits(c *cli.Call) []exhibit {
 	return all
 }
 
-// answer is what another verb prints, on stdout and stderr.
+// answer is the output of another verb, from stdout and stderr.
 func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
@@ -165,7 +166,7 @@ func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
 	return d.Profile(ctx, what)
 }
 
-// output is what a command prints, of which only the lines that keep wants; nil keeps all.
+// output is the output of a command, limited to lines that keep selects; nil selects all.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := printed(ctx, command...)
@@ -182,7 +183,8 @@ func output(name string, keep func(line string) bool, command ...string) exhibit
 	}}
 }
 
-// printed is what a command prints. Where it fails, the error is the first line of that, or how it ended if it printed nothing.
+// printed returns the output of a command. If it fails, the error is the first line of output, or
+// its exit status if there is none.
 func printed(ctx context.Context, command ...string) ([]byte, error) {
 	text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	if err == nil {
@@ -194,7 +196,7 @@ func printed(ctx context.Context, command ...string) ([]byte, error) {
 	return text, fmt.Errorf("%s: %w", command[0], err)
 }
 
-// isOurs keeps the lines that name what vipd has made.
+// isOurs selects lines that name vipd's objects.
 func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
 
 func ourTables(ctx context.Context) ([]byte, error) {
@@ -216,10 +218,10 @@ func ourTables(ctx context.Context) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// hidden stands where a bundle leaves something out.
+// hidden replaces an omitted value.
 const hidden = "(hidden)"
 
-// shareable is a configuration or services file without comments, and without what may be secret in it.
+// shareable returns a configuration or services file without comments and possible secrets.
 func shareable(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -239,7 +241,8 @@ func shareable(file string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// redact copies a value without secrets: what checks send, arguments of programs, and passwords and queries in URLs.
+// redact returns a copy of a value without secrets: data that checks send, arguments of programs,
+// and passwords and queries in URLs.
 func redact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestShareable leaves out of a bundle's files what may be secret, and nothing else.
+// TestShareable redacts a bundle's files. Only possible secrets may be removed.
 func TestShareable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	text := `# SECRET

@@ -59,7 +59,7 @@ func runCheck(c *cli.Call) error {
 	return cmp.Or(c.Show(all, b.String), reported(all))
 }
 
-// readChecked is readDefinitions, and takes standard input too.
+// readChecked is readDefinitions that also accepts standard input.
 func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
@@ -71,14 +71,14 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.LoadText(place, text)), nil
 }
 
-// checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds
-// what health checks would lack on this host.
+// checkFor adds problems that only compiling finds, for mode or, if that is "", for the configured
+// mode. It also adds needs of health checks that this host lacks.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {
-			p.Text += " (a running vipd leaves it with the service that has it)" // which a file does not tell
+			p.Text += " (a running vipd leaves it with the service that has it)" // the files don't name the holder
 		}
 	}
 	d.checkOverlaps()
@@ -86,8 +86,8 @@ func (d *localDefinitions) checkFor(mode config.ModeName) {
 	d.sortProblems()
 }
 
-// checkOverlaps adds what services that have another mistake claim of what others claim: as those are not compiled, that would
-// show only when the mistake is mended.
+// checkOverlaps adds conflicts of services that have another mistake. They are not compiled, so the
+// conflict would otherwise show only when the mistake is fixed.
 func (d *localDefinitions) checkOverlaps() {
 	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
 	documents := map[string]*tomlfile.Document{d.place: d.main}
@@ -116,24 +116,25 @@ func (d *localDefinitions) checkOverlaps() {
 	}
 }
 
-// claimsIn reads what a service claims, each address and port by itself, so that a wrong one hides none.
+// claimsIn reads the claims of a service, each address and port by itself, so that a wrong one
+// hides none.
 func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *balancer.Service {
 	services, _ := doc.Tree()["services"].(map[string]any)
 	fields, _ := services[string(name)].(map[string]any)
-	one := func(vip, port any) *balancer.Service {
+	claim := func(vip, port any) *balancer.Service {
 		alone := map[string]any{"vips": []any{vip}, "ports": []any{port}}
 		service, _ := balancer.DecodeService(name, alone, nil, nil, balancer.SeverityWarning)
 		return service
 	}
 	claimed := &balancer.Service{Name: name, Origin: at}
 	for _, vip := range elements(fields["vips"]) {
-		if s := one(vip, map[string]any{"port": int64(1)}); s != nil {
+		if s := claim(vip, map[string]any{"port": int64(1)}); s != nil {
 			claimed.VIPs = append(claimed.VIPs, s.VIPs...)
 		}
 	}
 	for _, port := range elements(fields["ports"]) {
 		p := balancer.Port{}
-		if s := one("192.0.2.1", port); s != nil {
+		if s := claim("192.0.2.1", port); s != nil {
 			p = s.Ports[0]
 		}
 		claimed.Ports = append(claimed.Ports, p)
@@ -141,7 +142,7 @@ func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *b
 	return claimed
 }
 
-// elements returns the elements of an array. A parser has a type of its own for arrays of tables.
+// elements returns the elements of an array. The parser has its own type for arrays of tables.
 func elements(array any) (all []any) {
 	switch array := array.(type) {
 	case []any:

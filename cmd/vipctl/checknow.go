@@ -46,7 +46,7 @@ func runCheckNow(c *cli.Call) error {
 	return cli.ErrReported
 }
 
-// checkText is the exchange, and what it came to.
+// checkText formats the exchange and its result.
 func checkText(p *cli.Printer, r *api.CheckResult) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
@@ -59,7 +59,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
 		verdict, style = "could not run on this host, which says nothing about the endpoint", table.Notice
-		why = strings.TrimPrefix(why, "not run: ") // which is said in more words
+		why = strings.TrimPrefix(why, "not run: ") // which the text below explains in more words
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.Paint("the check "+verdict, style), table.Line(cli.OneLine(why)))
 	if stands := string(r.Health); stands == "" {
@@ -70,7 +70,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	return b.String()
 }
 
-// checkedAddresses are where the daemon checks a service's endpoints.
+// checkedAddresses returns the addresses at which the daemon checks a service's endpoints.
 func checkedAddresses(c *cli.Call, before []string) (out []string) {
 	for _, e := range endpointsOf(c, balancer.Name(before[0])) {
 		if e.Check != nil {

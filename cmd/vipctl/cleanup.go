@@ -48,7 +48,8 @@ func cleanupVerb() *cli.Verb {
 	}
 }
 
-// cleaner removes one kind of leftovers, or only looks. It says what it does, such as "remove file /run/vipd/vipd.lock".
+// cleaner removes one kind of leftovers, or only lists it. It returns its actions, such as "remove
+// file /run/vipd/vipd.lock".
 type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
 func runCleanup(c *cli.Call) error {
@@ -76,7 +77,7 @@ func runCleanup(c *cli.Call) error {
 	}
 	defer func() { _ = lock.Close() }()
 	if c.Flags.Bool("dry-run") {
-		_ = lock.Close() // a look keeps no vipd from its start
+		_ = lock.Close() // a dry run must not block the start of a vipd
 		if err != nil {
 			c.Note("%v, and uses what follows", err)
 		}
@@ -99,10 +100,10 @@ func runCleanup(c *cli.Call) error {
 	return clean(c, conf, mode, false)
 }
 
-// wayOut says what to do about a vipd that runs.
+// wayOut is the advice about a running vipd.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
-// clean runs the cleaners of a mode, or all, one after the other, and prints what they do.
+// clean runs the cleaners of a mode, or all, in order, and prints their actions.
 func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
@@ -127,10 +128,12 @@ func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) erro
 	return nil
 }
 
-// groupedFrom is how many of a kind, one after the other, are named one by one; of more only the first three are.
+// groupedFrom is the number of consecutive similar lines from which only the first three are
+// printed.
 const groupedFrom = 10
 
-// grouped joins lines that differ in nothing but an address, where there are many in a row: there may be ten thousands.
+// grouped joins consecutive lines that differ only in an address, if there are many: there may be
+// tens of thousands.
 func grouped(done []string) []string {
 	var out []string
 	for i := 0; i < len(done); {
@@ -155,7 +158,8 @@ func grouped(done []string) []string {
 	return out
 }
 
-// aroundAddress cuts a line around the first word that is an address or a frontend's key; address "": it has none.
+// aroundAddress splits a line at the first word that is an address or a frontend's key. If there is
+// none, address is "".
 func aroundAddress(line string) (before, address, behind string) {
 	words := strings.Split(line, " ")
 	at := slices.IndexFunc(words, func(word string) bool {
@@ -170,7 +174,8 @@ func aroundAddress(line string) (before, address, behind string) {
 	return before, words[at], strings.TrimRight(behind, " ")
 }
 
-// ownConfig reads the config that says where things are. A mistake in it could lead to the wrong place: it is refused.
+// ownConfig reads the configuration, which has the paths of files. It rejects mistakes, because
+// they could lead to the wrong files.
 func ownConfig(c *cli.Call) (config.Config, error) {
 	file := c.Flags.String("config")
 	conf, problems, err := config.Load(file)
@@ -186,8 +191,9 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 	return conf, nil
 }
 
-// holdRunDir takes the lock that a daemon has for its whole life, if its file is there, to keep daemons from run_dir meanwhile. It finds
-// a daemon in another network namespace, and one that may not change this one. With force it does without a lock that a daemon has.
+// holdRunDir acquires the lock that a daemon holds for its whole life, if the file exists, to keep
+// daemons out of run_dir. It also detects a daemon in another network namespace, and one that may
+// not change this namespace. With force it ignores a daemon's lock.
 func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -202,7 +208,7 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 	return lock, err
 }
 
-// refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
+// refuseWhileServing returns an error if a daemon listens on the socket, or if that is unknown.
 func refuseWhileServing(c *cli.Call) error {
 	socket, err := c.Socket()
 	if err != nil {
@@ -219,7 +225,8 @@ func refuseWhileServing(c *cli.Call) error {
 	return fmt.Errorf("looking whether vipd is running: %w", err)
 }
 
-// cleaners are those of a mode, or all; what comes later relies on records that the last ones remove.
+// cleaners returns the cleaners of a mode, or all. The order matters, because the last ones remove
+// records that others need.
 func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{m.Cleanup}
@@ -231,7 +238,7 @@ func cleaners(mode config.ModeName) []cleaner {
 	return append(all, cleanFiles, cleanFolders)
 }
 
-// cleanFence stops vipd owner, and removes what it left.
+// cleanFence stops vipd owner, and removes its rules and addresses.
 func cleanFence(ctx context.Context, conf config.Config, dry bool) ([]string, error) {
 	stopped, err := cleanup.Stop(ctx, conf.RunDir, dry)
 	if err != nil {
@@ -241,13 +248,14 @@ func cleanFence(ctx context.Context, conf config.Config, dry bool) ([]string, er
 	return append(stopped, removed...), err
 }
 
-// cleanHost removes what all modes share: addresses, the guard, sysctls.
+// cleanHost removes the parts that all modes share: addresses, the guard, and sysctls.
 func cleanHost(ctx context.Context, conf config.Config, dry bool) ([]string, error) {
 	return host.Cleanup(ctx, modes.HostOptions(conf), dry)
 }
 
-// cleanFiles removes the daemon's sockets, its counts, and what it keeps in state_dir: also what it set aside, and what was half written
-// when it was killed. Where a socket should be and another file is, vipd has not started: that file is not its own.
+// cleanFiles removes the daemon's sockets, its counts, and its files in state_dir, including
+// backups and half-written ones. It keeps another kind of file at a socket's path, because vipd did
+// not create it.
 func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	var files []string
 	for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {
@@ -283,7 +291,8 @@ func removeFiles(files []string, dry bool) (removed []string, err error) {
 	return removed, errors.Join(failed...)
 }
 
-// cleanFolders removes the lock file, as the last of all files, and the folders if nothing else is in them.
+// cleanFolders removes the lock file, as the last of all files, and the directories if they are
+// empty.
 func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	removed, err := removeFiles([]string{lockfile.Path(conf.RunDir)}, dry)
 	for _, dir := range []string{conf.RunDir, conf.StateDir} {
@@ -291,7 +300,7 @@ func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, er
 		case err != nil || absent != nil:
 		case dry:
 			removed = append(removed, "remove folder "+dir+", if nothing else is in it")
-		case os.Remove(dir) == nil: // it fails while anything is in there
+		case os.Remove(dir) == nil: // fails if the directory is not empty
 			removed = append(removed, "remove folder "+dir)
 		}
 	}

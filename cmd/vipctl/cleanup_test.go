@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// TestGrouped has many of a kind share a line, and keeps every other line as it is, in order.
+// TestGrouped joins many lines of a kind. Every other line must stay, in order.
 func TestGrouped(t *testing.T) {
 	var done, want []string
 	for i := range 10000 {
@@ -39,7 +39,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// Without root there is one sentence, before anything is looked at.
+// TestCleanupTakesRoot runs cleanup without root. It must print one sentence before it examines
+// anything.
 func TestCleanupTakesRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
@@ -53,8 +54,8 @@ func TestCleanupTakesRoot(t *testing.T) {
 	}
 }
 
-// TestCleanupOfFiles removes the sockets that a killed vipd has left, and with them its folder, but no file of another kind that
-// api.socket names by mistake.
+// TestCleanupOfFiles removes the sockets of a killed vipd and their directory. A file of another
+// kind that api.socket names by mistake must stay.
 func TestCleanupOfFiles(t *testing.T) {
 	t.Chdir(t.TempDir()) // the paths of sockets are short
 	conf := config.Default()
@@ -67,7 +68,7 @@ func TestCleanupOfFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.SetUnlinkOnClose(false) // as when it is killed
+		l.SetUnlinkOnClose(false) // as after a kill
 		_ = l.Close()
 	}
 	if err := os.WriteFile(conf.API.Socket, []byte("somebody's"), 0o600); err != nil {

@@ -43,7 +43,7 @@ func connsVerb() *cli.Verb {
 	}
 }
 
-// connectionFlags narrow connections.
+// connectionFlags are flags that filter connections.
 func connectionFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "service", Usage: "only those of the service `NAME`"},
@@ -90,7 +90,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	}
 	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
 		if text := c.Flags.String(flag); text != "" {
-			t, err := balancer.ParseTarget("", text[strings.Index(text, "/")+1:]) // SERVICE/ADDRESS is how endpoints are printed
+			t, err := balancer.ParseTarget("", text[strings.Index(text, "/")+1:]) // endpoints are printed as SERVICE/ADDRESS
 			if err != nil {
 				return q, cli.WrongUse("--%s %q is not ADDRESS or ADDRESS:PORT, such as 10.0.0.7 or [fd00::1]:8080", flag, text)
 			}
@@ -100,7 +100,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	return q, nil
 }
 
-// printConnections prints connections as they come, for there may be very many.
+// printConnections prints connections while it receives them, because there may be very many.
 func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	client, err := c.Client()
 	if err != nil {
@@ -129,7 +129,7 @@ func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	return list.end(empty)
 }
 
-// connectionList prints connections while they come.
+// connectionList prints connections as they arrive.
 type connectionList struct {
 	*cli.Printer
 	table  *table.Table
@@ -138,16 +138,16 @@ type connectionList struct {
 	all bool
 	// omitted counts the connections that are not live and not listed, by state.
 	omitted map[string]int
-	// text is JSON that is not printed yet.
+	// text is JSON that is still to be printed.
 	text []byte
-	// collected are the connections of an output that is made of the whole list.
+	// collected has the connections for output formats that need the whole list.
 	collected []api.Connection
 }
 
 // isLive reports whether a connection counts as live: the kernel also remembers closed connections and idle UDP flows.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
-// A long list is printed by so many rows, which have the same widths, or so many bytes of JSON.
+// A long list is printed in blocks: rows with common column widths, or bytes of JSON.
 const (
 	partRows  = 1000
 	partBytes = 1 << 16
@@ -181,9 +181,9 @@ func (l *connectionList) add(n api.Connection) error {
 	return l.Print(l.table.Part(l.Form()))
 }
 
-// addJSON prints one as printJSON does in a list.
+// addJSON prints a connection in the form of a list of printJSON.
 func (l *connectionList) addJSON(n api.Connection) error {
-	text, err := json.MarshalIndent(n, "  ", "  ") // none of its values has a character that HTML escapes
+	text, err := json.MarshalIndent(n, "  ", "  ") // no value has a character that HTML escapes
 	if err != nil {
 		return fmt.Errorf("writing JSON: %w", err)
 	}
@@ -226,7 +226,8 @@ func omittedText(omitted map[string]int) string {
 	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
-// followConnections prints a line for each connection that begins or ends, until Ctrl-C, and goes on after a restart of vipd.
+// followConnections prints a line for each connection that begins or ends, until Ctrl-C. It
+// continues after a restart of vipd.
 func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	client, err := c.Client()
 	if err != nil {
@@ -251,10 +252,10 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	})
 }
 
-// connectionEvent is one line.
+// connectionEvent formats one line.
 func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	if p.Format == cli.FormJSON {
-		text, _ := json.Marshal(e) // plain fields
+		text, _ := json.Marshal(e) // has only plain fields
 		return string(text) + "\n"
 	}
 	n, backend := e.Connection, "-"
@@ -269,7 +270,7 @@ func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	return line + "\n"
 }
 
-// killConnections ends connections, after a question on a terminal.
+// killConnections ends connections. On a terminal it asks first.
 func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if q == (dataplane.ConnectionQuery{}) {
 		return cli.WrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")
@@ -287,7 +288,7 @@ func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	return c.Show(k, func() string { return fmt.Sprintf("ended: %s\n", wording.Count(k.Connections, "connection")) })
 }
 
-// sureToKill shows how many connections it is about, and asks.
+// sureToKill shows the number of connections, and asks for confirmation.
 func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 	if !c.ErrTerminal {
 		return false, cli.WrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
@@ -311,7 +312,7 @@ func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 		return false, nil
 	}
 	fmt.Fprintf(c.Stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
-	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // no answer is no
+	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // without an answer it is no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		c.Say("nothing was ended")
 		return false, nil

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// sampled counts the lines that are written to it, and how much this process keeps meanwhile.
+// sampled counts the lines written to it, and the maximum memory of this process meanwhile.
 type sampled struct {
 	lines, looked int
 	most          uint64
@@ -35,7 +35,7 @@ func (s *sampled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// kept is what this process keeps on its heap.
+// kept returns the size of this process's heap.
 func kept() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -43,12 +43,13 @@ func kept() uint64 {
 	return m.HeapAlloc
 }
 
-// TestConnsKeepsNoList: connections are printed while they come. Kept as a list, 40,000 take 14 MB and more.
+// TestConnsKeepsNoList prints 40,000 connections. They must be printed as they arrive; as a list
+// they would need 14 MB or more.
 func TestConnsKeepsNoList(t *testing.T) {
 	const most = 6 << 20
 	crowd, formats := wait.Soak(40_000, 100_000), []string{cli.FormTable, cli.FormJSON}
 	if wait.Soaking() {
-		formats = append(formats, cli.FormWide) // a table, too
+		formats = append(formats, cli.FormWide) // also as a table
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	l, err := net.Listen("unix", socket)

@@ -13,8 +13,9 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestConvert converts the configurations of cmd/internal/convert/testdata, compares them with the files beside them, and has
-// vipctl check them. The first line of a configuration may have flags: "# --vip 10.5.0.1".
+// TestConvert converts the configurations in cmd/internal/convert/testdata, and compares the
+// results with the files next to them. vipctl check must accept the results. The first line of a
+// configuration may have flags: "# --vip 10.5.0.1".
 func TestConvert(t *testing.T) {
 	const folder = "../internal/convert/testdata"
 	files, err := filepath.Glob(folder + "/*/*.conf")
@@ -32,7 +33,7 @@ func TestConvert(t *testing.T) {
 			if flags, ok := strings.CutPrefix(strings.SplitN(string(text), "\n", 2)[0], "# --"); ok {
 				args = append(args, strings.Fields("--"+flags)...)
 			}
-			code, got, said := runAlone(t, string(text), args...)
+			code, got, stderr := runAlone(t, string(text), args...)
 			wantCode := cli.ExitDone
 			if strings.Contains(got, "\n# Commented out:\n") {
 				wantCode = cli.ExitDifferences
@@ -40,7 +41,7 @@ func TestConvert(t *testing.T) {
 				wantCode = cli.ExitFailed
 			}
 			if code != wantCode {
-				t.Fatalf("exit code = %d, want %d: %s", code, wantCode, said)
+				t.Fatalf("exit code = %d, want %d: %s", code, wantCode, stderr)
 			}
 			golden := strings.TrimSuffix(file, ".conf") + ".toml"
 			want, err := os.ReadFile(golden)
@@ -53,15 +54,15 @@ func TestConvert(t *testing.T) {
 			if code == cli.ExitFailed {
 				return // there is no service to check
 			}
-			if strings.Contains(got, "Lines without") != strings.Contains(said, "listed at the end") {
-				t.Errorf("stderr = %q, want a count of the lines without an equivalent if there are any", said)
+			if strings.Contains(got, "Lines without") != strings.Contains(stderr, "listed at the end") {
+				t.Errorf("stderr = %q, want a count of the lines without an equivalent if there are any", stderr)
 			}
-			if (code == cli.ExitDifferences) != strings.Contains(said, "commented out") {
-				t.Errorf("stderr = %q, want a count of the services that are commented out if there are any", said)
+			if (code == cli.ExitDifferences) != strings.Contains(stderr, "commented out") {
+				t.Errorf("stderr = %q, want a count of the services that are commented out if there are any", stderr)
 			}
-			code, said, _ = runAlone(t, "", "check", golden)
+			code, stderr, _ = runAlone(t, "", "check", golden)
 			if code != cli.ExitDone {
-				t.Errorf("vipctl check exits with %d:\n%s", code, said)
+				t.Errorf("vipctl check exits with %d:\n%s", code, stderr)
 			}
 		})
 	}
@@ -76,7 +77,8 @@ func runAlone(t *testing.T, stdin string, args ...string) (code int, stdout, std
 	return code, out.String(), err.String()
 }
 
-// TestInterruptEndsReading lets "convert" and "check" read from standard input, which never ends. An interrupt ends both.
+// TestInterruptEndsReading interrupts "convert" and "check" while they read from standard input.
+// Both must end.
 func TestInterruptEndsReading(t *testing.T) {
 	for _, args := range [][]string{{"convert", "--from", "nginx", "-"}, {"check", "-"}} {
 		never, end := io.Pipe()

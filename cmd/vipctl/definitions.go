@@ -17,22 +17,22 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// localDefinitions is what a file or folder holds.
+// localDefinitions is the content of a file or directory.
 type localDefinitions struct {
-	// place is the file or folder.
+	// place is the file or directory.
 	place string
-	// main is the file, if it is one and can be parsed.
+	// main is the file, if the place is a file that can be parsed.
 	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
-	// config is the daemon's part of the file; the defaults for a folder or a file without one.
+	// config is the daemon's part of the file. It has the defaults if there is none.
 	config config.Config
-	// problems are everything that was found wrong, by file and line.
+	// problems are all problems found, by file and line.
 	problems []balancer.Problem
 }
 
-// readDefinitions reads a daemon's config with the services in it and where its [store].path leads, a services file, or
-// a folder of those. An error means that there is nothing to read.
+// readDefinitions reads a daemon's configuration with its services and [store].path, a services
+// file, or a directory of those. An error means that there is nothing to read.
 func readDefinitions(place string) (*localDefinitions, error) {
 	if _, err := os.Stat(place); err != nil {
 		return nil, unreadable(place, err)
@@ -40,7 +40,7 @@ func readDefinitions(place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.Load(place)), nil
 }
 
-// definitionsOf is what was read of a place.
+// definitionsOf returns the definitions of a place.
 func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	d := &localDefinitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
 	if read.Main != nil {
@@ -56,7 +56,8 @@ func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	return d
 }
 
-// isConfig reports whether a file has sections of a daemon's configuration: what it lacks has its default then.
+// isConfig reports whether a file has sections of a daemon's configuration. Missing sections then
+// have their defaults.
 func isConfig(doc *tomlfile.Document) bool {
 	for section := range doc.Tree() {
 		if section != "services" && section != "vips" && section != "defaults" {
@@ -66,7 +67,8 @@ func isConfig(doc *tomlfile.Document) bool {
 	return false
 }
 
-// sortProblems orders them by place, and leaves each standing once: two readers may have found the same.
+// sortProblems orders the problems by place, and removes duplicates, because two readers may find
+// the same.
 func (d *localDefinitions) sortProblems() {
 	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
 		return cmp.Or(
@@ -98,8 +100,8 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// localAddresses are the host's own addresses. VIPs that a vipd here holds are not among them: those on its device, or on lo,
-// which takes the place of one that the kernel can't make.
+// localAddresses returns the host's own addresses. It omits VIPs that a vipd here holds, on its
+// device or on lo, which is used if the kernel can't create the device.
 func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {
@@ -107,7 +109,7 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 			vips[v] = true
 		}
 	}
-	interfaces, _ := doctor.ThisHost().Interfaces() // a host that does not tell has no node ports here
+	interfaces, _ := doctor.ThisHost().Interfaces() // without an answer there are no node ports
 	for _, i := range interfaces {
 		holds := i.Name == d.config.Addresses.Interface || slices.ContainsFunc(i.Addrs, netip.Addr.IsLoopback)
 		for _, addr := range i.Addrs {
@@ -121,8 +123,8 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	return slices.Compact(local)
 }
 
-// covers reports whether the definitions of file belong to what was read: a service from there that is missing now was
-// removed.
+// covers reports whether the definitions of file were read, so that a missing service from there
+// was removed.
 func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {

@@ -52,7 +52,7 @@ func runDelete(c *cli.Call) error {
 		if s.Stored != nil {
 			continue
 		}
-		holds, err := e.Writer.Holds(c, s.Name) // what is left of it may be its addresses
+		holds, err := e.Writer.Holds(c, s.Name) // it may still hold addresses
 		if err == nil && !holds {
 			err = absent("service", string(s.Name), " in etcd", fleetNames(c, nil))
 		}

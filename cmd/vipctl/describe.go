@@ -72,7 +72,7 @@ func runDescribe(c *cli.Call) error {
 	})})
 }
 
-// described is a service and how its VIPs are reached on this host.
+// described is a service with the paths to its VIPs on this host.
 type described struct {
 	*api.Service
 	Addresses []api.Address `json:"addresses,omitempty"`
@@ -87,7 +87,7 @@ func serviceIn(services []api.Service, name string) *api.Service {
 	return nil
 }
 
-// describe prints a service; one of a fleet as etcd has it, without what only a host knows.
+// describe prints a service. For a service in etcd it omits details that only a host knows.
 func describe(p *cli.Printer, s *described) error {
 	if p.Format == cli.FormTOML {
 		return p.Print(servicesTOML([]api.Service{*s.Service}))
@@ -131,7 +131,7 @@ func describeService(p *cli.Printer, d *described) string {
 	return out.b.String()
 }
 
-// reached says which way leads to a VIP on this host.
+// reached describes the path to a VIP on this host.
 func reached(a api.Address) string {
 	text := heldText(a)
 	switch addr, err := netip.ParseAddr(a.Address); {
@@ -181,7 +181,7 @@ func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
 	return t
 }
 
-// placed says where an endpoint is, and whether it is a backup.
+// placed describes the place of an endpoint, and whether it is a backup.
 func placed(e *api.Endpoint) string {
 	at := strings.Trim(e.Node+"/"+e.Zone, "/")
 	if e.Backup {
@@ -369,7 +369,8 @@ func vipText(p *cli.Printer, v *ownedVIP) string {
 	return out.b.String()
 }
 
-// jury lists who confirms the owner, and how long ago, where the owner is this host.
+// jury lists the nodes that confirm the owner and, if this host is the owner, the ages of their
+// confirmations.
 func (v *ownedVIP) jury() string {
 	var all []string
 	for _, node := range v.Jury {

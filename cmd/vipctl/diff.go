@@ -77,7 +77,7 @@ func runDiff(c *cli.Call) error {
 	case err == nil && len(differences) > 0:
 		return cli.ErrDifferences
 	case len(differences) == 0 && c.Format != cli.FormJSON:
-		// Definitions may ask for more than what can be wanted here, which no difference shows.
+		// Definitions may have parts that can't be served here. No difference shows them.
 		if s, _ := cli.AskDaemon(c, (*api.Client).Status); grave(s.Problems) {
 			c.Say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
 		}
@@ -85,18 +85,18 @@ func runDiff(c *cli.Call) error {
 	return err
 }
 
-// serviceDiff is how one service differs.
+// serviceDiff has the differences of one service.
 type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
-	// VIP is the address whose settings differ, where it is no service.
+	// VIP is the address whose settings differ, if it is not a service.
 	VIP netip.Addr `json:"vip,omitzero"`
 	// What is added, removed or changed.
 	What string `json:"what"`
-	// Fields are those that differ.
+	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
 }
 
-// fieldDiff is one field; nil means it is not set there.
+// fieldDiff is one field; nil means that it is not set.
 type fieldDiff struct {
 	Field string `json:"field"`
 	Runs  any    `json:"runs"`
@@ -126,14 +126,15 @@ func diffFile(c *cli.Call, file string) error {
 	return showDifferences(c, differences, len(bad) > 0, "what runs and "+file)
 }
 
-// comparesEtcd reports whether files are compared with etcd instead of with what the daemon runs: the daemon's own config
-// is the daemon's.
+// comparesEtcd reports whether files are compared with etcd instead of the running daemon. The
+// daemon's own configuration is always compared with the daemon.
 func comparesEtcd(c *cli.Call, files []string) bool {
 	own := func(file string) bool { return file != stdinName && cli.SamePlace(file, c.Flags.String("config")) }
 	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
 }
 
-// showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.
+// showDifferences prints the differences, and returns the verb's result. Incomplete reports whether
+// something was not compared.
 func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, between string) (err error) {
 	if len(differences) == 0 && c.Format != cli.FormJSON {
 		c.Say("no differences between %s", between)
@@ -150,8 +151,9 @@ func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, be
 	return nil
 }
 
-// unusable returns a problem for each service with an error: the daemon would leave it as it runs. An error that is no
-// service's own leaves open which services there are, and nothing can be compared.
+// unusable returns a problem for each service with an error, which the daemon would keep as it
+// runs. An error that belongs to no service makes the list of services uncertain, so nothing can be
+// compared.
 func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 	bad := map[balancer.Name]balancer.Problem{}
 	for _, p := range d.problems {
@@ -166,7 +168,8 @@ func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error
 	return bad, nil
 }
 
-// compare lists what would change if d was read, in order of the services' names; those in bad are left out.
+// compare lists the changes if d were read, ordered by the services' names. It omits the services
+// in bad.
 func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
 	differences := []serviceDiff{}
 	runs := map[balancer.Name]bool{}
@@ -174,11 +177,11 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 		runs[name] = true
 	}
 	for _, r := range running {
-		_, left := bad[r.Name]
+		_, skipped := bad[r.Name]
 		runs[r.Name] = true
 		s, ok := d.services.Get(r.Name)
 		switch {
-		case left:
+		case skipped:
 		case !ok && d.covers(r.Origin.File):
 			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
 		case ok:
@@ -200,7 +203,7 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 	return differences, nil
 }
 
-// compareFields lists the fields that differ, as both definitions are after they went over the wire.
+// compareFields lists the differing fields of two definitions, both in the form of the API.
 func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	all := map[string]any{}
 	for _, definition := range []*map[string]any{&runs, &wants} {
@@ -221,7 +224,8 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	return fields, nil
 }
 
-// unread says that the daemon has nothing to compare with: it has not read its store since it started.
+// unread returns an error if the daemon has not read its store since its start, so there is nothing
+// to compare with.
 func unread(c *cli.Call) error {
 	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
@@ -250,7 +254,7 @@ func differencesText(p *cli.Printer, differences []serviceDiff) string {
 	return b.String()
 }
 
-// fieldsText is each field as it is, and as it would be.
+// fieldsText formats each field with its present and its new value.
 func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	var b strings.Builder
 	for _, f := range fields {
@@ -264,7 +268,7 @@ func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	return b.String()
 }
 
-// diffFleet compares files with what etcd holds: what apply would change.
+// diffFleet compares files with etcd, as apply would change it.
 func diffFleet(c *cli.Call, places []string) error {
 	g, err := readGiven(c, places, c.Flags.Bool("recursive"))
 	if err != nil {

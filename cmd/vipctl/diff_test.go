@@ -13,7 +13,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// What runs and is no longer in the files counts as removed only if it came from them.
+// TestRemovedIsSaidOfWhatCameFromThere removes services from files. Only services that came from
+// these files must count as removed.
 func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
 	dir := t.TempDir()
 	services := filepath.Join(dir, "services.d")
@@ -63,7 +64,8 @@ func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
 	}
 }
 
-// A service that can't be read keeps running as it is: it is neither added, changed nor removed.
+// TestUnusableServicesAreLeftOut breaks a service. It must be neither added, changed nor removed,
+// because it keeps running.
 func TestUnusableServicesAreLeftOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.toml")
 	if err := os.WriteFile(file, []byte("[services.web]\nvips = []\n[services.new]\nvips = [1]\n"), 0o644); err != nil {

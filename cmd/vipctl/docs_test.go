@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDocs has every TOML block of the guides pass vipctl check.
+// TestDocs runs vipctl check on each TOML block of the guides. All must pass.
 func TestDocs(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -40,8 +40,8 @@ func TestDocs(t *testing.T) {
 				}
 				s := newSession(t)
 				code := s.run(t.Context(), "check", config)
-				said := s.out.String() + s.err.String()
-				warnings := strings.Count(said, "(a warning)") - strings.Count(said, " on this host (a warning)") // the guides' files are not here
+				output := s.out.String() + s.err.String()
+				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // the guides' files are missing here
 				if code != 0 || warnings > 0 {
 					t.Errorf("vipctl check exits with %d:\n%s%s", code, s.out, s.err)
 				}
@@ -53,14 +53,15 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsCommands: no command line of the guides is wrong use. Those that test/readme and test/examples run are blocks of sh.
+// TestDocsCommands runs each command line of the guides that test/readme and test/examples don't
+// run. None may be a usage error.
 func TestDocsCommands(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // what is right ends before it has done anything
+	cancel() // ends valid commands before they do anything
 	checked := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -77,10 +78,10 @@ func TestDocsCommands(t *testing.T) {
 			command, _, _ = strings.Cut(command, "#")
 			command, _, _ = strings.Cut(command, ">")
 			args := strings.Fields(strings.ReplaceAll(command, `"`, ""))
-			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // these two look at the host first
+			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // both examine the host first
 				continue
 			}
-			for n, arg := range args { // what was quoted is one word
+			for n, arg := range args { // a quoted argument is one word
 				if arg == "--reason" {
 					args = args[:n+2]
 					break
@@ -99,19 +100,19 @@ func TestDocsCommands(t *testing.T) {
 	}
 }
 
-// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A name takes a value for each of them or for none; where it has two
-// meanings that everybody knows, the verb is found first.
+// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A flag must have a value for all verbs
+// or for none, except well-known ones.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
-	takes := map[string]bool{}
-	differ := []string{"f"} // a file, as for kubectl apply, and to follow, as for tail
+	hasValue := map[string]bool{}
+	differ := []string{"f"} // a file, as in kubectl apply, and follow, as in tail
 	for _, v := range allVerbs() {
 		for _, f := range v.Flags {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
-				if before, known := takes[name]; known && before == isBool && !slices.Contains(differ, name) {
+				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
 					t.Errorf("flag %s takes a value with %s only", name, v.Name)
 				}
-				takes[name] = !isBool
+				hasValue[name] = !isBool
 			}
 		}
 	}

@@ -51,7 +51,7 @@ func runDoctor(c *cli.Call) error {
 	return err
 }
 
-// examined is this host, with what its vipd or else its configuration says.
+// examined returns this host, with the state of its vipd or else its configuration.
 func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()
@@ -81,7 +81,7 @@ func examined(c *cli.Call) doctor.Host {
 	}
 	d, err := readDefinitions(file)
 	if err != nil {
-		return h // what is wrong with the file is said already
+		return h // the file's problem is already reported
 	}
 	mode, _ := planned(h.Config.Mode)
 	h.Frontends = lists.Mapped(d.compile("", mode.Capabilities()), doctor.FrontendOf)
@@ -89,7 +89,7 @@ func examined(c *cli.Call) doctor.Host {
 	return h
 }
 
-// askVipd asks a running vipd for what it knows; false: none answers.
+// askVipd reads the state of a running vipd. It returns false if none answers.
 func askVipd(c *cli.Call, h *doctor.Host) bool {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil {
@@ -103,18 +103,18 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 	h.Status, h.Problems = &status, status.Problems
 	h.Frontends = lists.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
 		states := lists.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
-		of := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+		frontend := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
 		for _, b := range f.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil {
-				of.Backends = append(of.Backends, at)
+				frontend.Backends = append(frontend.Backends, at)
 			}
 		}
-		return of
+		return frontend
 	})
 	return true
 }
 
-// findingsText writes the findings of each check below its name, with reasons and commands.
+// findingsText formats the findings of each check below its name, with reasons and commands.
 func findingsText(p *cli.Printer, findings []doctor.Finding) string {
 	const margin = 10
 	var b strings.Builder
@@ -157,7 +157,7 @@ func levelStyle(l doctor.Level) table.Style {
 	return table.Plain
 }
 
-// etcdMembers are the URLs of each member of etcd.
+// etcdMembers returns the URLs of each member of etcd.
 func etcdMembers(ctx context.Context, config client.Config) ([][]string, error) {
 	w, err := etcd.NewStore(config)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"vipd/cmd/internal/lookup"
 )
 
-// overridePlace is the paragraph that says where an override is kept.
+// overridePlace is the help's paragraph about the place of an override.
 const overridePlace = "Where the service is in etcd, all nodes follow: --etcd names etcd, or the config does. Otherwise, and " +
 	"with --socket, it is the daemon of this host that does it, for itself alone."
 
@@ -92,7 +92,8 @@ func unweighted() string {
 	return strings.Join(names, ", ")
 }
 
-// request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
+// request reads the targets from the first arguments or --node; more is the number of arguments
+// after them.
 func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
 		Node: c.Flags.String("node"), By: operator(c), Reason: c.Flags.String("reason"), Expires: c.Flags.Duration("expires"), Force: c.Flags.Bool("force"),
@@ -116,7 +117,8 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	return q, nil
 }
 
-// endpointArgs takes SERVICE/ADDRESS, which "get endpoints -o name" prints, for SERVICE and ADDRESS, and service/NAME for SERVICE.
+// endpointArgs splits SERVICE/ADDRESS, the form of "get endpoints -o name", and reads service/NAME
+// as SERVICE.
 func endpointArgs(args []string) []string {
 	if len(args) == 1 {
 		if service, address, ok := strings.Cut(args[0], "/"); ok {
@@ -129,7 +131,7 @@ func endpointArgs(args []string) []string {
 	return args
 }
 
-// operator is who does it, for the record; "" where that is not known.
+// operator returns the name of the user for the record, or "" if it is unknown.
 func operator(c *cli.Call) string {
 	name := c.Getenv("SUDO_USER")
 	if name == "" {
@@ -172,7 +174,7 @@ func runWeight(c *cli.Call) error {
 	return err
 }
 
-// until says when a change ends by itself; "" where it does not.
+// until says when a change expires, or returns "".
 func until(q api.OverrideRequest) string {
 	if q.Expires == 0 {
 		return ""
@@ -241,20 +243,21 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider changes overrides: the daemon of this host, for itself alone, or etcd, for all nodes.
+// overrider changes overrides: in the daemon of this host, for itself alone, or in etcd, for all
+// nodes.
 type overrider interface {
-	// override makes the change, and prints a line for each endpoint that it met: what said says of it.
+	// override makes the change, and prints said's line for each affected endpoint.
 	override(said func(api.OverrideTarget) string) error
-	// undrained says what the end of a drain came to for a target.
+	// undrained describes the result of an undrain for a target.
 	undrained(api.OverrideTarget) string
-	// schedulers are those of the targets' services, as far as they are known.
+	// schedulers returns the schedulers of the targets' services, if they are known.
 	schedulers() map[balancer.Name]balancer.Scheduler
 	// await returns when the targets have no connections and get no new ones.
 	await() error
 }
 
-// overrider finds out what the request is for. That is the daemon where no etcd is named, and either the socket is, or
-// services come from files, or the service of the request does.
+// newOverrider chooses the place of the override. It is the daemon if no etcd is named, and one of
+// these holds: the socket is named, services are in files, or the service is in files.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {
@@ -270,17 +273,17 @@ func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	return d, err
 }
 
-// daemonOverride is a change of overrides by the daemon of this host.
+// daemonOverride is a change of overrides in the daemon of this host.
 type daemonOverride struct {
 	*cli.Call
 	request api.OverrideRequest
 	// before are the endpoints before an undrain.
 	before []api.Endpoint
-	// targets are the endpoints that it met.
+	// targets are the affected endpoints.
 	targets []api.OverrideTarget
 }
 
-func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
+func (d *daemonOverride) override(overrides func(api.OverrideTarget) string) error {
 	client, err := d.Client()
 	if err != nil {
 		return err
@@ -291,22 +294,22 @@ func (d *daemonOverride) override(said func(api.OverrideTarget) string) error {
 		return err
 	}
 	d.targets = r.Targets
-	err = d.Show(r, func() string { return targetLines(r.Targets, said) })
+	err = d.Show(r, func() string { return targetLines(r.Targets, overrides) })
 	if err == nil && (q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0) {
 		d.noteIdle()
 	}
 	return err
 }
 
-// targetLines are the lines on targets of a change.
-func targetLines(targets []api.OverrideTarget, said func(api.OverrideTarget) string) string {
+// targetLines returns a line for each target of a change.
+func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget) string) string {
 	return strings.Join(lists.Mapped(targets, func(t api.OverrideTarget) string {
-		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, said(t))
+		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, overrides(t))
 	}), "")
 }
 
-// noteIdle says which of the targets' services have no endpoint any more that takes new connections. Where the daemon
-// does not answer, there is no note.
+// noteIdle names the targets' services that no longer have an endpoint for new connections. If the
+// daemon does not answer, it prints nothing.
 func (d *daemonOverride) noteIdle() {
 	s, _ := cli.AskDaemon(d.Call, (*api.Client).Status)
 	for _, p := range s.Problems {
@@ -316,7 +319,7 @@ func (d *daemonOverride) noteIdle() {
 	}
 }
 
-// meets reports whether the change met an endpoint of a service.
+// meets reports whether the change affected an endpoint of a service.
 func (d *daemonOverride) meets(service balancer.Name) bool {
 	return slices.ContainsFunc(d.targets, func(t api.OverrideTarget) bool { return t.Service == service })
 }
@@ -334,20 +337,20 @@ func (d *daemonOverride) schedulers() map[balancer.Name]balancer.Scheduler {
 
 func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	at := slices.DeleteFunc(slices.Clone(d.before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
-	said := lists.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
+	overrides := lists.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
 	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || e.Override.Drains() }
-	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), said)
+	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
 }
 
-// undrainedText says what the end of a drain came to for a target, whether it drained or not, with the overrides that it
-// had before.
-func undrainedText(t api.OverrideTarget, drained bool, said []*balancer.Override) string {
+// undrainedText describes the result of an undrain for a target, given whether it drained and its
+// earlier overrides.
+func undrainedText(t api.OverrideTarget, drained bool, overrides []*balancer.Override) string {
 	text := "drain taken back"
 	if !drained {
 		text = "it was not draining"
 	}
-	if i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back", *said[i].Weight, t.Service, t.Address)
+	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
+		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back", *overrides[i].Weight, t.Service, t.Address)
 	}
 	return text
 }

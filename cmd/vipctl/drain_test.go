@@ -12,7 +12,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// A daemon that is restarted is waited for, one that stays away is not.
+// TestDrainWaitGivesUpOnADaemonThatIsGone restarts the daemon, and then stops it. A drain must wait
+// for the first, and give up after the second.
 func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	s := newSession(t)
 	s.ErrTerminal = true
@@ -26,7 +27,7 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	}
 	s.err.written = func(all string) {
 		if strings.HasSuffix(all, "7 connections left") && !away.Load() {
-			_ = s.server.Close() // now, while nothing is asked
+			_ = s.server.Close() // while no request is in progress
 			away.Store(true)
 		}
 	}
@@ -38,7 +39,8 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	}
 }
 
-// What the kernel remembers of connections that are over is not waited for.
+// TestOpenConnections counts connections in several states. Closed ones that the kernel remembers
+// must not be awaited.
 func TestOpenConnections(t *testing.T) {
 	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
 	for state, want := range map[string]uint64{

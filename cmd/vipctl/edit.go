@@ -28,21 +28,22 @@ type edit struct {
 	vips []*edited
 }
 
-// edited is what became of one service, or of the settings of an address.
+// edited is the result for one service, or for the settings of an address.
 type edited struct {
 	Name balancer.Name       `json:"service,omitempty"`
 	VIP  netip.Addr          `json:"vip,omitzero"`
 	What definitions.Outcome `json:"what"`
-	// Revision is that of the write, or of an unchanged definition; 0 means that nothing is written yet.
+	// Revision is the revision of the write, or of an unchanged definition; 0 means that nothing is
+	// written yet.
 	Revision int64 `json:"revision,omitempty"`
-	// Addresses are those that pools have given to the service.
+	// Addresses are the addresses that pools have assigned to the service.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Fields are those that differ.
+	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
-	// Error is why it was not written.
+	// Error says why it was not written.
 	Error string `json:"error,omitempty"`
 
-	// settings are those of the address; nil means that they are to be removed.
+	// settings are the address's settings; nil means that they are to be removed.
 	settings map[string]any
 }
 
@@ -53,7 +54,8 @@ func (e *edited) subject() string {
 	return string(e.Name)
 }
 
-// newEdit plans changes. Problems are what was wrong where they were read; what is wrong with the changes is added, by place.
+// newEdit plans changes. problems were found while the files were read; problems of the changes are
+// added, ordered by place.
 func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
@@ -76,7 +78,7 @@ func (e *edit) read() error {
 	return err
 }
 
-// removeOthers adds the removal of the services that etcd has and no file defines.
+// removeOthers adds the removal of services in etcd that no file defines.
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
@@ -85,7 +87,7 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds what is wrong with the changes: what the writer answers, and what the hosts of the fleet will not do for a service.
+// judge adds problems of the changes: those that the writer finds, and limits of the fleet's hosts.
 func (e *edit) judge() error {
 	nodes, err := e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -109,7 +111,7 @@ func (e *edit) judge() error {
 	return nil
 }
 
-// refuse prints the problems, and returns an error if one of them keeps everything from being written.
+// refuse prints the problems, and returns an error if one of them prevents the write.
 func (e *edit) refuse() error {
 	wrong := 0
 	for _, p := range e.plan.Problems {
@@ -124,7 +126,7 @@ func (e *edit) refuse() error {
 	return cli.ErrReported
 }
 
-// finish writes the changes unless it is a rehearsal, and reports.
+// finish writes the changes, unless dry is true, and reports the result.
 func (e *edit) finish(dry bool) error {
 	if err := e.refuse(); err != nil {
 		return err
@@ -155,7 +157,7 @@ func (e *edit) write() error {
 	return err
 }
 
-// author is who makes a change, for the history: the operator, and the host that the change came from.
+// author returns who makes a change, for the history: the operator, and the host of the command.
 func author(c *cli.Call) string {
 	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
@@ -166,7 +168,7 @@ func author(c *cli.Call) string {
 
 // editResult is an edit in JSON.
 type editResult struct {
-	// Revision is that which the hosts have to reach for all of it to be in effect.
+	// Revision is the revision at which all of it is in effect.
 	Revision int64     `json:"revision"`
 	Services []*edited `json:"services"`
 	// VIPs are the settings of addresses.
@@ -174,14 +176,15 @@ type editResult struct {
 	DryRun bool      `json:"dry_run,omitempty"`
 }
 
-// services are what became of the services, or would.
+// services returns the results for services. If dry, they are predictions.
 func (e *edit) services(dry bool) (all []*edited, err error) {
 	for _, s := range e.plan.Steps {
 		d := &edited{Name: s.Name, What: s.Outcome, Revision: s.Revision}
 		if s.Err != nil {
 			d.Error = s.Err.Error()
 		}
-		// A service that asks for addresses of other pools than before may lose those it holds: dry can't know.
+		// A service with other pools than before may lose its addresses, which a dry run can't
+		// predict.
 		kept := s.Stored == nil || s.Stored.Service != nil && s.Service != nil && slices.Equal(s.Service.Pools, s.Stored.Service.Pools)
 		if s.Service != nil && (!dry || s.Outcome != definitions.Updated || kept) {
 			d.Addresses = s.Service.Allocated
@@ -196,7 +199,7 @@ func (e *edit) services(dry bool) (all []*edited, err error) {
 	return all, nil
 }
 
-// report prints what became of each service, or would.
+// report prints the result of each service, or its prediction.
 func (e *edit) report(dry bool) error {
 	services, err := e.services(dry)
 	if err != nil {
@@ -246,17 +249,17 @@ func outcomeStyle(o definitions.Outcome) table.Style {
 	return table.Plain
 }
 
-// changedFields lists the fields of a service whose change makes a difference; all that read differently where that
-// can't be told apart.
+// changedFields lists the fields of a service whose change makes a difference. If that is unknown,
+// it lists all fields that differ as text.
 func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
-		return nil, nil // what is there can't be read
+		return nil, nil // the stored definition can't be read
 	}
 	all, err := compareFields(s.Fields, fields)
 	if err != nil {
 		return nil, err
 	}
-	some := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
+	shown := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
 		swapped := maps.Clone(s.Fields)
 		if value, found := fields[d.Field]; found {
 			swapped[d.Field] = value
@@ -265,8 +268,8 @@ func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, e
 		}
 		return s.Says(swapped)
 	})
-	if len(some) == 0 {
+	if len(shown) == 0 {
 		return all, nil
 	}
-	return some, nil
+	return shown, nil
 }

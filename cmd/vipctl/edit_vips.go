@@ -9,7 +9,8 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// wantVIPs adds what is to become of settings of addresses. Where no file has any, and none are to be pruned, etcd's are not read.
+// wantVIPs adds the changes of addresses' settings. It reads etcd only if a file has settings, or
+// pruning is requested.
 func (e *edit) wantVIPs(g *given, prune bool) error {
 	if len(g.vips) == 0 && !prune {
 		return nil

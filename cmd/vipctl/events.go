@@ -17,10 +17,10 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// How many events are shown, unless -n says so.
+// These are the default numbers of events.
 const (
 	eventsShown       = 100
-	eventsBeforeThose = 10 // that come, with -f
+	eventsBeforeThose = 10 // with -f
 )
 
 func eventsVerb() *cli.Verb {
@@ -49,15 +49,15 @@ func eventsVerb() *cli.Verb {
 	}
 }
 
-// eventList is what is shown of the journal, and how.
+// eventList is a filtered list of events, and its form.
 type eventList struct {
 	*cli.Call
 	query api.EventsQuery
-	// from is the earliest time that is shown.
+	// from is the earliest shown time.
 	from time.Time
-	// span says that in words.
+	// span describes from.
 	span string
-	// timeWidth is the width of the times.
+	// timeWidth is the width of the column of times.
 	timeWidth int
 }
 
@@ -131,7 +131,7 @@ func (l *eventList) window() (lines int, err error) {
 	return eventsShown, nil
 }
 
-// known returns an error for a service that does not exist, and has no event of its removal.
+// known returns an error for a service that neither exists nor has an event of its removal.
 func (l *eventList) known() error {
 	any := false
 	err := l.Daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
@@ -163,7 +163,7 @@ func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	return events, any, err
 }
 
-// follow shows new events, also after restarts of the daemon. The end of ctx is the normal end.
+// follow shows new events, even after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
 	return follow(l.Call, true, func(heard func()) error {
@@ -185,7 +185,7 @@ func (l *eventList) missed(n uint64) string {
 	return wording.Count(n, "event") + ", of any kind and service, were lost before they could be read"
 }
 
-// show prints events, the first with the titles above.
+// showEvents prints events, the first ones below the titles.
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.Format == cli.FormJSON {
@@ -218,7 +218,7 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 	return nil
 }
 
-// when writes a time of today, or a day and a time.
+// when formats a time of today, or a day and a time.
 func (l *eventList) when(at time.Time) string {
 	at, now := at.Local(), l.Now().Local()
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
@@ -227,7 +227,7 @@ func (l *eventList) when(at time.Time) string {
 	return at.Format("Jan _2 15:04:05")
 }
 
-// sentence says what happened, why, and how long what ended had lasted.
+// sentence describes an event: its text, cause and duration.
 func sentence(e *api.Event) string {
 	text := strings.TrimSpace(e.Subject() + " " + e.Text)
 	if e.Cause != "" {
@@ -252,7 +252,7 @@ func sentence(e *api.Event) string {
 	return text
 }
 
-// spell writes how long something lasted: short spells in tenths of a second.
+// spell formats a duration, with tenths of a second if it is short.
 func spell(d time.Duration) string {
 	if d < 10*time.Second {
 		return d.Round(100 * time.Millisecond).String()
@@ -276,8 +276,9 @@ func eventStyle(e *api.Event) table.Style {
 	return table.Plain
 }
 
-// sinceTime reads a time that lies back: a span such as 10m, a time of day, the latest that is not ahead, or a day and a
-// time, all local. Words say it in a sentence: "in the last 10m", "since 23:15".
+// sinceTime parses a time in the past: a duration such as 10m, the latest time of day that is not
+// in the future, or a day and a time, all local. words describes it in a sentence: "in the last
+// 10m", "since 23:15".
 func sinceTime(text string, now time.Time) (from time.Time, words string, err error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {

@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestEventsFollow shows what there is and what comes, over a restart of the daemon, until it is interrupted.
+// TestEventsFollow shows old and new events, across a restart of the daemon, until it is
+// interrupted.
 func TestEventsFollow(t *testing.T) {
 	for _, form := range []string{"table", "json"} {
 		t.Run(form, func(t *testing.T) {
@@ -87,7 +88,8 @@ func TestEventsFollow(t *testing.T) {
 	}
 }
 
-// TestMissedEvents: where some kind or service is asked for, those that are lost may be of others.
+// TestMissedEvents loses events of a filtered list. The message must say that they may be of other
+// kinds or services.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
 		{}:               "7 events were lost before they could be shown",
@@ -100,7 +102,7 @@ func TestMissedEvents(t *testing.T) {
 	}
 }
 
-// TestEventsFollowOnlyNew: with -n 0 and -f only what comes is shown.
+// TestEventsFollowOnlyNew runs events -n 0 -f. It must show only new events.
 func TestEventsFollowOnlyNew(t *testing.T) {
 	s := newSession(t)
 	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: events.Mode, Text: "old"}}

@@ -58,7 +58,7 @@ func runExplain(c *cli.Call) error {
 	return err
 }
 
-// clientArg reads a client's address, and its port if it is given.
+// clientArg reads a client's address, with an optional port.
 func clientArg(text string) (netip.AddrPort, error) {
 	t, err := balancer.ParseTarget("", text)
 	if err != nil {
@@ -67,7 +67,7 @@ func clientArg(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(t.Addr, t.Port), nil
 }
 
-// explanation is the verdict, and a line for each step.
+// explanation formats the verdict, and a line for each step.
 func explanation(p *cli.Printer, e *api.Explanation) string {
 	style := table.Bad
 	if e.Verdict == explain.Served {
@@ -88,7 +88,7 @@ func explanation(p *cli.Printer, e *api.Explanation) string {
 	return b.String()
 }
 
-// liveText says what came of the connection that the daemon opened.
+// liveText describes the result of the daemon's own connection.
 func liveText(e *api.Explanation) string {
 	l, way := e.Live, ""
 	connected := l.Connected.Round(10 * time.Microsecond)
@@ -105,7 +105,7 @@ func liveText(e *api.Explanation) string {
 		l.Taken.Round(10*time.Microsecond), l.State)
 }
 
-// frontendKeys are those of the daemon.
+// frontendKeys returns the keys of the daemon's frontends.
 func frontendKeys(c *cli.Call, _ []string) []string {
 	frontends, _ := cli.AskDaemon(c, (*api.Client).Frontends)
 	return lists.Mapped(frontends, func(f api.Frontend) string { return f.Key.String() })

@@ -64,7 +64,7 @@ func runExport(c *cli.Call) error {
 	return err
 }
 
-// exportServices returns services as texts, and by name; left is how many can't be written.
+// exportServices returns services as texts, and by name; left is the number that can't be written.
 func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
@@ -94,23 +94,23 @@ func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]a
 	return texts, tables, nil
 }
 
-// named returns those of all that the arguments name.
+// named returns the services that the arguments name.
 func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error) {
 	if len(c.Args) == 0 {
 		return all, nil
 	}
 	names := lists.Mapped(c.Args, plainService)
-	some := slices.DeleteFunc(slices.Clone(all), func(s *definitions.Stored) bool { return !slices.Contains(names, string(s.Name)) })
+	selected := slices.DeleteFunc(slices.Clone(all), func(s *definitions.Stored) bool { return !slices.Contains(names, string(s.Name)) })
 	for _, name := range names {
-		if !slices.ContainsFunc(some, func(s *definitions.Stored) bool { return string(s.Name) == name }) {
+		if !slices.ContainsFunc(selected, func(s *definitions.Stored) bool { return string(s.Name) == name }) {
 			return nil, absent("service", name, " in etcd", lists.Mapped(all, func(s *definitions.Stored) string { return string(s.Name) }))
 		}
 	}
-	return some, nil
+	return selected, nil
 }
 
-// exported writes one service as a services file, and makes sure that it is read as what it was. In JSON it is written
-// as a whole later.
+// exported formats one service as a services file, and verifies that it is read back unchanged. For
+// JSON, all services are formatted together later.
 func exported(s *definitions.Stored, form string) (string, error) {
 	if s.Service == nil {
 		p := s.Problems[0]
@@ -134,7 +134,7 @@ func exported(s *definitions.Stored, form string) (string, error) {
 	return "", errors.New("TOML can't say all of it; \"-o json\" can")
 }
 
-// servicesTOML writes definitions as a services file.
+// servicesTOML formats definitions as a services file.
 func servicesTOML(services []api.Service) string {
 	var b strings.Builder
 	for i := range services {
@@ -147,7 +147,7 @@ func servicesTOML(services []api.Service) string {
 	return b.String()
 }
 
-// tableTOML writes a definition of a section as a services file has it.
+// tableTOML formats a definition in a section of a services file.
 func tableTOML(section, name string, fields map[string]any) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s.%s]\n", section, tomltext.Key(name))

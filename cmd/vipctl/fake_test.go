@@ -19,7 +19,8 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// fakeDaemon answers the API with values that a script can change. It keeps overrides, and ends nothing by itself.
+// fakeDaemon answers the API with values that a script can change. It stores overrides, and ends
+// nothing by itself.
 type fakeDaemon struct {
 	server *http.Server
 
@@ -31,9 +32,9 @@ type fakeDaemon struct {
 	diff      []api.Difference
 	reload    api.Reload
 	events    []api.Event
-	missed    uint64 // before the first page that is followed
+	missed    uint64 // before the first followed page
 	check     api.CheckResult
-	traffic   []api.Traffic // one after the other; the last stays
+	traffic   []api.Traffic // in order; the last stays
 	asked     []api.OverrideRequest
 	changed   chan struct{} // closed with each change
 }
@@ -71,7 +72,7 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	return d, func() { _ = d.server.Close(); serving.Wait() }, nil
 }
 
-// nextTraffic is what was counted next.
+// nextTraffic returns the next counts.
 func (d *fakeDaemon) nextTraffic() any {
 	t := d.traffic[0]
 	if len(d.traffic) > 1 {
@@ -103,7 +104,7 @@ func (d *fakeDaemon) answer(w http.ResponseWriter, r *http.Request, value func()
 	}
 }
 
-// journal answers with events, and goes on with those that come.
+// journal answers with events, and continues with new ones.
 func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
@@ -141,7 +142,7 @@ func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkNow answers as the daemon does for a service with a check, or one without.
+// checkNow answers like the daemon for a service with a check, or one without.
 func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -158,7 +159,7 @@ func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(d.check)
 }
 
-// change edits the state; followers see the result.
+// change edits the state; followers receive the result.
 func (d *fakeDaemon) change(edit func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +176,7 @@ func (d *fakeDaemon) endpoints() []api.Endpoint {
 	return out
 }
 
-// explained is the explanation of every connection.
+// explained returns the explanation of every connection.
 func explained() api.Explanation {
 	client := netip.MustParseAddr("10.0.0.7")
 	return api.Explanation{
@@ -204,7 +205,7 @@ func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// override does to the endpoints what the daemon does, or refuses with a sentence.
+// override changes the endpoints like the daemon, or refuses with a sentence.
 func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -253,8 +254,8 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-// fill makes a node with two services, one of them with every trouble there is. Times are long ago, and 20 seconds
-// more, so that what is shown of them does not change while a test runs.
+// fill defines a node with two services, one of them with every possible trouble. Times are long
+// ago plus 20 seconds, so that their text does not change during a test.
 func (d *fakeDaemon) fill() {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	key := func(text string) balancer.Key {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// randomService is the table of a service that is right, in one of the ways to write it. No two of them claim the same
-// as long as n differs.
+// randomService returns the table of a valid service, in one of the ways to write it. Services with
+// different n never conflict.
 func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	one := func(values ...any) any { return values[r.IntN(len(values))] }
@@ -60,7 +60,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 		"snat": one("auto", "always", "never"), "locality": one("any", "prefer_zone", "prefer_node", "node_only"),
 		"no_endpoints": one("reject", "drop"), "drain_timeout": duration(0), "connect_timeout": duration(1),
 		"idle_timeout": duration(0), "slow_start": duration(0), "health": randomHealth(r),
-		// What a newer version may write.
+		// These fields may come from a newer version.
 		"color": one("red", "", true, 7, 0.5, []any{}, []any{1, "x", []any{}}), "shapes": []any{map[string]any{"round": true, "size": -1e9}, map[string]any{}},
 	} {
 		if maybe() && value != nil && (field != "endpoints" || endpoints != nil) {
@@ -94,7 +94,8 @@ func randomHealth(r *rand.Rand) map[string]any {
 	return h
 }
 
-// TestExportThenApplyChangesNothing: whatever is in etcd, in TOML and in JSON.
+// TestExportThenApplyChangesNothing exports random services as TOML and JSON, and applies the
+// result. Nothing may change in etcd.
 func TestExportThenApplyChangesNothing(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")
@@ -130,7 +131,8 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	}
 }
 
-// TestHistoryLaw: after any sequence of applies, deletes and rollbacks, etcd and the history are what a model says.
+// TestHistoryLaw runs random sequences of applies, deletes and rollbacks. etcd and the history must
+// equal a model.
 func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")
@@ -139,7 +141,7 @@ func TestHistoryLaw(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
 		var now map[string]any
-		var texts []map[string]any // what the history has, but for the number of each
+		var texts []map[string]any // the texts of the history, without their numbers
 		file := filepath.Join(t.TempDir(), "s.json")
 		for step := range 25 {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
@@ -174,7 +176,7 @@ func TestHistoryLaw(t *testing.T) {
 	}
 }
 
-// expect compares what the verbs say of a service with the model.
+// expect compares the verbs' output about a service with the model.
 func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, texts []map[string]any) {
 	t.Helper()
 	var exported struct{ Services map[string]map[string]any }

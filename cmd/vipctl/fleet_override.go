@@ -21,14 +21,14 @@ type fleetOverride struct {
 	request api.OverrideRequest
 	lookup.Place
 	targets []balancer.Target
-	// own are endpoints on the node of the request, of services in files of this host.
+	// own are endpoints on the requested node that belong to services in this host's files.
 	own []string
-	// result is what the change came to.
+	// result is the result of the change.
 	result fleetResult
 }
 
-// fleetOverride finds out which endpoints in etcd the request is about. It is nil where the request names a service that
-// etcd does not have, and no etcd is named.
+// newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if etcd
+// lacks the requested service, and no etcd is named.
 func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -56,8 +56,9 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	return f, err
 }
 
-// addKept adds what etcd does not tell and the daemon of this host does: which endpoints are down, those that it keeps in use although
-// their leases have ended, for nodes follow what etcd says of them, and own. If the daemon does not answer, nothing is added.
+// addKept adds details from the daemon of this host: endpoints that are down, endpoints with
+// expired leases that it keeps in use, and own. Nodes follow etcd for the kept ones. If the daemon
+// does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -87,14 +88,15 @@ func (f *fleetOverride) addKept() {
 	}
 }
 
-// fleetResult says what an override in etcd came to.
+// fleetResult is the result of an override in etcd.
 type fleetResult struct {
 	api.OverrideResult
-	// Revision is the last of the writes: what nodes must have applied for all of it to be in effect.
+	// Revision is the last write's revision, at which all of it is in effect.
 	Revision int64 `json:"revision"`
 }
 
-// override makes the change target by target. Where one can't be written, the others are.
+// override makes the change target by target. A target that can't be written does not stop the
+// others.
 func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	change, err := lookup.Asked(&f.request, f.Now())
 	if err != nil {
@@ -122,7 +124,7 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	return errors.Join(errs...)
 }
 
-// socketWords are where the daemon of this host is, for a command that is advised.
+// socketWords returns the flags for the daemon of this host, for a recommended command.
 func (f *fleetOverride) socketWords() string {
 	socket, err := f.Socket()
 	if err != nil {
@@ -131,7 +133,7 @@ func (f *fleetOverride) socketWords() string {
 	return socket
 }
 
-// waitText says how to wait for a revision; nothing where there is none.
+// waitText tells how to wait for a revision; it is empty if there is none.
 func waitText(revision int64) string {
 	if revision == 0 {
 		return ""
@@ -144,7 +146,7 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
 		var result *balancer.Override
 		r, err := f.Writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
-			if still := old.Unexpired(f.Now()); still != nil { // nodes only read: what has lapsed stays in etcd
+			if still := old.Unexpired(f.Now()); still != nil { // nodes only read, so an expired override stays in etcd
 				result = e.Next(*still)
 			} else {
 				result = e.Next(balancer.Override{})
@@ -161,8 +163,8 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	return next, revision, nil
 }
 
-// noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the
-// daemon does not answer, there is no note.
+// noteLocalDrains names the targets that the daemon of this host drains itself, which etcd does not
+// know. If the daemon does not answer, it prints nothing.
 func (f *fleetOverride) noteLocalDrains() {
 	endpoints, _ := cli.AskDaemon(f.Call, (*api.Client).Endpoints)
 	for _, t := range f.targets {
@@ -174,7 +176,8 @@ func (f *fleetOverride) noteLocalDrains() {
 	}
 }
 
-// drainedHere reports whether an endpoint drains by an override of its own host: by one that etcd did not have before.
+// drainedHere reports whether an endpoint drains by an override of its own host, not by one from
+// etcd.
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)
@@ -191,7 +194,7 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
-	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was one
+	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was parsed before
 	var said []*balancer.Override
 	address := balancer.Target{Service: t.Service, Addr: t.Addr}
 	for at, o := range f.Overrides.While(address, func(at balancer.Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {
@@ -229,7 +232,7 @@ func (f *fleetOverride) await() error {
 	return ended(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
-// isDrain reports whether what a node says of a drain is about the target, or a part of it.
+// isDrain reports whether a node's drain concerns the target, or a part of it.
 func isDrain(t balancer.Target, d schema.NodeDrain) bool {
 	return d.Service == t.Service && isAt(d.Address, t.Address())
 }

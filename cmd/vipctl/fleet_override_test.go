@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// said is what holds of an endpoint at a port.
+// said is the state of an endpoint at a port.
 type said struct {
 	weight   int
 	draining bool
@@ -27,7 +27,8 @@ type said struct {
 
 type saidOf map[balancer.Target]said
 
-// last reports whether a change that takes out what is meant takes out the last usable endpoint of a port.
+// last reports whether a change removes the last usable endpoint of a port: takesOut reports
+// whether it removes endpoints, and meant selects them.
 func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	type place struct {
 		service balancer.Name
@@ -46,14 +47,14 @@ func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	}
 	for at := range taken {
 		if takesOut && !left[at] && at.v4 {
-			return true // the services have IPv4 VIPs alone
+			return true // the services have only IPv4 VIPs
 		}
 	}
 	return false
 }
 
-// TestOverridesLaw: after any series of drains, undrains and weights, of addresses, of single ports, of nodes, each
-// endpoint has the weight and the drain that were said of it last, or else those of its definition.
+// TestOverridesLaw runs random drains, undrains and weights of addresses, ports and nodes. Each
+// endpoint must have its last override, or the values of its definition.
 func TestOverridesLaw(t *testing.T) {
 	f := newStage(t)
 	port := func(name string, port, target int64) map[string]any {
@@ -195,7 +196,7 @@ func TestFleetDrainWait(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends the waiting and says for what.
+// TestFleetDrainInterrupted interrupts a wait by Ctrl-C. The message must name the awaited nodes.
 func TestFleetDrainInterrupted(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
@@ -214,7 +215,8 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	}
 }
 
-// An etcd that is away for a while is waited for, and so are the nodes that come back after it.
+// TestFleetDrainThroughAnOutage stops etcd during a drain. The wait must continue after the outage,
+// also for nodes that return late.
 func TestFleetDrainThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
@@ -229,7 +231,8 @@ func TestFleetDrainThroughAnOutage(t *testing.T) {
 	l.ends(cli.ExitDone)
 }
 
-// What lapsed is not brought back by what is said later, though its key is in etcd still.
+// TestFleetOverrideLapses changes an endpoint after an override of it has expired. The expired
+// override, which is still in etcd, must not return.
 func TestFleetOverrideLapses(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
@@ -254,10 +257,11 @@ func TestFleetOverrideLapses(t *testing.T) {
 	}
 }
 
-// Which of etcd and the daemon is asked.
+// TestOverridePlace runs overrides with several sources. Each must change either etcd or the
+// daemon.
 func TestOverridePlace(t *testing.T) {
 	f := newStage(t)
-	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon has one of that name, too
+	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon has one of that name too
 	d, socket := fakeHere(t)
 	config := func(kind string) string {
 		file := filepath.Join(t.TempDir(), "vipd.toml")
@@ -292,7 +296,7 @@ func TestOverridePlace(t *testing.T) {
 	}
 }
 
-// fakeHere is the daemon of this host, and its socket.
+// fakeHere starts the daemon of this host, and returns its socket.
 func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 	socket = filepath.Join(t.TempDir(), "d.sock")
 	d, stop, err := serveFake(socket)
@@ -303,8 +307,8 @@ func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 	return d, socket
 }
 
-// TestFleetUndrainHere: what the daemon of this host drains by itself, etcd does not know of. Where etcd is away, the way to the
-// daemon is told.
+// TestFleetUndrainHere ends a drain that only the daemon of this host knows. vipctl must name the
+// command for the daemon, even if etcd is unavailable.
 func TestFleetUndrainHere(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "192.168.1.11")
@@ -335,7 +339,8 @@ func TestFleetUndrainHere(t *testing.T) {
 	}
 }
 
-// TestSocketBesideEnvironment: a socket on the command line wins over an etcd in the environment, which wins over a socket there.
+// TestSocketBesideEnvironment sets a socket and an etcd. A socket on the command line must override
+// an etcd in the environment, which must override a socket there.
 func TestSocketBesideEnvironment(t *testing.T) {
 	s := newSession(t)
 	socket := os.Getenv("VIPCTL_SOCKET")
@@ -352,7 +357,8 @@ func TestSocketBesideEnvironment(t *testing.T) {
 	}
 }
 
-// TestFleetDrainKept: endpoints whose leases have ended, and which nodes keep in use, are drained with their node.
+// TestFleetDrainKept drains a node with endpoints whose leases have ended. Nodes keep them in use,
+// so they must be drained too.
 func TestFleetDrainKept(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"ports": []any{
@@ -366,7 +372,7 @@ func TestFleetDrainKept(t *testing.T) {
 	d.services = []api.Service{
 		{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
 			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // of another port
-			kept("10.0.0.4:8080", "http", 0), // removed, and only drains
+			kept("10.0.0.4:8080", "http", 0), // removed; it only drains
 		}},
 		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
 	}
@@ -390,7 +396,8 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 }
 
-// TestFleetDrainOfTheLastHealthy: an endpoint that the daemon of this host has found down is none that is left.
+// TestFleetDrainOfTheLastHealthy drains an endpoint while the other one is down. The drain must be
+// refused like one of the last endpoint.
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")
@@ -427,7 +434,8 @@ func TestFleetOverrideJSON(t *testing.T) {
 	}
 }
 
-// Where one of several targets can't be written, the others are, and the failure is told.
+// TestFleetOverrideRights changes several targets without the right to write one. The others must
+// be written, and the failure must be reported.
 func TestFleetOverrideRights(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})

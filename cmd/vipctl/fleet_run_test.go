@@ -27,7 +27,7 @@ import (
 	"vipd/test/wait"
 )
 
-// fleet runs command lines in this process, against a real etcd.
+// testFleet runs command lines in this process, against a real etcd.
 type testFleet struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
@@ -57,7 +57,7 @@ func (f *testFleet) run(ctx context.Context, operator string, line ...string) (c
 	return code, out.String(), err.String()
 }
 
-// process runs one line in a process of its own. TestMain has put vipctl on the PATH.
+// process runs one line in its own process, with the vipctl that TestMain has put on the PATH.
 func (f *testFleet) process(operator string, line ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("vipctl", append(append([]string{}, line...), f.flags...)...)
@@ -74,11 +74,11 @@ func (f *testFleet) process(operator string, line ...string) (code int, stdout, 
 	return code, out.String(), errs.String()
 }
 
-// do runs one line, demands its exit code, and returns what it printed.
+// do runs one line, checks its exit code, and returns its output.
 func (f *testFleet) do(want int, line ...string) string {
 	f.t.Helper()
 	code, stdout, stderr := f.run(f.t.Context(), "ana", line...)
-	if code == cli.ExitFailed && want == cli.ExitDone && strings.Contains(stderr, "request timed out; ") { // etcd waited for the disk: do as it says
+	if code == cli.ExitFailed && want == cli.ExitDone && strings.Contains(stderr, "request timed out; ") { // etcd waited for the disk: retry, as the message says
 		code, stdout, stderr = f.run(f.t.Context(), "ana", line...)
 	}
 	if code != want {
@@ -120,8 +120,9 @@ func serviceText(name, vip string, port int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
 }
 
-// TestParallelApplies: of 20 who write one service at once, exactly those who are told so have written, and the history
-// has their texts in that order; the others are told who was faster, and nothing of theirs is there.
+// TestParallelApplies lets 20 operators write one service at once. Exactly those with a success
+// must have written, and the history must have their texts in order. The others must learn who was
+// faster, and leave nothing behind.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
@@ -191,7 +192,7 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor begins an edit as a verb does, so that somebody else can be faster.
+// newEditFor starts an edit like a verb, so that another edit can overtake it.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -213,8 +214,8 @@ func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code
 	return code, out.String(), errs.String()
 }
 
-// TestOvertaken: an edit by somebody else in between is not lost, nor what it claims, and the other services and settings of addresses are
-// written.
+// TestOvertaken changes a service during another edit of it. The faster edit and its claims must
+// stay, and the other services and settings must be written.
 func TestOvertaken(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -241,10 +242,10 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// oneHolder are settings of an address.
+// oneHolder has settings of an address.
 const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
 
-// policies demands a number of addresses that have settings in etcd.
+// policies checks the number of addresses with settings in etcd.
 func (f *testFleet) policies(t *testing.T, want int64) {
 	t.Helper()
 	answer, err := f.cluster.Client().Get(t.Context(), "/vipd/ownership/policy/", clientv3.WithPrefix())
@@ -256,7 +257,7 @@ func (f *testFleet) policies(t *testing.T, want int64) {
 	}
 }
 
-// TestApplyEndsEarly: where etcd refuses a service, apply tells of what it wrote before that, and of nothing else.
+// TestApplyEndsEarly makes etcd refuse a service. apply must report exactly what it wrote before.
 func TestApplyEndsEarly(t *testing.T) {
 	const password = "s3cret"
 	f := newFleet(t, etcdkit.Options{})
@@ -273,9 +274,9 @@ func TestApplyEndsEarly(t *testing.T) {
 	f.policies(t, 0)
 }
 
-// TestParallelClaims: of a hundred services that newly claim one address and port, or one node port, at the same moment,
-// exactly one comes to be, and the others are told which. Services that have nothing in common hinder nobody, whether
-// they are new or come to claim more.
+// TestParallelClaims writes a hundred services that claim one address and port, or one node port,
+// at once. Exactly one must be written, and the others must name it. Services without a common
+// claim must not disturb each other, whether they are new or claim more than before.
 func TestParallelClaims(t *testing.T) {
 	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})
@@ -325,7 +326,7 @@ func TestParallelClaims(t *testing.T) {
 	}
 }
 
-// written are the names of all services in etcd.
+// written returns the names of all services in etcd.
 func (f *testFleet) written(t *testing.T) []balancer.Name {
 	t.Helper()
 	names, err := f.writer(t).Names(t.Context())
@@ -335,7 +336,7 @@ func (f *testFleet) written(t *testing.T) []balancer.Name {
 	return names
 }
 
-// TestFleetCheckRules: how a service in etcd is checked is described with all that it leaves to the defaults.
+// TestFleetCheckRules describes the check of a service in etcd. The output must include defaults.
 func TestFleetCheckRules(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
@@ -344,7 +345,8 @@ func TestFleetCheckRules(t *testing.T) {
 	}
 }
 
-// TestFleetAccess: TLS, users and rights, from flags and from the config; the password is in no output.
+// TestFleetAccess uses TLS, users and rights, from flags and from the configuration. No output may
+// contain the password.
 func TestFleetAccess(t *testing.T) {
 	const password, wrong = "s3cret-of-ana", "wrong-secret"
 	f := newFleet(t, etcdkit.Options{TLS: true})
@@ -409,8 +411,8 @@ func TestFleetAccess(t *testing.T) {
 	}
 }
 
-// TestHabits: what fingers know of kubectl works with etcd: folders with folders, KIND/NAME wherever a service is named, and a
-// history that tells of rollbacks.
+// TestHabits uses habits of kubectl with etcd. Nested directories, KIND/NAME for a service, and
+// rollbacks in the history must work.
 func TestHabits(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	folder := t.TempDir()
@@ -438,7 +440,8 @@ func TestHabits(t *testing.T) {
 	}
 }
 
-// TestFleetWatch: get -w shows each change of etcd until it is interrupted, and goes on through an outage.
+// TestFleetWatch runs get -w. It must show each change in etcd until it is interrupted, even after
+// an outage.
 func TestFleetWatch(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -451,10 +454,10 @@ func TestFleetWatch(t *testing.T) {
 		then func()
 	}{
 		{"80/tcp", func() { f.apply(t, w, 81) }},
-		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would wait with connecting again
+		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would also wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // what one writes is seen before it has its answer: the next waits for that
+	seen := make(chan func(), len(steps)) // a change is seen before its writer has the answer, so the next one waits for that
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)
@@ -477,7 +480,7 @@ func TestFleetWatch(t *testing.T) {
 	}
 }
 
-// apply gives the service web another port, as somebody else does.
+// apply gives the service web another port, like another operator.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

@@ -16,13 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleet runs testdata/fleet, each script with an etcd of its own, which vipd.toml names.
-// Besides the commands of TestScript there are
+// TestFleet runs testdata/fleet. Each script has its own etcd, which vipd.toml names. These
+// commands are added to those of TestScript:
 //
-//	put KEY FILE   writes a key below the prefix, as others do
-//	del KEY        removes one
-//	full           has etcd's database reach its quota
-//	keys           prints the keys below the prefix that stay: those under no lease
+//	put KEY FILE   writes a key below the prefix, like another program
+//	del KEY        deletes a key
+//	full           fills etcd's database up to its quota
+//	keys           prints the keys below the prefix that have no lease
 func TestFleet(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/fleet", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -32,7 +32,7 @@ func TestFleet(t *testing.T) {
 			e.Setenv("VIPCTL_CONFIG", filepath.Join(e.WorkDir, "vipd.toml"))
 			e.Setenv("URL", cluster.Endpoints()[0])
 			e.Setenv("SUDO_USER", "ana")
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second more
 			text := fmt.Sprintf("run_dir = %q # this machine may run a vipd of its own\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n",
 				filepath.Join(e.WorkDir, "run"), cluster.Endpoints()[0])
 			return os.WriteFile(filepath.Join(e.WorkDir, "vipd.toml"), []byte(text), 0o600)
@@ -43,7 +43,7 @@ func TestFleet(t *testing.T) {
 
 const prefix = "/vipd"
 
-// etcdOf is the etcd of a script.
+// etcdOf returns the etcd of a script.
 func etcdOf(ts *testscript.TestScript) (*clientv3.Client, context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience)
 	return ts.Value("client").(*clientv3.Client), ctx, cancel

@@ -18,10 +18,10 @@ import (
 	"vipd/store/etcd/watch"
 )
 
-// What follows shows services as etcd holds them: what is wanted of every host, without what only a host knows (health,
-// connections, whether it runs).
+// The functions below show services as stored in etcd: the desired state of every host, without a
+// host's own details (health, connections, whether it runs).
 
-// fleetServices are the services of a snapshot, in the daemon's own words.
+// fleetServices returns the services of a snapshot in the daemon's form.
 func fleetServices(s *store.Snapshot) []api.Service {
 	in := balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}
 	problems := map[balancer.Name][]balancer.Problem{}
@@ -42,7 +42,8 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	return all
 }
 
-// fleetEndpoints lists the endpoints of a service at each of its ports, with what was said of them by hand.
+// fleetEndpoints lists the endpoints of a service at each of its ports, with their manual
+// overrides.
 func fleetEndpoints(s *balancer.Service, in *balancer.Inputs) []api.Endpoint {
 	all := []api.Endpoint{}
 	for i := range s.Ports {
@@ -88,8 +89,8 @@ func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 	return s, err
 }
 
-// followFleet shows what etcd holds, and with -w again with each change. Meanwhile etcd may be away: what was read last
-// is shown until it is back.
+// followFleet shows the content of etcd, and with -w each change. During an outage of etcd it shows
+// the last content.
 func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if !c.Flags.Bool("watch") {
 		s, err := cli.AskEtcd(c, readEtcd)
@@ -120,7 +121,7 @@ func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	return err
 }
 
-// showChange shows one state of etcd, or that it is away.
+// showChange shows one state of etcd, or that etcd is unavailable.
 func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:
@@ -134,14 +135,14 @@ func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Sn
 	return showFrame(c.Printer, last, func() error { return show(s) })
 }
 
-// readFleetServices hands the services in etcd to show.
+// readFleetServices passes the services in etcd to show.
 func readFleetServices(c *cli.Call, show func([]api.Service) error) error {
 	name, watch := c.Argument(1), c.Flags.Bool("watch")
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
-			for _, p := range s.Problems { // what can't be read is in no list
+			for _, p := range s.Problems { // an unreadable service is in no list
 				if isError(p) && !s.Services.Has(p.Service) {
 					c.Note("%s", p)
 				}
@@ -153,7 +154,7 @@ func readFleetServices(c *cli.Call, show func([]api.Service) error) error {
 	})
 }
 
-// describeFleet describes one service as etcd holds it.
+// describeFleet describes one service as stored in etcd.
 func describeFleet(c *cli.Call, name string) error {
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)

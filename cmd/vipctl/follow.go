@@ -17,7 +17,7 @@ func watchFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
 }
 
-// comeback is the pause between two attempts to reach a daemon that has stopped.
+// comeback is the pause between two attempts to reach a stopped daemon.
 const comeback = time.Second
 
 // showError is an error of the output. Unlike the end of a daemon, it ends the verb.
@@ -26,8 +26,9 @@ type showError struct{ error }
 // Unwrap returns the error of the output.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow reads a stream of a daemon's answers, and starts it again after a restart of the daemon, once the daemon has answered. The stream
-// calls heard with each answer. The end of ctx is the normal end.
+// follow reads a stream of a daemon's answers, and starts it again after a restart of the daemon,
+// once the daemon has answered. The stream calls heard with each answer. The end of ctx is the
+// normal end.
 func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	away := false
 	heard := func() {
@@ -58,7 +59,8 @@ func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	}
 }
 
-// showDaemon shows the daemon's answer to a question, and with -w each change of it. The question's name in the API's path is what.
+// showDaemon shows the daemon's answer to a question, and with -w each change of it. what is the
+// question's name in the API's path.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {
@@ -90,7 +92,7 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 	})
 }
 
-// pace is the interval of questions, and the maximum time without an answer after the first one.
+// pace is the interval of requests, and the maximum time without an answer after the first one.
 type pace struct{ interval, patience time.Duration }
 
 // firstPatience is the maximum time without a first answer: the command line may be wrong.

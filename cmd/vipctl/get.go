@@ -74,7 +74,7 @@ func plainService(text string) string {
 
 // kind is something that get lists.
 type kind[T any] struct {
-	// name is its name in the singular. In sentences where follows it, such as " in etcd".
+	// name is the singular name, and where follows it in sentences, such as " in etcd".
 	name, where string
 	// read calls show with all of the kind: once, or with -w again with each change.
 	read func(c *cli.Call, show func([]T) error) error
@@ -84,7 +84,7 @@ type kind[T any] struct {
 	table func(*cli.Printer, []T) *table.Table
 	// absent returns the error for a name that is not found. If nil, absentIn does.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence for an empty list; "" means the usual sentence.
+	// none is the sentence for an empty list; "" means the usual one.
 	none string
 }
 
@@ -94,11 +94,11 @@ func (k *kind[T]) absentIn(all []T, name string) error {
 }
 
 func runGet(c *cli.Call) error {
-	what, err := kindName(c)
+	name, err := kindName(c)
 	if err != nil {
 		return err
 	}
-	switch what {
+	switch name {
 	case "pools":
 		return get(c, pools())
 	case "vips":
@@ -136,28 +136,28 @@ func readFrontends(c *cli.Call, show func([]api.Frontend) error) error {
 // kindName reads the first argument, in the singular or plural.
 func kindName(c *cli.Call) (string, error) {
 	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools", "vips"}
-	what := strings.TrimSuffix(c.Args[0], "s") + "s"
+	name := strings.TrimSuffix(c.Args[0], "s") + "s"
 	switch {
-	case !slices.Contains(kinds, what):
+	case !slices.Contains(kinds, name):
 		return "", cli.WrongUse("get lists %s, not %q%s", wording.List(kinds, "or"), c.Args[0], lookup.Meant(c.Args[0], kinds))
-	case c.Format == cli.FormTOML && what != "services":
-		return "", cli.WrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
-	case c.Flags.Bool("down") && (what != "endpoints" || c.FleetWide):
+	case c.Format == cli.FormTOML && name != "services":
+		return "", cli.WrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", name)
+	case c.Flags.Bool("down") && (name != "endpoints" || c.FleetWide):
 		return "", cli.WrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
-	case (what == "pools" || what == "vips") && c.Flags.Bool("watch"):
-		return "", cli.WrongUse("%s are not followed: leave -w out", what)
+	case (name == "pools" || name == "vips") && c.Flags.Bool("watch"):
+		return "", cli.WrongUse("%s are not followed: leave -w out", name)
 	}
-	return what, nil
+	return name, nil
 }
 
 // get lists one kind, or the elements that the second argument names.
 func get[T any](c *cli.Call, k *kind[T]) error {
 	name := c.Argument(1)
 	return k.read(c, func(all []T) error {
-		some := slices.DeleteFunc(slices.Clone(all), func(t T) bool {
+		selected := slices.DeleteFunc(slices.Clone(all), func(t T) bool {
 			return name != "" && (k.named == nil && k.id(&t) != name || k.named != nil && !k.named(&t, name))
 		})
-		if name != "" && len(some) == 0 && !c.Flags.Bool("watch") {
+		if name != "" && len(selected) == 0 && !c.Flags.Bool("watch") {
 			err := k.absentIn(all, name)
 			if k.absent != nil {
 				err = k.absent(c, name)
@@ -167,15 +167,15 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 			}
 		}
 		if c.Flags.Bool("down") {
-			some = slices.DeleteFunc(some, served)
+			selected = slices.DeleteFunc(selected, served)
 		}
 		switch c.Format {
 		case cli.FormJSON:
-			return c.PrintJSON(lists.NonNil(some))
+			return c.PrintJSON(lists.NonNil(selected))
 		case cli.FormName:
-			return c.Print(idLines(some, k.id))
+			return c.Print(idLines(selected, k.id))
 		case cli.FormTOML:
-			services, _ := any(some).([]api.Service)
+			services, _ := any(selected).([]api.Service)
 			return c.Print(servicesTOML(slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused })))
 		}
 		none := cmp.Or(k.none, "there are no "+k.name+"s")
@@ -188,7 +188,7 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 		if c.Flags.Bool("down") {
 			none += " that are down or taken out"
 		}
-		return c.PrintTable(k.table(c.Printer, some), none)
+		return c.PrintTable(k.table(c.Printer, selected), none)
 	})
 }
 
@@ -232,7 +232,7 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted asks for the services that were accepted at least once.
+// accepted requests the services that were accepted at least once.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
@@ -258,7 +258,8 @@ func notServed(c *cli.Call, name string, services []api.Service) error {
 	return absent("service", name, "", namesOf(services))
 }
 
-// absent returns the error for a missing name of a kind, with a suggestion or else the known names. It names the searched place in where.
+// absent returns the error for a missing name of a kind, with a suggestion or otherwise the known
+// names. where names the searched place.
 func absent(what, name, where string, known []string) error {
 	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
@@ -362,7 +363,8 @@ func problemStyle(text string) table.Style {
 
 func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 	fleet := p.FleetWide
-	// An endpoint may serve two ports of its service at one address: then only the ports' names tell the rows apart.
+	// If an endpoint serves two ports of its service at one address, only the ports' names
+	// distinguish the rows.
 	seen := map[[2]string]bool{}
 	distinct := !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 		row := [2]string{string(e.Service), e.Address}
@@ -374,7 +376,7 @@ func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 		return !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool { return has(&e) })
 	}
 	weight := weights(endpoints)
-	// The wide table leaves out columns that would be empty: it must fit in 160 columns.
+	// The wide table omits empty columns, because it must fit in 160 columns.
 	t := table.New(
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct && !fleet}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},

@@ -7,7 +7,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestIDsOnce: an endpoint that serves two ports at one address has one name.
+// TestIDsOnce lists an endpoint that serves two ports at one address. Its name must appear once.
 func TestIDsOnce(t *testing.T) {
 	all := []api.Endpoint{
 		{Service: "dns", Port: "tcp", Address: "192.168.1.21:53"}, {Service: "dns", Port: "udp", Address: "192.168.1.21:53"}, {Service: "web", Address: "192.168.1.21:53"},
@@ -17,7 +17,7 @@ func TestIDsOnce(t *testing.T) {
 	}
 }
 
-// TestPlainService: service/NAME is taken for NAME, also behind a kind, and for nothing else.
+// TestPlainService parses service/NAME, alone and behind a kind. Only these forms must become NAME.
 func TestPlainService(t *testing.T) {
 	for typed, want := range map[string]string{
 		"get endpoints service/web":    "endpoints web",
@@ -32,11 +32,11 @@ func TestPlainService(t *testing.T) {
 		"drain web 10.0.0.1/10.0.0.32": "web 10.0.0.1/10.0.0.32",
 	} {
 		verb, rest, _ := strings.Cut(typed, " ")
-		take := endpointArgs
+		parse := endpointArgs
 		if verb == "get" {
-			take = withKind
+			parse = withKind
 		}
-		if got := strings.Join(take(strings.Split(rest, " ")), " "); got != want {
+		if got := strings.Join(parse(strings.Split(rest, " ")), " "); got != want {
 			t.Errorf("%s: got %q, want %q", typed, got, want)
 		}
 	}

@@ -40,24 +40,24 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}
 }
 
-// written is one service, or the settings of an address, as a file has them.
+// written is one service, or the settings of an address, as a file defines it.
 type written struct {
 	fields map[string]any
 	where  balancer.Locator
 }
 
-// given is what the files that -f names hold.
+// given is the content of the files that -f names.
 type given struct {
 	services map[balancer.Name]*written
 	vips     map[netip.Addr]*written
-	// bare are the files without any service, and without settings of an address.
+	// bare are the files without any service or settings of an address.
 	bare []string
-	// problems are what is wrong. A field that this version does not know is a warning.
+	// problems are the problems found. A field that this version does not know is a warning.
 	problems []balancer.Problem
 }
 
-// readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
-// what is wrong with what was read is among the problems.
+// readGiven reads files, directories and standard input. An error means that something can't be
+// read at all; mistakes in its content are problems.
 func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
@@ -79,8 +79,8 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files that a place stands for: itself, or, of a folder, those that end in .toml or .json, with recursive those of
-// the folders in it too.
+// filesAt lists the files of a place. That is the file itself or, for a directory, its files that
+// end in .toml or .json; with recursive those in subdirectories too.
 func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
@@ -181,7 +181,7 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	}
 }
 
-// add takes in what a file holds: JSON where it begins with a brace, as no TOML does, or else TOML.
+// add parses a file: as JSON if it begins with a brace, which no TOML does, and otherwise as TOML.
 func (g *given) add(file string, text []byte) {
 	var tables, vips map[string]any
 	var under func(section, name string) balancer.Locator
@@ -211,8 +211,8 @@ func (g *given) add(file string, text []byte) {
 	}
 }
 
-// readTOML returns the tables of services. Sections of a daemon's config may stand beside them, and are left to the
-// daemon; whatever else is there is a mistake.
+// readTOML returns the tables of services. It accepts sections of a daemon's configuration next to
+// them; anything else is a mistake.
 func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	conf := config.Default()
 	for _, p := range decode.Into(&conf, doc.Tree()) {
@@ -232,8 +232,8 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	return tables
 }
 
-// readJSON returns the tables of services, and those of addresses: {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}}, or what is
-// in services alone.
+// readJSON returns the tables of services and of addresses: {"services": {NAME: {...}}, "vips":
+// {ADDRESS: {...}}}, or the content of services alone.
 func (g *given) readJSON(file string, text []byte) (services, vips map[string]any) {
 	origin := balancer.Origin{File: file}
 	var raw json.RawMessage
@@ -268,7 +268,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 	return services, vips
 }
 
-// define takes in one service.
+// define adds one service.
 func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 	fields, ok := raw.(map[string]any)
 	if !ok {
@@ -282,7 +282,7 @@ func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 	g.services[name] = &written{fields: fields, where: where}
 }
 
-// defineVIP takes in the settings of one address.
+// defineVIP adds the settings of one address.
 func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	path := decode.Join("vips", name)
 	fields, ok := raw.(map[string]any)
@@ -297,7 +297,7 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	}
 	addr, err := decode.ParseAddr(name)
 	if err != nil {
-		return // which is among the problems
+		return // it is among the problems
 	}
 	if other, twice := g.vips[addr]; twice {
 		g.problem(where(""), "", path, "is defined already, at "+other.where("").Text())
@@ -312,7 +312,7 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 	})
 }
 
-// changes are what makes the services in etcd what the files say.
+// changes returns the changes that bring etcd to the files' content.
 func (g *given) changes() (all []definitions.Change) {
 	for _, name := range slices.Sorted(maps.Keys(g.services)) {
 		s := g.services[name]

@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// FuzzGiven: whatever a file holds, it is read as services that are right, or something is said to be wrong.
+// FuzzGiven reads arbitrary files. Either their services are valid, or there is a problem.
 func FuzzGiven(f *testing.F) {
 	for _, text := range []string{
 		"", "{", "{}", `{"services": 1}`, `{"services": {"a": []}, "x": 1}`, `{"a": {"vips": ["auto"], "ports": [{"port": 1}], "x": null}}`,

@@ -18,12 +18,12 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
+// verdict returns the verdict on an endpoint, and its age: "down 3m12s".
 func verdict(p *cli.Printer, e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
 
-// since is for how long the endpoint has been up or down.
+// since returns how long the endpoint has been up or down.
 func since(p *cli.Printer, e *api.Endpoint) string {
 	if e.Check == nil {
 		return ""
@@ -85,8 +85,9 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	return notes
 }
 
-// weights writes the weights of endpoints. While some of a port ramp up, the weights in use are multiples, so that there
-// are whole numbers for parts of small ones: then what they stand for is shown, as "10 at 20%".
+// weights formats the weights of endpoints. During a slow start, the weights in use are multiples
+// of those set, so that a part of a small weight is an integer. The text then has the weight that
+// was set: "10 at 20%".
 func weights(endpoints []api.Endpoint) []string {
 	type port struct {
 		service balancer.Name
@@ -124,7 +125,7 @@ func nextCheck(p *cli.Printer, k *api.Check) string {
 	return ahead(p, k.Next)
 }
 
-// lastResult is what the latest check has seen, and how long ago.
+// lastResult describes the latest result, and its age.
 func lastResult(p *cli.Printer, k *api.Check) string {
 	if k == nil || k.LastOutcome == "" {
 		return ""
@@ -135,7 +136,8 @@ func lastResult(p *cli.Printer, k *api.Check) string {
 	return k.LastText + ", " + ago(p, k.Last)
 }
 
-// describedChecks lists the health of those endpoints of a service that are checked, ejected or ramping up.
+// describedChecks lists the health of a service's endpoints that are checked, ejected or ramping
+// up.
 func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "WHY"})
@@ -153,7 +155,7 @@ func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	return t
 }
 
-// rulesText is how the endpoints of a service are checked, with all that it leaves to the defaults.
+// rulesText describes how the endpoints of a service are checked, including defaults.
 func rulesText(k *api.CheckRules) string {
 	text := fmt.Sprintf("%s every %s, %s while confirming a change, timeout %s, rise %d, fall %d", k.Type, k.Interval, k.FastInterval, k.Timeout, k.Rise, k.Fall)
 	if k.From == balancer.HealthFromFleet {
@@ -165,7 +167,7 @@ func rulesText(k *api.CheckRules) string {
 	return text
 }
 
-// withoutSecrets is a health check as defined, without the values of headers that are secret.
+// withoutSecrets returns a health check without the values of secret headers.
 func withoutSecrets(field string, value any) any {
 	check, ok := value.(map[string]any)
 	headers, there := check["headers"].(map[string]any)
@@ -182,7 +184,7 @@ func withoutSecrets(field string, value any) any {
 	return check
 }
 
-// health writes the lines of status on health.
+// health writes the lines about health.
 func (out *sheet) health(h *api.HealthCount) {
 	if h.Checked == 0 {
 		return
@@ -216,10 +218,10 @@ func (out *sheet) health(h *api.HealthCount) {
 		lists.Mapped(slices.Sorted(slices.Values(h.Panic)), func(n balancer.Name) string { return string(n) }))
 }
 
-// servicesNamed is how many services a line of status names, unless it is asked for all.
+// servicesNamed is the default maximum number of services in a line.
 const servicesNamed = 10
 
-// services writes a text about each of some services after what they have in common.
+// services writes a common text, followed by a text about each service.
 func (out *sheet) services(what, sep string, style table.Style, texts []string) {
 	if len(texts) == 0 {
 		return
@@ -230,7 +232,7 @@ func (out *sheet) services(what, sep string, style table.Style, texts []string) 
 	out.painted("", what+strings.Join(texts, sep), style)
 }
 
-// outText names a service that is out, with its ports without a healthy endpoint if others have some.
+// outText names a service without endpoints, with its ports if others have some.
 func outText(h *api.HealthCount, name balancer.Name) string {
 	var dead []string
 	for _, s := range h.Services {

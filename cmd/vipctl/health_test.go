@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// TestEjectedEndpointSaysWhy: the wide table and the description have the reason, though nothing is checked; the narrow
-// one has the state alone.
+// TestEjectedEndpointSaysWhy ejects an endpoint without checks. The wide table and the description
+// must have the reason, and the narrow table only the state.
 func TestEjectedEndpointSaysWhy(t *testing.T) {
 	until := time.Date(2026, 3, 4, 12, 0, 30, 0, time.Local)
 	rows := []api.Endpoint{
@@ -59,7 +59,8 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestWeightsWhileRamping shows weights as they were set, though those in use are multiples while one of the port ramps up.
+// TestWeightsWhileRamping shows weights during a slow start. They must be the weights that were
+// set, although those in use are multiples.
 func TestWeightsWhileRamping(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{

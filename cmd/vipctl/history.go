@@ -46,7 +46,7 @@ func rollbackVerb() *cli.Verb {
 	}
 }
 
-// textNumbers are those of a service's history.
+// textNumbers returns the numbers of a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
 	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.HistoryEntry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
@@ -59,7 +59,7 @@ type edition struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
-	// Rollback is the text that was written again; 0 means none was.
+	// Rollback is the number of the text that was written again; 0 means none.
 	Rollback int                 `json:"rollback,omitempty"`
 	Revision int64               `json:"revision,omitempty"`
 	What     definitions.Outcome `json:"what"`
@@ -100,7 +100,8 @@ func runHistory(c *cli.Call) error {
 	return c.PrintRows(lists.NonNil(editions), t, "")
 }
 
-// history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
+// history reads the history of the service in the first argument. An optional second argument is
+// the number of a text.
 func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
 		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
@@ -128,7 +129,7 @@ func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
 }
 
-// number finds the entry that the second argument names.
+// textNumber finds the entry that the second argument names.
 func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
 	at := slices.IndexFunc(entries, func(e definitions.HistoryEntry) bool { return e.N == n })
@@ -138,14 +139,14 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	return at, nil
 }
 
-// editionsOf says of each entry what it changed of the one before.
+// editionsOf returns the changes of each entry against the previous one.
 func editionsOf(entries []definitions.HistoryEntry) ([]edition, error) {
 	var out []edition
 	var before map[string]any
 	for i, e := range entries {
 		d := edition{N: e.N, At: e.At, By: e.By, Rollback: e.Rollback, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
 		if i == 0 && e.N > 1 {
-			d.What = "" // what was before is not kept any more
+			d.What = "" // the previous text is no longer stored
 		}
 		if d.What == definitions.Updated {
 			var err error
@@ -169,7 +170,7 @@ func whatOf(fields, before map[string]any) definitions.Outcome {
 	return definitions.Updated
 }
 
-// changeText writes what an edition changed; in narrow tables the first two fields of it.
+// changeText describes an edition's changes; narrow tables have the first two fields.
 func changeText(p *cli.Printer, e edition) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
@@ -193,7 +194,7 @@ func changeText(p *cli.Printer, e edition) string {
 	return few(p, fields, 1)
 }
 
-// fieldChange writes the change of a field in a few words.
+// fieldChange describes the change of a field in a few words.
 func fieldChange(d fieldDiff) string {
 	simple := func(v any) (string, bool) {
 		switch v.(type) {
@@ -218,13 +219,14 @@ func fieldChange(d fieldDiff) string {
 	}
 	for i, entry := range parts {
 		if slices.Contains(gone, entry[1:]) && entry[0] == '+' {
-			parts[i] = "~" + entry[1:] // there before and after, but not the same
+			parts[i] = "~" + entry[1:] // present before and after, but changed
 		}
 	}
 	return strings.TrimSpace(d.Field + " " + strings.Join(parts, " "))
 }
 
-// listChange names the entries of a list that another list does not have exactly so: by themselves, or what names them.
+// listChange names the entries of a list that the other list lacks or has in another form. An entry
+// is named by its text or its name.
 func listChange(of, other any) (names []string) {
 	list, _ := of.([]any)
 	rest, _ := other.([]any)

@@ -22,7 +22,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// checkHost adds warnings for what does not fit this host. The definitions may be for another one.
+// checkHost adds warnings for settings that this host can't fulfil, because the definitions may be
+// for another one.
 func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {
@@ -44,7 +45,8 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	}
 }
 
-// warnOf adds a warning for each need that this host lacks, but for fields that are refused anyway.
+// warnOf adds a warning for each need that this host lacks, except for fields that are rejected
+// anyway.
 func (d *localDefinitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
 	for _, n := range needs {
 		refused := func(p balancer.Problem) bool { return p.Service == service && p.Field == n.field }
@@ -58,7 +60,8 @@ func (d *localDefinitions) warn(at balancer.Origin, service balancer.Name, field
 	d.problems = append(d.problems, balancer.Problem{Severity: balancer.SeverityWarning, Service: service, Origin: at, Field: field, Text: text})
 }
 
-// checkListeners looks for frontends at the host's own addresses where a program of the host listens already.
+// checkListeners adds warnings for frontends at the host's own addresses if a program of the host
+// listens there.
 func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local []netip.Addr) {
 	frontends = slices.DeleteFunc(slices.Clone(frontends), func(f *balancer.Frontend) bool { return !slices.Contains(local, f.Key.Addr) })
 	if len(frontends) == 0 {
@@ -67,7 +70,8 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 	all, owners := sockets.All(), sockets.Owners()
 	for _, f := range frontends {
 		taken := slices.ContainsFunc(all, func(s sockets.Socket) bool {
-			// A vipd that runs listens at single addresses too. Only root is told whose a socket is.
+			// A running vipd also listens at single addresses. Only root may see the owner of a
+			// socket.
 			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
 			return !own && s.Takes(f.Key)
 		})
@@ -88,7 +92,7 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 // need is a requirement of a field on the host; lacks names the missing part, or is "".
 type need struct{ field, lacks string }
 
-// needsOfConfig are those of the daemon's configuration.
+// needsOfConfig returns the needs of the daemon's configuration.
 func needsOfConfig(c *config.Config) []need {
 	needs := []need{
 		{"addresses.interface", lacksInterface(c.Addresses)},
@@ -102,7 +106,7 @@ func needsOfConfig(c *config.Config) []need {
 	return needs
 }
 
-// lacksInterface looks for the interface that is to hold VIPs, unless vipd makes it.
+// lacksInterface checks the interface of VIPs, unless vipd creates it.
 func lacksInterface(a config.Addresses) string {
 	if !a.Bind || strings.HasPrefix(a.Interface, "vipd") {
 		return ""
@@ -127,7 +131,7 @@ func lacksFile(path string) string {
 	if path == "" {
 		return ""
 	}
-	// One that this user may not look at is left out: vipd may be allowed to.
+	// A file that this user may not see is omitted, because vipd may be allowed to.
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no file " + path + " on this host"
@@ -137,7 +141,7 @@ func lacksFile(path string) string {
 	return ""
 }
 
-// lacksLogFolder looks for the folder of an access log: vipd makes the file alone.
+// lacksLogFolder checks the directory of an access log, because vipd creates only the file.
 func lacksLogFolder(log string) string {
 	if log == "" || log == balancer.JournalLog {
 		return ""
@@ -152,7 +156,7 @@ func lacksProgram(name string) string {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
-		// What this user may not look at is left out: vipd may be allowed to.
+		// A program that this user may not see is omitted, because vipd may be allowed to.
 		if err := command.Trusted(path); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return "vipd does not run " + name + ": " + err.Error()
 		}

@@ -31,13 +31,14 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// tests are those of the package. Where the programs are built they run that vipctl: the race detector takes a tenth of a
-// second to start. Make soak has it in all of them, make test in those that run command lines in this process.
+// tests are the tests of the package. In the long run of make soak, they all use a vipctl with the
+// race detector, whose start takes a tenth of a second. In make test, only tests in this process
+// do.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
 	if folder := os.Getenv(program.BinVar); folder != "" && !wait.Soaking() {
-		path, err := os.MkdirTemp("", "vipctl-") // without the other programs that are there
+		path, err := os.MkdirTemp("", "vipctl-") // without the other programs there
 		if err == nil {
 			defer func() { _ = os.RemoveAll(path) }()
 			err = os.Symlink(filepath.Join(folder, "vipctl"), filepath.Join(path, "vipctl"))
@@ -53,7 +54,8 @@ func (t tests) Run() int {
 	return t.M.Run()
 }
 
-// vipd is a daemon like the real one, with the config vipd.toml, without a log, and with the one flag --allow-empty.
+// vipd is a daemon like the real one, with the configuration vipd.toml, without a log, and with the
+// only flag --allow-empty.
 func vipd() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -72,10 +74,10 @@ func vipd() {
 
 var update = flag.Bool("update", false, "write what the commands print into the scripts")
 
-// TestScript runs testdata/script. Each script has a daemon of its own, with the values of fakeDaemon.fill. Besides
-// the usual commands there are
+// TestScript runs testdata/script. Each script has its own daemon, with the values of
+// fakeDaemon.fill. These commands are added to the usual ones:
 //
-//	exits CODE COMMAND...   runs a command, and demands its exit code
+//	exits CODE COMMAND...   runs a command, and compares its exit code
 //	fake CHANGE             changes the daemon's state, see changes
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -90,7 +92,7 @@ func TestScript(t *testing.T) {
 			e.Values["daemon"] = d
 			e.Setenv("VIPCTL_SOCKET", socket)
 			e.Setenv("SUDO_USER", "ana")
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second more
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -130,7 +132,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// change is the command fake.
+// change implements the command fake.
 func change(ts *testscript.TestScript, _ bool, args []string) {
 	d := ts.Value("daemon").(*fakeDaemon)
 	if len(args) != 1 {

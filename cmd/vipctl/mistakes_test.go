@@ -21,10 +21,10 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestMistakes compares what vipctl says of mistakes with testdata/mistakes: of wrong use, of each verb, of wrong values, of each
-// setting, and of what can't be converted. -update writes the files anew.
+// TestMistakes compares vipctl's messages with testdata/mistakes: about wrong use, wrong values of
+// each verb and setting, and files that can't be converted. -update rewrites the files.
 func TestMistakes(t *testing.T) {
-	t.Chdir(t.TempDir()) // what a mistake in a file's name finds is nothing, on every machine
+	t.Chdir(t.TempDir()) // a file name in a mistake never exists here
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
 		golden := filepath.Join(sources(t), "testdata", "mistakes", name+".txt")
 		if *update {
@@ -42,7 +42,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestNoBareErrors: nothing that vipctl prints in its tests has the number or the name of an error of the kernel.
+// TestNoBareErrors reads all output of vipctl's tests. It must have no number or name of a kernel
+// error.
 func TestNoBareErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txt")
 	if err != nil || len(files) < 10 {
@@ -61,8 +62,8 @@ func TestNoBareErrors(t *testing.T) {
 	}
 }
 
-// TestSystemErrorsHaveAWayOut: an error of the system calls that users can cause is printed with its place, what is so, and what to do,
-// whatever has wrapped it, and whichever verb meets it.
+// TestSystemErrorsHaveAWayOut wraps errors of system calls that users can cause. Each verb must
+// print the place, the cause and the remedy.
 func TestSystemErrorsHaveAWayOut(t *testing.T) {
 	s := newSession(t)
 	lines := []string{"--help", "status --help", "version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
@@ -97,7 +98,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// wayOut looks whether what do prints says it.
+// wayOut checks that do prints the remedy.
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}
@@ -110,12 +111,12 @@ func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) 
 	}
 }
 
-// bareError finds names and numbers of errors that only a programmer of the kernel knows.
+// bareError matches names and numbers of kernel errors, which users don't know.
 var bareError = regexp.MustCompile(`\bE(INVAL|NOENT|EXIST|PERM|ACCES|BUSY|OPNOTSUPP|AFNOSUPPORT|ADDR[A-Z]+|CONN[A-Z]+|NOBUFS|NOMEM)\b|errno|netlink|error -?\d+|exit status \d+`)
 
 const oneService = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
 
-// sources is this package's folder, however the test changes its own.
+// sources returns this package's directory, although a test changes its own.
 var sources = func() func(t *testing.T) string {
 	folder, err := os.Getwd()
 	return func(t *testing.T) string {
@@ -126,14 +127,14 @@ var sources = func() func(t *testing.T) string {
 	}
 }()
 
-// say runs a command line, and writes it with what it says and its exit code.
+// say runs a command line, and writes it with its output and its exit code.
 func say(t *testing.T, b *strings.Builder, args ...string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	w := cli.World{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now, Root: true}
 	code := run(t.Context(), w, args)
 	if code == cli.ExitDone {
-		return // what it did is not a mistake
+		return // its actions are not a mistake
 	}
 	fmt.Fprintf(b, "$ vipctl %s  # exits with %d\n%s", strings.Join(args, " "), code, errs.String())
 	if errs.Len() == 0 {
@@ -141,13 +142,13 @@ func say(t *testing.T, b *strings.Builder, args ...string) {
 	}
 }
 
-// wrongUses are mistakes in the command line of each verb.
+// wrongUses returns mistakes in the command line of each verb.
 func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder
 	for _, v := range allVerbs() {
 		if v.Hidden() || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
-			continue // nothing can be wrong with the first; the others look at the host
+			continue // the first accepts anything; the others examine the host
 		}
 		say(t, &b, v.Name, "--nonsense")
 		if v.MaxArgs != cli.WithCommand {
@@ -177,7 +178,7 @@ func wrongUses(t *testing.T) string {
 	return b.String()
 }
 
-// combinations are of words that are right one by one.
+// combinations are command lines whose words are valid one by one.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
@@ -192,7 +193,7 @@ var combinations = []string{
 	"drain web 10.0.0.1 --etcd https://127.0.0.1:1 --ca-file nowhere", "weight web 10.0.0.1 70000", "drain --node n1 web", "drain web 10.0.0.1 --expires=-1s",
 }
 
-// wrongPlaces are files, folders and sockets that are not what a verb needs.
+// wrongPlaces uses files, directories and sockets that a verb can't use.
 func wrongPlaces(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	if err := errors.Join(os.Mkdir("folder", 0o755), os.WriteFile("file", []byte("no TOML"), 0o600)); err != nil {
@@ -213,7 +214,7 @@ func wrongPlaces(t *testing.T) string {
 	return b.String()
 }
 
-// wrongOrigins are configurations of other programs that can't be read, each a line of the golden.
+// wrongOrigins reads configurations of other programs that can't be converted, each in one line.
 func wrongOrigins(t *testing.T) string {
 	var b strings.Builder
 	try := func(format, text string) {
@@ -245,7 +246,8 @@ func wrongOrigins(t *testing.T) string {
 	return b.String()
 }
 
-// wrongSettings are wrong values of each setting: of those in the default configuration, and of the fields in vipd.toml(5).
+// wrongSettings sets wrong values of each setting: in the default configuration, and of the fields
+// in vipd.toml(5).
 func wrongSettings(t *testing.T) string {
 	found := regexp.MustCompile(`^wrong\.toml:\d+: (.*)`)
 	var b strings.Builder
@@ -258,7 +260,7 @@ func wrongSettings(t *testing.T) string {
 			w := cli.World{Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now, Root: true}
 			run(t.Context(), w, []string{"check", "wrong.toml"})
 			for line := range strings.Lines(out.String() + errs.String()) {
-				if m := found.FindStringSubmatch(line); m != nil && !strings.HasSuffix(line, "(a warning)\n") { // warnings are about this host
+				if m := found.FindStringSubmatch(line); m != nil && !strings.HasSuffix(line, "(a warning)\n") { // warnings depend on this host
 					fmt.Fprintf(&b, "%s = %s  # %s\n", what, value, m[1])
 				}
 			}

@@ -12,7 +12,7 @@ import (
 	"vipd/store/etcd"
 )
 
-// serviceNames are those of the daemon, fleetNames those in etcd.
+// serviceNames returns the names of the daemon's services, and fleetNames of those in etcd.
 func serviceNames(c *cli.Call, _ []string) []string {
 	services, _ := cli.AskDaemon(c, accepted)
 	return namesOf(services)
@@ -23,7 +23,7 @@ func fleetNames(c *cli.Call, _ []string) []string {
 	return lists.Mapped(names, func(n balancer.Name) string { return string(n) })
 }
 
-// namesToList are those of the kind that the first argument of get or describe names.
+// namesToList returns the names of the kind in the first argument of get or describe.
 func namesToList(c *cli.Call, before []string) []string {
 	switch kind := before[0]; {
 	case strings.HasPrefix(kind, "pool"):
@@ -36,7 +36,8 @@ func namesToList(c *cli.Call, before []string) []string {
 	return serviceNames(c, nil)
 }
 
-// namesToOverride are the services, and addressesToOverride the addresses of one, that drain and weight change.
+// namesToOverride returns the services, and addressesToOverride the addresses of one, that drain
+// and weight can change.
 func namesToOverride(c *cli.Call, _ []string) []string {
 	if c.OverridesInEtcd() {
 		return fleetNames(c, nil)
@@ -63,7 +64,7 @@ func addressesToOverride(c *cli.Call, before []string) (out []string) {
 	return out
 }
 
-// endpointsOf asks the daemon for a service's endpoints.
+// endpointsOf requests a service's endpoints from the daemon.
 func endpointsOf(c *cli.Call, service balancer.Name) []api.Endpoint {
 	all, _ := cli.AskDaemon(c, (*api.Client).Endpoints)
 	return slices.DeleteFunc(all, func(e api.Endpoint) bool { return e.Service != service })

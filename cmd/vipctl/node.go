@@ -44,7 +44,7 @@ func nodeVerb() *cli.Verb {
 
 func zoneFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "zone", Usage: usage} }
 
-// nodeSet is what came of setting a node.
+// nodeSet is the result of a changed node.
 type nodeSet struct {
 	Node     string            `json:"node"`
 	Config   schema.NodeConfig `json:"config"`
@@ -69,7 +69,7 @@ func runNode(c *cli.Call) error {
 	return cli.WrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
 }
 
-// standBy puts a node on standby and, with --wait, waits until its VIPs are elsewhere.
+// standBy puts a node on standby and, with --wait, waits until its VIPs have left.
 func standBy(c *cli.Call, name string) error {
 	err := editNode(c, name, func(conf *schema.NodeConfig) { conf.Standby = true })
 	if err != nil || !c.Flags.Bool("wait") {
@@ -82,7 +82,7 @@ func standBy(c *cli.Call, name string) error {
 	return err
 }
 
-// setModeAndZone sets those of a node that the flags give.
+// setModeAndZone sets the mode and zone that the flags give.
 func setModeAndZone(c *cli.Call, name string) error {
 	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {
@@ -122,7 +122,7 @@ func setNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) (out nodeS
 	return out, err
 }
 
-// editNode changes what a node is told, and prints what that is now.
+// editNode changes a node's configuration, and prints the result.
 func editNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) error {
 	out, err := setNode(c, name, edit)
 	if err != nil {
@@ -138,18 +138,19 @@ func editNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) error {
 	})
 }
 
-// longestZone is how long the name of a zone may be, in bytes.
-const longestZone = 253
+// maxZone is the maximum length of a zone's name in bytes.
+const maxZone = 253
 
 func zone(c *cli.Call) (string, error) {
 	zone := c.Flags.String("zone")
-	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
-		return "", cli.WrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
+	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > maxZone {
+		return "", cli.WrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, maxZone)
 	}
 	return zone, nil
 }
 
-// noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
+// noteUnknownNode prints a note if no vipd of that name runs. It prints none if nodes can't be
+// read.
 func noteUnknownNode(c *cli.Call, name string) {
 	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool { return n.Live == nil })

@@ -22,18 +22,18 @@ import (
 // nodeView is a node as get and describe show it.
 type nodeView struct {
 	Node string `json:"node"`
-	// Here: its vipd runs, and reaches etcd.
+	// Here reports whether its vipd runs and reaches etcd.
 	Here bool `json:"here"`
-	// Behind is how far it is behind what is in etcd, in revisions; nil means that is not known.
+	// Behind is the number of revisions by which it is behind etcd; nil means unknown.
 	Behind *int64             `json:"behind"`
 	Live   *schema.NodeLive   `json:"live,omitempty"`
 	Config *schema.NodeConfig `json:"config,omitempty"`
 	Status *schema.NodeStatus `json:"status,omitempty"`
-	// Problems are what can't be read of the node's keys.
+	// Problems are the node's keys that can't be read.
 	Problems []balancer.Problem `json:"problems,omitempty"`
 }
 
-// nodes are what "get nodes" lists.
+// nodes returns the kind of "get nodes".
 func nodes() *kind[nodeView] {
 	return &kind[nodeView]{
 		name: "node", read: readNodes, id: func(n *nodeView) string { return n.Node }, table: nodesTable,
@@ -54,8 +54,8 @@ func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	}), err
 }
 
-// readNodes shows the nodes: once, or with -w again with each change, until ctx ends. It asks once a second: that is how
-// often nodes tell anything.
+// readNodes shows the nodes: once, or with -w at each change until ctx ends. It polls once a
+// second, because nodes write no more often.
 func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	if !c.Flags.Bool("watch") {
 		all, err := cli.AskEtcd(c, nodeViews)
@@ -64,7 +64,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 		}
 		return show(all)
 	}
-	if _, err := c.Etcd(); err != nil { // which is not tried again
+	if _, err := c.Etcd(); err != nil { // this error is not retried
 		return err
 	}
 	last, before := frame{}, ""
@@ -87,7 +87,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	return err
 }
 
-// changing is what is compared to find a change: all but when a status was written.
+// changing returns the part of the nodes that makes a change: all except the time of the status.
 func changing(nodes []nodeView) string {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
@@ -97,7 +97,7 @@ func changing(nodes []nodeView) string {
 			nodes[i].Status = &s
 		}
 	}
-	text, _ := json.Marshal(nodes) // they came from JSON
+	text, _ := json.Marshal(nodes) // they were read from JSON
 	return string(text)
 }
 
@@ -117,7 +117,7 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 		if s.Fallback {
 			mode += "!"
 		}
-		if !s.At.IsZero() { // a status that has nothing new to tell is not written again
+		if !s.At.IsZero() { // an unchanged status is not written again
 			seen = ago(p, s.At)
 		}
 		if n.Behind != nil {
@@ -178,6 +178,6 @@ func configText(conf *schema.NodeConfig) string {
 }
 
 func nodeNames(c *cli.Call, _ []string) []string {
-	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // no answer, no names
+	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // without an answer there are no names
 	return lists.Mapped(all, func(n fleet.Node) string { return n.Name })
 }

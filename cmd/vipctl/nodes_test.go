@@ -10,7 +10,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// What nodes tell is shown again when it is something new, and not otherwise; an outage is said, and passes.
+// TestGetNodesWatch watches nodes. Only changes may be shown; an outage must be reported, and must
+// not end the watch.
 func TestGetNodesWatch(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -29,7 +30,7 @@ func TestGetNodesWatch(t *testing.T) {
 	shown("gw1   ipvs  yes           1       1         -   3h\n")
 	one.tell(at(2))
 	shown("gw1   ipvs  yes           2       0         -   3h\n")
-	one.tell(at(2)) // nothing new
+	one.tell(at(2)) // not a change
 	f.Members[0].Kill()
 	l.says("; trying again\n")
 	f.Members[0].Start()
@@ -50,7 +51,7 @@ func TestGetNodesWatch(t *testing.T) {
 	}
 }
 
-// No line is over 80 columns with names of up to 20 letters.
+// TestNodesFitEightyColumns lists names of up to 20 letters. No line may be wider than 80 columns.
 func TestNodesFitEightyColumns(t *testing.T) {
 	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	behind := int64(1234567)

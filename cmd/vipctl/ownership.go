@@ -23,7 +23,8 @@ func ownershipVerb() *cli.Verb {
 	}
 }
 
-// rekeyPause is how long all hosts have to learn a key before it is used, and to use it before the last one is refused.
+// rekeyPause is the time for all hosts to learn a key before it is used, and to use it before the
+// last one is rejected.
 const rekeyPause = 3 * time.Second
 
 func runOwnership(c *cli.Call) error {

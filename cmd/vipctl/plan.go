@@ -60,8 +60,9 @@ func runPlan(c *cli.Call) error {
 	return cmp.Or(c.Print(text), reported(d.problems))
 }
 
-// runningMode returns the mode in use of the vipd that runs here, if its configuration asks for the same mode as the definitions: auto
-// chooses one, and a mode that does not work here has a fallback. It returns "" if no vipd answers.
+// runningMode returns the mode in use of the vipd that runs here, if its configuration names the
+// same mode as the definitions: auto chooses a mode, and an unusable mode has a fallback. It returns
+// "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || status.Mode.Wanted != string(d.config.Mode) {
@@ -70,7 +71,8 @@ func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	return config.ModeName(status.Mode.InUse)
 }
 
-// planned returns the mode of a name; for auto the one that vipd most likely takes here, and a sentence that says so.
+// planned returns the mode of a name. For auto it returns the mode that vipd most likely chooses
+// here, and a note.
 func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {
 		return mode, ""
@@ -82,7 +84,7 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 	return mode, fmt.Sprintf("note: mode auto: this is for %s mode, which vipd most likely takes here%s; --mode names another\n", mode.Name, why)
 }
 
-// render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.
+// render returns the rules to program. For kernel modes this includes the guard.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
 	text := mode.Render(conf, frontends)
 	if !mode.Needs.Forward {
@@ -107,12 +109,12 @@ func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
-// modeValues complete the flag of modeFlag.
+// modeValues completes modeFlag.
 func modeValues() map[string]cli.Completer {
 	return map[string]cli.Completer{"mode": cli.OneOf(config.ModeName("").Values()...)}
 }
 
-// mode reads --mode: "" where it is not given.
+// mode reads --mode, or returns "".
 func mode(c *cli.Call) (config.ModeName, error) {
 	text := c.Flags.String("mode")
 	if text == "" {
@@ -122,8 +124,8 @@ func mode(c *cli.Call) (config.ModeName, error) {
 	return config.ModeName(name), err
 }
 
-// capabilities are those of a mode; for auto, those of one that can do everything, so that only what is wrong in
-// itself is found.
+// capabilities returns the capabilities of a mode. For auto it returns all, so that only mistakes
+// in the definitions are found.
 func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
 		return mode.Capabilities()

@@ -15,13 +15,13 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// The defaults of register.
+// These are the defaults of register.
 const (
 	defaultTTL       = 10 * time.Second
 	defaultKillAfter = 30 * time.Second
-	// defaultDrain is how long a drain takes at most where the service can't be read.
+	// defaultDrain is the maximum time of a drain if the service can't be read.
 	defaultDrain = 30 * time.Second
-	// goodbye bounds the last words to etcd.
+	// goodbye is the maximum time of the last requests to etcd.
 	goodbye = 5 * time.Second
 )
 
@@ -59,23 +59,24 @@ func registerVerb() *cli.Verb {
 
 func nodeNameFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "node", Usage: usage} }
 
-// registration is one endpoint that is kept in etcd.
+// registration represents an endpoint that is kept in etcd.
 type registration struct {
 	*cli.Call
 	id        balancer.EndpointID
 	target    balancer.Target
 	registrar *definitions.Registrar
 	ttl       time.Duration
-	// stopRun ends what keeps the endpoint registered; nil means nothing does.
+	// stopRun ends the renewal of the registration. It is nil if none runs.
 	stopRun func()
 
-	mu sync.Mutex // guards what follows
-	// registered: it was at least once. draining: it says so in etcd since drained, if that is not 0.
+	mu sync.Mutex // guards the fields below
+	// registered reports whether the endpoint was ever registered. draining reports whether etcd
+	// marks it as draining, since the revision drained if that is not 0.
 	registered bool
 	draining   bool
 	drained    int64
-	// told is when trouble was told; zero means there is none.
-	told time.Time
+	// reportedAt is when the present trouble was printed; zero means there is none.
+	reportedAt time.Time
 }
 
 func runRegister(c *cli.Call) error {
@@ -142,7 +143,7 @@ func newRegistration(c *cli.Call, service, address string) (*registration, error
 	return r, nil
 }
 
-// run keeps the endpoint registered until stop.
+// run keeps the endpoint registered until stop is called.
 func (r *registration) run() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context))
 	var running sync.WaitGroup
@@ -157,7 +158,7 @@ func (r *registration) stop() {
 	}
 }
 
-// report says how it is with the endpoint. It runs in the registrar's goroutine.
+// report prints changes of the registration. It runs in the registrar's goroutine.
 func (r *registration) report(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +166,7 @@ func (r *registration) report(err error) {
 		r.trouble(err)
 		return
 	}
-	r.told = time.Time{}
+	r.reportedAt = time.Time{}
 	switch {
 	case r.draining:
 		r.drained = r.registrar.Revision()
@@ -178,13 +179,14 @@ func (r *registration) report(err error) {
 	}
 }
 
-// trouble says why the endpoint is not registered. What happens to one outage changes its words by the second.
+// trouble prints, once per outage, why the endpoint is not registered. The error's text may change
+// every second.
 func (r *registration) trouble(err error) {
 	held := errors.Is(err, definitions.ErrHeld)
-	if !held && !r.told.IsZero() && r.Now().Sub(r.told) < sayAgain {
+	if !held && !r.reportedAt.IsZero() && r.Now().Sub(r.reportedAt) < sayAgain {
 		return
 	}
-	r.told = r.Now()
+	r.reportedAt = r.Now()
 	switch {
 	case held:
 		r.Note("%v", err)
@@ -197,16 +199,17 @@ func (r *registration) trouble(err error) {
 
 func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.ID }
 
-// noteUnknownService says where the service is not in etcd. Where it can't be read, there is no note.
+// noteUnknownService prints a note if etcd lacks the service. It prints none if the service can't
+// be read.
 func (r *registration) noteUnknownService() {
-	ctx, cancel := context.WithTimeout(r, client.MinTTL/2) // meanwhile the lease is not renewed
+	ctx, cancel := context.WithTimeout(r, client.MinTTL/2) // the lease is not renewed during the read
 	defer cancel()
 	if s, err := r.Writer.Service(ctx, r.id.Service); err == nil && s == nil {
 		r.Hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
 	}
 }
 
-// leave takes the endpoint out.
+// leave removes the endpoint.
 func (r *registration) leave() error {
 	r.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), goodbye)
@@ -214,8 +217,8 @@ func (r *registration) leave() error {
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// First it drains, again where its lease has ended meanwhile: hosts may have kept it, and are to know that it has
-	// left on purpose.
+	// First the endpoint drains. If its lease has ended meanwhile, it drains again: hosts may have
+	// kept it, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		return nil
@@ -229,7 +232,7 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left says how long an endpoint stays that could not be taken out; nil means that it is gone.
+// left says how long an endpoint stays that could not be removed; nil means that it is removed.
 func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
@@ -237,8 +240,8 @@ func (r *registration) left(err error) error {
 	return fmt.Errorf("taking %s out: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
 }
 
-// drain says in etcd that the endpoint drains, and waits until no node has a connection to it any more, for as long as
-// the service says, or until ctx ends.
+// drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. It
+// ends at the service's drain_timeout, or with ctx.
 func (r *registration) drain(ctx context.Context) {
 	r.stop()
 	if !r.registrar.Placed() {
@@ -252,7 +255,7 @@ func (r *registration) drain(ctx context.Context) {
 		r.Note("%s is not drained: %v", r.name(), err)
 		return
 	}
-	r.run() // it keeps the lease, and says that it drains where that has failed
+	r.run() // renews the lease, and retries to mark the endpoint as draining
 	defer r.stop()
 	timeout, known := r.drainTimeout(ctx)
 	why := ""
@@ -268,7 +271,7 @@ func (r *registration) drain(ctx context.Context) {
 	r.await(ctx)
 }
 
-// sayDraining says it in etcd.
+// sayDraining marks the endpoint as draining in etcd.
 func (r *registration) sayDraining(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
@@ -298,8 +301,8 @@ func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration,
 	return s.Service.DrainTimeout, true
 }
 
-// await looks at the nodes until none has a connection to the endpoint, or ctx ends. Where they can't be read, or no
-// vipd is there to count, it is ctx that ends it.
+// await polls the nodes until none has a connection to the endpoint, or ctx ends. Only ctx ends it
+// if nodes can't be read, or no vipd runs that counts connections.
 func (r *registration) await(ctx context.Context) {
 	v := &revisionWait{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()

@@ -12,14 +12,14 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// around runs a command, with the endpoint registered meanwhile, and ends with its exit code.
+// around runs a command while the endpoint is registered, and returns its exit code.
 func (r *registration) around(command []string) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, append(passedSignals(), os.Interrupt, syscall.SIGTERM)...)
 	defer signal.Stop(signals)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = r.Stdout, r.Stderr, ownGroup()
-	if f, ok := r.Stdin.(*os.File); ok && !cli.Terminal(f) { // from a terminal only the group in front may read
+	if f, ok := r.Stdin.(*os.File); ok && !cli.Terminal(f) { // only the foreground process group may read from a terminal
 		cmd.Stdin = f
 	}
 	if err := cmd.Start(); err != nil {
@@ -27,7 +27,7 @@ func (r *registration) around(command []string) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // its state says how it ended
+		_ = cmd.Wait() // the state has the result
 		close(ended)
 	}()
 	r.run()
@@ -46,14 +46,14 @@ type supervised struct {
 	process *os.Process
 	ended   <-chan struct{}
 	signals <-chan os.Signal
-	// stops counts the demands to end; drained is closed when the drain is over, which cancel hastens. Both are nil
-	// until the first demand.
+	// stops counts the requests to end. drained is closed at the end of the drain, and cancel
+	// shortens the drain. Both are nil until the first request.
 	stops   int
 	drained chan struct{}
 	cancel  context.CancelFunc
 }
 
-// supervise returns when the command has ended and its endpoint is taken out.
+// supervise returns when the command has ended and its endpoint is removed.
 func (s *supervised) supervise() {
 	done := s.Done()
 	var kill <-chan time.Time
@@ -67,12 +67,12 @@ func (s *supervised) supervise() {
 			}
 			s.leaveAnyhow()
 			return
-		case <-done: // by the first signal too, which may be among the signals before or after
+		case <-done: // also after the first signal, which may come before or after
 			done = nil
 			s.demand(1)
 		case sig := <-s.signals:
 			if sig != os.Interrupt && sig != syscall.SIGTERM {
-				_ = s.process.Signal(sig) // it may have ended just now
+				_ = s.process.Signal(sig) // the process may have just ended
 				continue
 			}
 			asked++
@@ -91,7 +91,8 @@ func (s *supervised) supervise() {
 	}
 }
 
-// demand is the nth demand to end: the first begins the drain, the second ends that, the third kills.
+// demand handles the nth request to end: the first starts the drain, the second ends the drain, and
+// the third kills the command.
 func (s *supervised) demand(n int) {
 	if n <= s.stops {
 		return
@@ -113,7 +114,7 @@ func (s *supervised) demand(n int) {
 	}
 }
 
-// leaveAnyhow takes the endpoint out; where that fails, the lease ends by itself.
+// leaveAnyhow removes the endpoint. If that fails, the lease expires.
 func (s *supervised) leaveAnyhow() {
 	if err := s.leave(); err != nil {
 		s.Note("%v", err)

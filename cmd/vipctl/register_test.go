@@ -24,7 +24,7 @@ const (
 	webKey = "/vipd/endpoints/web/" + webID
 )
 
-// registered waits until the endpoint of the tests is there, or is not.
+// registered waits until the endpoint of the tests exists, or does not.
 func (f *stage) registered(is bool) {
 	f.t.Helper()
 	wait.For(f.t, within, "the endpoint to come or go", func() bool {
@@ -65,7 +65,8 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// The endpoint comes back after every way to lose it, and each time that is said.
+// TestRegisterAgain removes the endpoint in several ways. It must return after each, with a
+// message.
 func TestRegisterAgain(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -109,11 +110,12 @@ func TestRegisterAgain(t *testing.T) {
 	f.registered(false)
 }
 
-// Two registrars of one address meet in one key: the later has it, the earlier says so, and comes back when it is free.
+// TestTwoRegistrarsOfOneAddress registers one address twice. The later registrar must have the key,
+// and the earlier one must report that and return when the key is free.
 func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // it looks often
+	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // it polls often
 	first.says("is registered")
 	second := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
 	second.says("is registered")
@@ -127,7 +129,7 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	wait.For(t, within, "the endpoint of the first", func() bool { e := f.endpoint("web", webID); return e != nil && e.Weight == 1 })
 }
 
-// A registrar that is gone without a word leaves an endpoint that goes with its lease.
+// TestRegisterKilled kills a registrar. Its endpoint must stay until the lease expires.
 func TestRegisterKilled(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -149,7 +151,8 @@ func TestRegisterKilled(t *testing.T) {
 	t.Logf("gone after %s", time.Since(killed).Round(10*time.Millisecond))
 }
 
-// An end while etcd is away says what stays, and for how long.
+// TestRegisterEndsInAnOutage ends a registrar while etcd is unavailable. It must report which
+// endpoint stays, and for how long.
 func TestRegisterEndsInAnOutage(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -163,7 +166,8 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	}
 }
 
-// The exit code is the command's, and the endpoint goes with it.
+// TestRegisterCommandEnds ends the registered command. vipctl must return its exit code and remove
+// the endpoint.
 func TestRegisterCommandEnds(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -193,7 +197,8 @@ func TestRegisterCommandEnds(t *testing.T) {
 	}
 }
 
-// Nothing is registered for a command that can't be started, nor for one that is over before it could be.
+// TestRegisterNoCommand runs a command that can't be started, and one that ends at once. Nothing
+// may be registered.
 func TestRegisterNoCommand(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -208,7 +213,7 @@ func TestRegisterNoCommand(t *testing.T) {
 	}
 }
 
-// leaseOf is the lease of a key, once that is there.
+// leaseOf returns the lease of a key once the key exists.
 func (f *stage) leaseOf(key string) (id clientv3.LeaseID) {
 	f.t.Helper()
 	client := f.Client()
@@ -229,11 +234,12 @@ func (p *process) interrupt() {
 	}
 }
 
-// stubborn is a command that says when it was asked to end, and ends by itself.
+// stubborn is a command that reports a request to end, and ends by itself.
 const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`
 
-// The order of an end: draining is said, the nodes come to that revision, their connections end, the endpoint goes, and
-// only then the command is asked to end.
+// TestRegisterDrains ends a registered command. These steps must happen in order: etcd marks the
+// endpoint as draining, nodes reach that revision, connections end, the endpoint is removed, and
+// the command is asked to end.
 func TestRegisterDrains(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "10m"})
@@ -241,7 +247,7 @@ func TestRegisterDrains(t *testing.T) {
 	f.there(2)
 	p := f.launch("register", "web", webID, "--", "sh", "-c", stubborn)
 	p.prints("ready")
-	p.says("web/10.0.0.1:8080 is registered") // before it knows, it would have nothing to drain
+	p.says("web/10.0.0.1:8080 is registered") // before it is registered, there is nothing to drain
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +279,7 @@ func TestRegisterDrains(t *testing.T) {
 	}
 }
 
-// revisionOf is the revision of a key's last change.
+// revisionOf returns the revision of a key's last change.
 func (f *stage) revisionOf(key string) int64 {
 	f.t.Helper()
 	r, err := f.Client().Get(f.t.Context(), key)
@@ -283,10 +289,11 @@ func (f *stage) revisionOf(key string) int64 {
 	return r.Kvs[0].ModRevision
 }
 
-// looksAgain waits until vipctl, which looks once a second, must have looked at what etcd has now.
+// looksAgain waits until vipctl, which polls once a second, must have seen etcd's present state.
 func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) } // its timer is the process's own
 
-// Whatever keeps the drain from its end: the service's drain_timeout ends it.
+// TestRegisterDrainIsBounded prevents the end of a drain in several ways. The service's
+// drain_timeout must end it.
 func TestRegisterDrainIsBounded(t *testing.T) {
 	for name, spoil := range map[string]func(*stage){
 		"connections stay":     func(f *stage) { f.start("gw1", draining(1<<40, "web", webID, 1)); f.there(1) },
@@ -313,7 +320,8 @@ func TestRegisterDrainIsBounded(t *testing.T) {
 	}
 }
 
-// A command that ignores SIGTERM is killed, with what it has started.
+// TestRegisterKillsTheCommand runs a command that ignores SIGTERM. It must be killed with its
+// children.
 func TestRegisterKillsTheCommand(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -331,7 +339,8 @@ func TestRegisterKillsTheCommand(t *testing.T) {
 	})
 }
 
-// The second signal ends the drain, the third the command.
+// TestRegisterInAHurry sends three signals. The second must end the drain, and the third the
+// command.
 func TestRegisterInAHurry(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})
@@ -349,7 +358,8 @@ func TestRegisterInAHurry(t *testing.T) {
 	p.ends(128 + 9)
 }
 
-// The end of one that another has taken the key from leaves that one's endpoint alone.
+// TestRegisterLeavesAnothersEndpoint ends a registrar whose key belongs to another one. The other's
+// endpoint must stay.
 func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})
@@ -367,8 +377,9 @@ func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	}
 }
 
-// Who may do no more than register still drains, for as long as the service says; with the right to read the nodes, no
-// longer than there are connections.
+// TestRegisterRights limits the registrar's rights. With only the right to register it must drain
+// for the service's drain_timeout; with the right to read nodes, only as long as there are
+// connections.
 func TestRegisterRights(t *testing.T) {
 	for name, test := range map[string]struct {
 		read []string

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A command gets the signals that are not about its end.
+// TestRegisterPassesSignals signals vipctl register. The command must receive signals that are not
+// requests to end.
 func TestRegisterPassesSignals(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)

@@ -56,7 +56,7 @@ func runReload(c *cli.Call) error {
 	return cmp.Or(err, reported(r.Problems))
 }
 
-// changeLines has a line for each service that a reload changes or keeps.
+// changeLines returns a line for each service that a reload changes or keeps.
 func changeLines(c *api.ReloadChanges) string {
 	var lines strings.Builder
 	for _, kind := range []struct {
@@ -70,7 +70,8 @@ func changeLines(c *api.ReloadChanges) string {
 	return lines.String()
 }
 
-// pruned says which services a reload with --prune would remove, or which this one could not.
+// pruned lists the services that a reload with --prune would remove, or that this one could not
+// remove.
 func pruned(c *cli.Call, r *api.ReloadChanges) string {
 	switch {
 	case len(r.Vanished) > 0:
@@ -87,7 +88,7 @@ func nameList(names []balancer.Name) string {
 	return strings.Join(lists.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
 }
 
-// late says that vipd stopped waiting before what was read is applied.
+// late reports that vipd did not apply the new state in time.
 func late(r *api.Reload) string {
 	if !r.Unapplied {
 		return ""
@@ -113,7 +114,7 @@ func grave(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity != balancer.SeverityWarning })
 }
 
-// reported is the error of a verb whose output has these problems.
+// reported returns the error of a verb whose output has these problems.
 func reported(problems []balancer.Problem) error {
 	if grave(problems) {
 		return cli.ErrReported

@@ -34,7 +34,7 @@ type session struct {
 	out, err *notice
 }
 
-// notice is a buffer that tells what was written to it.
+// notice is a buffer that reports each write.
 type notice struct {
 	mu      sync.Mutex
 	b       bytes.Buffer
@@ -67,7 +67,7 @@ func newSession(t *testing.T) *session {
 	t.Cleanup(func() {
 		stop()
 		err := goleak.Find()
-		for again := 0; err != nil && again < 15; again++ { // it waits for a second, in which a busy machine may not end all
+		for again := 0; err != nil && again < 15; again++ { // each try waits for a second, in which a busy machine may not end all
 			err = goleak.Find()
 		}
 		if err != nil {
@@ -126,8 +126,8 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	}
 }
 
-// TestWatchGoesOnAfterARestart: what looks as before is not shown again, what is new is. A daemon that was never there, or an
-// output that can't be written, ends it.
+// TestWatchGoesOnAfterARestart restarts the daemon during a watch. Only changes may be shown. A
+// daemon that never ran, or an output that can't be written, must end the watch.
 func TestWatchGoesOnAfterARestart(t *testing.T) {
 	s := newSession(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
@@ -171,7 +171,7 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	}
 }
 
-// brokenOutput takes nothing.
+// brokenOutput fails each write.
 type brokenOutput struct{}
 
 func (brokenOutput) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
@@ -227,7 +227,8 @@ func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
 	}
 }
 
-// Connections outlive the definitions of their endpoint and their service.
+// TestDrainWaitsForWhatIsNotDefinedAnyMore removes the definitions of a draining endpoint and its
+// service. The drain must still wait for their connections.
 func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 	for name, remove := range map[string]func(*fakeDaemon){
 		"endpoint": func(d *fakeDaemon) { d.services[1].Endpoints = nil },
@@ -261,7 +262,8 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 	}
 }
 
-// A drain that its time has ended says how many connections were cut, and one that ended before says nothing of it.
+// TestDrainSaysWhatWasCut waits for drains. If the timeout ended a drain, the message must have the
+// number of cut connections; otherwise it must not.
 func TestDrainSaysWhatWasCut(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -311,7 +313,8 @@ func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 	}
 }
 
-// Every verb has a help with its usage, an example that it accepts, and no line over 80 columns.
+// TestHelpOfEachVerb reads the help of each verb. It must have the usage, a valid example, and no
+// line wider than 80 columns.
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
 	for _, v := range append(allVerbs(), nil) {
@@ -349,8 +352,8 @@ func TestHelpOfEachVerb(t *testing.T) {
 	}
 }
 
-// No line of a table is over 80 columns with names of a common length: services up to 20 letters, IPv4 addresses and
-// short IPv6 ones, port names up to 8.
+// TestTablesFitEightyColumns lists names of a common length: services up to 20 letters, IPv4 and
+// short IPv6 addresses, port names up to 8. No line may be wider than 80 columns.
 func TestTablesFitEightyColumns(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name("payment-gateway-prod")
@@ -385,7 +388,8 @@ func TestTablesFitEightyColumns(t *testing.T) {
 	}
 }
 
-// What get -o toml prints is what a TOML reader takes for the same definitions, whatever is in them.
+// FuzzTOMLString prints definitions as TOML. A TOML parser must read the same definitions, whatever
+// they contain.
 func FuzzTOMLString(f *testing.F) {
 	for _, text := range []string{"", "a", `"`, `\`, "\n\t\r\x00\x1f\x7f", "é東\u2028", "'''", "\"\"\""} {
 		f.Add(text)
@@ -462,7 +466,8 @@ func TestTerminalCutsLongNames(t *testing.T) {
 	}
 }
 
-// TestTerminalCutsLongCells: on a terminal the last cell is cut so that the line fits, but for whoever asks for all.
+// TestTerminalCutsLongCells lists a service with a long last cell. On a terminal it must be cut so
+// that the line fits, except in the wide form.
 func TestTerminalCutsLongCells(t *testing.T) {
 	s := newSession(t)
 	s.Width = 60

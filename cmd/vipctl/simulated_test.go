@@ -23,16 +23,16 @@ import (
 	"vipd/test/wait"
 )
 
-// within is how long things may take that should be done at once.
+// within is the time limit of things that should happen at once.
 const within = 30 * time.Second
 
-// stage is real etcd, with nodes that are simulated by what they would say in it.
+// stage is a real etcd with simulated nodes, which write the keys of real ones.
 type stage struct {
 	*etcdkit.Cluster
 	t      *testing.T
 	config client.Config
 	writer *etcd.Store
-	// file is a config that says nothing.
+	// file is an empty configuration.
 	file string
 }
 
@@ -53,7 +53,7 @@ func newStage(t *testing.T) *stage {
 	return f
 }
 
-// service puts a service with TCP port 80 to 8080, and endpoints at these addresses.
+// service writes a service with TCP port 80 to 8080, and endpoints at these addresses.
 func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
 	f.t.Helper()
 	all := map[string]any{
@@ -74,7 +74,7 @@ func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...
 	}
 }
 
-// read returns what etcd holds.
+// read returns the content of etcd.
 func (f *stage) read() store.Snapshot {
 	f.t.Helper()
 	s, err := f.writer.Read(f.t.Context(), nil)
@@ -84,7 +84,7 @@ func (f *stage) read() store.Snapshot {
 	return s
 }
 
-// endpoint returns an endpoint that is published apart; nil means there is none, or etcd is away.
+// endpoint returns a registered endpoint, or nil if it does not exist or etcd is unavailable.
 func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 	s, err := f.writer.Read(f.t.Context(), nil)
 	if err != nil {
@@ -96,14 +96,14 @@ func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 // node is a simulated vipd.
 type node struct {
 	presence *fleet.Presence
-	// stop ends it in order: its keys are gone at once.
+	// stop stops it cleanly: its keys are removed at once.
 	stop func()
 
 	mu     sync.Mutex
 	status schema.NodeStatus
 }
 
-// start starts a vipd with the status that edit makes; without edit it has none yet.
+// start starts a vipd with the status that edit sets; without edit it has none yet.
 func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	f.t.Helper()
 	began := time.Now().Add(-3*time.Hour - 20*time.Second)
@@ -133,12 +133,12 @@ func (n *node) tell(edit func(*schema.NodeStatus)) {
 	n.presence.Tell(next)
 }
 
-// at tells a revision.
+// at returns an edit that sets the revision.
 func at(revision int64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
-// draining tells a revision, and connections of one endpoint that drains.
+// draining returns an edit that sets the revision, and connections of a draining endpoint.
 func draining(revision int64, service balancer.Name, address string, active uint64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) {
 		s.Revision, s.Drains = revision, []schema.NodeDrain{{Service: service, Address: address, Active: active}}
@@ -151,7 +151,7 @@ func (f *stage) until(what string, is func() bool) {
 	wait.For(f.t, within, what, is)
 }
 
-// there waits until etcd has as many nodes with a status.
+// there waits until etcd has that many nodes with a status.
 func (f *stage) there(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
@@ -172,7 +172,7 @@ type line struct {
 	stage    *stage
 	out, err *notice
 	world    cli.World
-	ahead    atomic.Int64 // nanoseconds that the clock is ahead
+	ahead    atomic.Int64 // how many nanoseconds the clock is ahead
 
 	ended chan struct{}
 	code  int
@@ -187,7 +187,7 @@ func (f *stage) line() *line {
 	return l
 }
 
-// flags name the fleet's etcd.
+// flags returns the flags that name the fleet's etcd.
 func (f *stage) flags() []string {
 	return []string{
 		"--etcd", strings.Join(f.config.Endpoints, ","), "--prefix", f.config.Prefix, "--config", f.file,
@@ -195,7 +195,7 @@ func (f *stage) flags() []string {
 	}
 }
 
-// do runs a command line to its end, and demands its exit code.
+// do runs a command line to its end, and checks its exit code.
 func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	f.t.Helper()
 	l := f.line()
@@ -207,7 +207,7 @@ func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	return l.out.String(), l.err.String()
 }
 
-// begin runs a command line beside the test.
+// begin starts a command line next to the test.
 func (f *stage) begin(args ...string) *line {
 	l := f.line()
 	l.begin(args...)
@@ -227,16 +227,16 @@ func (l *line) begin(args ...string) {
 // says waits for text on stderr.
 func (l *line) says(text string) {
 	l.t.Helper()
-	said := false
+	found := false
 	defer func() {
-		if !said {
+		if !found {
 			l.t.Logf("stdout: %s\nstderr: %s", l.out, l.err)
 		}
 	}()
-	wait.For(l.t, within, "stderr to have "+text, func() bool { said = strings.Contains(l.err.String(), text); return said })
+	wait.For(l.t, within, "stderr to have "+text, func() bool { found = strings.Contains(l.err.String(), text); return found })
 }
 
-// ends waits for the end, and demands the exit code.
+// ends waits for the end, and checks the exit code.
 func (l *line) ends(code int) {
 	l.t.Helper()
 	ended := false
@@ -258,7 +258,7 @@ func (l *line) ends(code int) {
 	}
 }
 
-// process is a vipctl of its own, whose signals are real.
+// process is a vipctl in its own process, which receives real signals.
 type process struct {
 	*exec.Cmd
 	t        *testing.T
@@ -273,7 +273,7 @@ func (f *stage) launch(args ...string) *process { return f.command(nil, args...)
 func (f *stage) command(stdin *os.File, args ...string) *process {
 	f.t.Helper()
 	p := &process{Cmd: exec.Command("vipctl", append(f.flags(), args...)...), t: f.t, out: &notice{}, err: &notice{}, ended: make(chan struct{})}
-	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // a command of vipctl's may have them longer than it
+	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // vipctl's command may keep them open after vipctl's end
 	if stdin != nil {
 		p.Stdin = stdin
 	}
@@ -282,7 +282,7 @@ func (f *stage) command(stdin *os.File, args ...string) *process {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.Wait() // its state says how it ended
+		_ = p.Wait() // the state has the result
 	}()
 	f.t.Cleanup(func() {
 		_ = p.Process.Kill()
@@ -313,7 +313,7 @@ func (p *process) running() bool {
 	}
 }
 
-// ends waits for the end, and demands the exit code.
+// ends waits for the end, and checks the exit code.
 func (p *process) ends(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
@@ -322,7 +322,7 @@ func (p *process) ends(code int) {
 	}
 }
 
-// limit makes everybody from now on the user name, who may do no more than that.
+// limit makes each new client the user name, with only these rights.
 func (f *stage) limit(name string, read, write []string) {
 	f.t.Helper()
 	const password = "secret"

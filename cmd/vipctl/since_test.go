@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestSince reads spans, times of day and days; a time of day that is still to come was yesterday's.
+// TestSince parses durations, times of day and days. A time of day in the future must mean
+// yesterday.
 func TestSince(t *testing.T) {
 	now := time.Date(2026, 11, 1, 0, 20, 30, 0, time.Local)
 	for text, want := range map[string]string{

@@ -43,7 +43,8 @@ func runStatus(c *cli.Call) error {
 	return err
 }
 
-// isAnyServiceDown reports whether a port of a service has no endpoint for its clients: all fail, or there is none.
+// isAnyServiceDown reports whether a port of a service has no endpoint for its clients, because all
+// fail or none exists.
 func isAnyServiceDown(s *api.Status) bool {
 	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
@@ -57,7 +58,7 @@ type sheet struct {
 // labelWidth is the width of the labels.
 const labelWidth = 11
 
-// line writes one line, unbroken. An empty label continues what is above.
+// line writes one line, unbroken. An empty label continues the line above.
 func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain) }
 
 func (out *sheet) styled(label, text string, style table.Style) {
@@ -69,10 +70,10 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes text in as many lines as the terminal needs, and nothing if there is none.
+// text writes text, if there is any, in as many lines as the terminal needs.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
-// painted is text in a style.
+// painted is like text, with a style.
 func (out *sheet) painted(label, text string, style table.Style) {
 	for _, l := range table.Wrap(cli.OneLine(text), out.LineWidth()-labelWidth) {
 		out.styled(label, l, style)
@@ -80,7 +81,7 @@ func (out *sheet) painted(label, text string, style table.Style) {
 	}
 }
 
-// section writes a table under its title; nothing where it has no rows.
+// section writes a table below its title, unless the table is empty.
 func (out *sheet) section(title string, t *table.Table) {
 	if t.Len() > 0 {
 		text := t.Text(table.Form{Color: out.Color, Width: out.Room(2)})
@@ -115,7 +116,7 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	return out.b.String()
 }
 
-// byHand writes the overrides of operators, because operators may forget them.
+// byHand writes manual overrides, because operators may forget them.
 func (out *sheet) byHand(s *api.Status) {
 	const maxLines = 3
 	label := "by hand"
@@ -128,7 +129,7 @@ func (out *sheet) byHand(s *api.Status) {
 	}
 }
 
-// mode writes which mode is in use, and why it is not the one that is wanted.
+// mode writes the mode in use and, if it differs from the wanted one, the reason.
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
@@ -186,7 +187,7 @@ func (out *sheet) sync(s *api.Status) {
 	out.text("", y.LastError)
 }
 
-// short writes a duration in three digits or so.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -229,8 +230,8 @@ func (out *sheet) addresses(addresses []api.Address) {
 		out.line("", fmt.Sprintf("and %d more: vipctl status -o wide", more))
 	}
 	for _, note := range slices.Sorted(maps.Keys(notes)) {
-		of := notes[note]
-		out.text("", wording.Some(of, 3)+": "+note)
+		group := notes[note]
+		out.text("", wording.Some(group, 3)+": "+note)
 	}
 }
 
@@ -246,24 +247,26 @@ func heldText(a api.Address) string {
 	return "on " + a.Held
 }
 
-// commonNotes returns, with all their addresses, the notes that are said below the list: those of several addresses, and
-// those that have no room beside one. The wide form has none.
+// commonNotes returns the notes below the list, with their addresses: notes of several addresses,
+// and notes that are too long for a line. The wide form has none.
 func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
-	of := map[string][]string{}
+	group := map[string][]string{}
 	if p.Format == cli.FormWide {
-		return of
+		return group
 	}
 	for _, a := range addresses {
 		if a.Note != "" {
-			of[cli.OneLine(a.Note)] = append(of[cli.OneLine(a.Note)], a.Address)
+			group[cli.OneLine(a.Note)] = append(group[cli.OneLine(a.Note)], a.Address)
 		}
 	}
 	const before = 39 // the usual width of label, address and holder
-	maps.DeleteFunc(of, func(note string, of []string) bool { return len(of) == 1 && table.Width(note) <= p.LineWidth()-before })
-	return of
+	maps.DeleteFunc(group, func(note string, group []string) bool {
+		return len(group) == 1 && table.Width(note) <= p.LineWidth()-before
+	})
+	return group
 }
 
-// addressLines is how many addresses a status shows unless it is asked for all; those that are missing come first.
+// addressLines is the default maximum number of addresses in a status; missing ones come first.
 const addressLines = 10
 
 // missing sorts the addresses that are not held to the top.
@@ -274,7 +277,7 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problems writes problems, each on a new line, with its further lines indented.
+// problems writes each problem on a new line, and indents further lines.
 func (out *sheet) problems(problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")

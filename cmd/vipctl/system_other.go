@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// passedSignals are those that a registered command gets, too.
+// passedSignals returns the signals that are passed to a registered command.
 func passedSignals() []os.Signal { return nil }
 
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-func terminate(p *os.Process) { killGroup(p) } // nothing gentler is to be had
+func terminate(p *os.Process) { killGroup(p) } // there is no gentler way
 
-func killGroup(p *os.Process) { _ = p.Kill() } // it may have ended just now
+func killGroup(p *os.Process) { _ = p.Kill() } // the process may have just ended
 
 func exitStatus(s *os.ProcessState) int { return s.ExitCode() }

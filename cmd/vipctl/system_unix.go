@@ -7,20 +7,21 @@ import (
 	"syscall"
 )
 
-// passedSignals are those that a registered command gets, too.
+// passedSignals returns the signals that are passed to a registered command.
 func passedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// ownGroup keeps the terminal's signals from a command: it is to end after its drain.
+// ownGroup shields a command from the terminal's signals, because it is to end after its drain.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // it may have ended just now
+func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended
 
-// killGroup kills the command and what it has started.
+// killGroup kills the command and its children.
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // likewise
 
-// exitStatus is the exit code, as shells report it: 128 and the number of the signal that ended it.
+// exitStatus returns the exit code in the form of shells: 128 plus the number of the signal that
+// ended it.
 func exitStatus(s *os.ProcessState) int {
 	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())

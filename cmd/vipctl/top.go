@@ -37,12 +37,12 @@ func topVerb() *cli.Verb {
 	}
 }
 
-// leastInterval is the minimum interval, which limits the load of the daemon.
-const leastInterval = 100 * time.Millisecond
+// minInterval is the minimum interval, which limits the load of the daemon.
+const minInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
-	if c.Flags.Duration("interval") < leastInterval {
-		return cli.WrongUse("--interval %s is too short; %s or more is possible", c.Flags.Duration("interval"), leastInterval)
+	if c.Flags.Duration("interval") < minInterval {
+		return cli.WrongUse("--interval %s is too short; %s or more is possible", c.Flags.Duration("interval"), minInterval)
 	}
 	service := balancer.Name(plainService(c.Argument(0)))
 	if service != "" {
@@ -71,12 +71,12 @@ func runTop(c *cli.Call) error {
 	}
 	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(keys), tea.WithOutput(out)).Run()
 	if c.Err() != nil {
-		return nil // Ctrl-C is how it ends
+		return nil // Ctrl-C is the normal end
 	}
 	return err
 }
 
-// unasked is a terminal that gets no queries: the shell would read a late answer as typed text.
+// unasked is a terminal that receives no queries: the shell would read a late answer as typed text.
 type unasked struct{ *os.File }
 
 // Write removes the queries for the kitty keyboard, for synchronized output and for the width of characters.
@@ -232,7 +232,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 	return t
 }
 
-// rateText writes a rate with one decimal below 100.
+// rateText formats a rate, with one decimal below 100.
 func rateText(v float64) string {
 	if v > 0 && v < 100 {
 		return strconv.FormatFloat(v, 'f', 1, 64)

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// busy is what two services count within some seconds: the same each time.
+// busy returns the counts of two services within some seconds, the same each time.
 func busy() (all []api.Traffic) {
 	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
 		return api.EndpointTraffic{
@@ -37,7 +37,7 @@ func busy() (all []api.Traffic) {
 	return all
 }
 
-// tmux is a terminal in which vipctl runs.
+// tmux is a terminal that runs vipctl.
 type tmux struct {
 	t      *testing.T
 	socket string
@@ -48,7 +48,7 @@ func startTmux(t *testing.T, folder, command string) *tmux {
 		t.Skip("needs tmux: Debian's package of that name")
 	}
 	m := &tmux{t, filepath.Join(folder, "tmux")}
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // it may have ended with its last window
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // the server may have ended with its last window
 	m.run("-u", "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "14", "-c", folder, command)
 	return m
 }
@@ -62,17 +62,17 @@ func (m *tmux) run(args ...string) string {
 	return string(out)
 }
 
-// shows waits until the screen is that of a golden file.
+// shows waits until the screen equals a golden file.
 func (m *tmux) shows(name string) {
 	m.t.Helper()
 	file := filepath.Join("testdata", "top", name+".txt")
-	if *update { // what it shows once it does not change any more
-		is := ""
-		for next := m.run("capture-pane", "-p"); next != is; next = m.run("capture-pane", "-p") {
-			is = next
-			time.Sleep(2 * time.Second) // of the screen's own time
+	if *update { // the screen once it is stable
+		screen := ""
+		for next := m.run("capture-pane", "-p"); next != screen; next = m.run("capture-pane", "-p") {
+			screen = next
+			time.Sleep(2 * time.Second) // in the screen's own time
 		}
-		if err := os.WriteFile(file, []byte(is), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(screen), 0o600); err != nil {
 			m.t.Fatal(err)
 		}
 		return
@@ -89,7 +89,7 @@ func (m *tmux) shows(name string) {
 	wait.For(m.t, 0, "the screen "+name, func() bool { return m.run("capture-pane", "-p") == string(want) })
 }
 
-// busyDaemon is a fake daemon with traffic, on d.sock in a folder, until stop.
+// busyDaemon is a fake daemon with traffic, on d.sock in a directory, until stop is called.
 func busyDaemon(t *testing.T) (dir string, stop func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "top") // a short path, for sockets
@@ -126,8 +126,8 @@ func TestTopOnATerminal(t *testing.T) {
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
 }
 
-// TestTopWithoutKeys: where nothing can be typed, top shows the same until it is interrupted. It asks the terminal for nothing, as an answer
-// that comes late is taken for what is typed into the shell.
+// TestTopWithoutKeys runs top without a keyboard. It must show the same until it is interrupted. It
+// must send no query to the terminal, because the shell would read a late answer as typed text.
 func TestTopWithoutKeys(t *testing.T) {
 	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
@@ -155,8 +155,8 @@ func TestTopWithoutKeys(t *testing.T) {
 	}
 }
 
-// TestAsksNothingOfTheTerminal: a terminal gets what a verb prints and nothing more. One that is asked for its colours and does not answer
-// would hold up each verb.
+// TestAsksNothingOfTheTerminal runs verbs on a terminal that does not answer queries. The terminal
+// must receive only the output; a query of its colours would delay each verb.
 func TestAsksNothingOfTheTerminal(t *testing.T) {
 	script, err := exec.LookPath("script")
 	if err != nil {
@@ -170,7 +170,7 @@ func TestAsksNothingOfTheTerminal(t *testing.T) {
 	}
 }
 
-// TestTopWithoutBytes shows no bytes where the kernel counts none, instead of none in a second.
+// TestTopWithoutBytes runs top in a mode without byte counts. It must show no bytes instead of 0.
 func TestTopWithoutBytes(t *testing.T) {
 	s := newSession(t)
 	s.change(func() {
@@ -191,7 +191,7 @@ func TestTopWithoutBytes(t *testing.T) {
 	}
 }
 
-// TestTopOnce prints rates of one interval where there is no terminal.
+// TestTopOnce runs top without a terminal. It must print the rates of one interval.
 func TestTopOnce(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -16,29 +16,29 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// screen is what top shows on a terminal: services, the endpoints of one, or one endpoint.
+// screen is top's screen on a terminal: services, the endpoints of one service, or one endpoint.
 type screen struct {
 	*cli.Printer
 	ask      func() tea.Msg
 	interval time.Duration
 	window   rates.Window
-	err      error // why the last answer did not come
+	err      error // why the last request failed
 
 	width, height int
-	service       balancer.Name // whose endpoints are shown; "" means services are
-	given         bool          // service was named on the command line: nothing is behind it
-	keyless       bool          // there are no keys to press
+	service       balancer.Name // the service whose endpoints are shown; "" means services are
+	given         bool          // the command line named the service: there is no list of services behind it
+	keyless       bool          // the terminal has no keys
 	endpoint      *api.EndpointTraffic
 	order         order
 	filter        string
-	focus         focus // what the keys control
-	at            int   // the row that is chosen
+	focus         focus // the part that keys control
+	at            int   // the selected row
 }
 
 // focus is the part of the screen that keys control.
 type focus int
 
-// The parts: the rows, the text of the filter, or the list of keys.
+// The parts are the rows, the text of the filter, and the list of keys.
 const (
 	onRows focus = iota
 	onFilter
@@ -51,7 +51,7 @@ type asked struct {
 	err error
 }
 
-// due says that the daemon is to be asked again.
+// due triggers the next request to the daemon.
 type due struct{}
 
 // Init implements tea.Model.
@@ -112,7 +112,7 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	s.at = 0
 }
 
-// choose handles a key that moves among the rows, or changes which rows are shown.
+// choose handles a key that moves the selection, or changes which rows are shown.
 func (s *screen) choose(key string) {
 	switch key {
 	case "up", "k":
@@ -143,7 +143,7 @@ func (s *screen) choose(key string) {
 	s.at = max(0, min(s.at, len(s.rows())-1))
 }
 
-// enter shows what is chosen.
+// enter shows the selected row.
 func (s *screen) enter() {
 	rows := s.rows()
 	if len(rows) == 0 || s.endpoint != nil {
@@ -158,7 +158,7 @@ func (s *screen) enter() {
 	}
 }
 
-// back shows what came before.
+// back returns to the previous list.
 func (s *screen) back() {
 	switch {
 	case s.filter != "":
@@ -170,7 +170,7 @@ func (s *screen) back() {
 	}
 }
 
-// rows are those that are shown: all that pass the filter, in order.
+// rows returns the shown rows: those that pass the filter, in order.
 func (s *screen) rows() (rows []rates.Row) {
 	all := s.window.Services()
 	if s.service != "" {
@@ -189,10 +189,11 @@ func (s *screen) rows() (rows []rates.Row) {
 	return rows
 }
 
-// room is how many rows fit: a title, an empty line, the table's title, the totals and a line about keys stand around them.
+// room returns the number of rows that fit between a title, an empty line, the table's title, the
+// totals and a line about keys.
 func (s *screen) room() int { return max(1, s.height-5) }
 
-// sparkWidth is how many characters a sparkline has.
+// sparkWidth is the number of characters of a sparkline.
 const sparkWidth = 20
 
 // View implements tea.Model.
@@ -202,7 +203,7 @@ func (s *screen) View() tea.View {
 	return view
 }
 
-// text is what is on the screen.
+// text returns the content of the screen.
 func (s *screen) text() string {
 	if s.window.Last().At.IsZero() {
 		if s.err != nil {
@@ -239,7 +240,7 @@ func keysText() []string {
 	}
 }
 
-// title says what is shown, and of which node.
+// title describes the list, and names the node.
 func (s *screen) title() string {
 	t := s.window.Last()
 	text := fmt.Sprintf("%s, %s mode: %s", t.Node, t.Mode, wording.Count(len(t.Services), "service"))
@@ -252,7 +253,7 @@ func (s *screen) title() string {
 	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
-// list draws the rows around the one that is chosen.
+// list draws the rows around the selected one.
 func (s *screen) list() []string {
 	rows := s.rows()
 	if len(rows) == 0 {
@@ -302,7 +303,7 @@ func (s *screen) detail() []string {
 	return []string{s.endpoint.Address + " is gone"}
 }
 
-// foot says what the keys do, or what is typed.
+// foot shows the keys, or the text that is being typed.
 func (s *screen) foot() string {
 	if s.focus == onFilter {
 		return "/" + s.filter + "_"

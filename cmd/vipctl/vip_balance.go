@@ -118,7 +118,7 @@ func balanceVIPs(c *cli.Call) error {
 	})
 }
 
-// emptying bounds how long a node on standby may take to give its VIPs away.
+// emptying is the maximum time for a node on standby to hand over its VIPs.
 const emptying = 10 * time.Second
 
 func takesPart(c *cli.Call, node string) (bool, error) {
@@ -131,7 +131,8 @@ func takesPart(c *cli.Call, node string) (bool, error) {
 	return found, err
 }
 
-// drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back. It says what came of it.
+// drainVIPs puts a node on standby, and waits until its VIPs have left; or it ends the standby. It
+// prints the result.
 func drainVIPs(c *cli.Call, node string, on bool) error {
 	if _, err := setNode(c, node, func(conf *schema.NodeConfig) { conf.Standby = on }); err != nil {
 		return err
@@ -157,7 +158,7 @@ func stays(c *cli.Call, node string, left []string) string {
 	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
 }
 
-// emptied waits until a node that is on standby owns no VIP, and returns those that stay.
+// emptied waits until a node on standby owns no VIP, and returns the VIPs that remain.
 func emptied(c *cli.Call, node string) ([]string, error) {
 	w, err := c.Etcd()
 	if err != nil {

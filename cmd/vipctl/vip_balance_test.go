@@ -11,7 +11,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestDrainWithoutAnother: where no other host can take a VIP, the drain of its owner says that it stays, and not that it is elsewhere.
+// TestDrainWithoutAnother drains the owner of a VIP that no other host can own. The message must
+// say that the VIP stays.
 func TestDrainWithoutAnother(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	put := func(key, text string) {
@@ -33,7 +34,8 @@ func TestDrainWithoutAnother(t *testing.T) {
 	}
 }
 
-// TestEvenOut: as few VIPs move as it takes, and none that a host can't take, that prefers its owner, or for nothing.
+// TestEvenOut balances VIPs. As few as possible must move, only to hosts that can own them, and
+// none that prefers its owner.
 func TestEvenOut(t *testing.T) {
 	owned := func(ready []string, owners ...string) (all []ownedVIP) {
 		for i, owner := range owners {

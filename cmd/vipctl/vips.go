@@ -38,7 +38,7 @@ func vipVerb() *cli.Verb {
 }
 
 func vipNames(c *cli.Call, _ []string) []string {
-	all, _, _ := ownedVIPs(c) // no answer, no names
+	all, _, _ := ownedVIPs(c) // without an answer there are no names
 	return lists.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
@@ -49,14 +49,15 @@ type ownedVIP struct {
 	Owner string     `json:"owner,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 	Why   string     `json:"why,omitempty"`
-	// Ready are the nodes that could have it, best first, Not the others with the reason of each.
+	// Ready are the nodes that could own it, the best first, and Not the others with the reason of
+	// each.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
 	vipSettings
 	// Session is the owner's session, which the nodes of Jury confirm.
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
-	// Move is requested and not done yet.
+	// Move is a requested move that is not done yet.
 	Move *failover.Move `json:"move,omitempty"`
 	vipHistory
 }
@@ -79,8 +80,8 @@ type vipHistory struct {
 
 func (v *ownedVIP) name() string { return v.VIP.String() }
 
-// ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
-// the files of nodes are not seen here.
+// ownedVIPs reads the VIPs with hold = "one", and the weights of the nodes that take part. It does
+// not see settings in the files of nodes.
 func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -129,7 +130,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	return all, weights, nil
 }
 
-// rankNodes puts the nodes that could take each VIP in the order in which they would.
+// rankNodes sorts the nodes that could own each VIP, the preferred one first.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // of groups
@@ -189,11 +190,12 @@ func runVIP(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	took := time.Since(began).Round(time.Millisecond)
-	return c.Show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
+	elapsed := time.Since(began).Round(time.Millisecond)
+	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, elapsed) })
 }
 
-// moveVIP returns when a VIP has another owner, which is named, or why it has none within --timeout. A forced one stays there.
+// moveVIP returns when a VIP has another owner, with its name, or says why it has none within
+// --timeout. After a forced move the VIP stays there.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -207,7 +209,7 @@ func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner st
 	})
 }
 
-// vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
+// vipNamed returns the VIP of an argument: an address, or the first VIP of @GROUP.
 func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
@@ -242,7 +244,7 @@ func fenceNode(c *cli.Call, name string) error {
 	return c.Show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
 }
 
-// vips are what "get vips" lists: those with one owner.
+// vips returns the kind of "get vips": VIPs with one owner.
 func vips() *kind[ownedVIP] {
 	return &kind[ownedVIP]{
 		name: "VIP with one owner", where: " in etcd", read: readVIPs, id: (*ownedVIP).name, table: vipsTable,
@@ -250,10 +252,10 @@ func vips() *kind[ownedVIP] {
 	}
 }
 
-// noHost is said where no vipd owner is registered.
+// noHost is printed if no vipd owner is registered.
 const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
 
-// readVIPs hands them to show. One of those that are asked for that has no owner is an error at the end.
+// readVIPs passes the VIPs to show. A requested VIP without an owner is an error at the end.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)
 	if err == nil {

@@ -40,12 +40,13 @@ func waitVerb() *cli.Verb {
 // waited is the result of a wait.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied are the nodes that have it, Behind are the nodes that do not have it yet, and Gone are the nodes that left before they had
-	// it.
+	// Applied are the nodes that have it, Behind the nodes that do not have it yet, and Gone the
+	// nodes that left before they had it.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
-	// Problems are the problems of the nodes in Applied: a node applies a revision without the services that it refuses.
+	// Problems are the problems of the nodes in Applied: a node applies a revision without the
+	// services that it rejects.
 	Problems map[string][]string `json:"problems,omitempty"`
 }
 
@@ -125,7 +126,8 @@ func applied(c *cli.Call, v *revisionWait) error {
 	return c.Print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
 
-// watcher shows the awaited nodes: on a terminal in one line that changes, elsewhere in a line now and then, if they have changed.
+// watcher shows the awaited nodes: on a terminal in a line that changes, otherwise in new lines at
+// intervals.
 type watcher struct {
 	progress
 	looks int
@@ -133,7 +135,8 @@ type watcher struct {
 	said  time.Time
 }
 
-// sayAgain is the time between two lines, and silentLooks is the number of first looks without a line: nodes report once a second.
+// sayAgain is the time between two lines, and silentLooks the number of first polls without a line.
+// Nodes report once a second.
 const (
 	sayAgain    = 10 * time.Second
 	silentLooks = 2
@@ -152,11 +155,12 @@ func (w *watcher) show(lag []laggard) {
 	}
 }
 
-// revisionWait waits until each node of the fleet has applied a revision, and has none of the awaited connections left. Nodes may join and
-// leave during the wait.
+// revisionWait waits until each node of the fleet has applied a revision and has no awaited
+// connection. Nodes may join and leave during the wait.
 type revisionWait struct {
 	revision int64
-	// named are the only nodes that count, present or not. If empty, all present nodes count.
+	// named are the only nodes that count, whether present or missing. If empty, all present nodes
+	// count.
 	named []string
 	// drains selects the drains whose connections are awaited. If nil, none are.
 	drains func(schema.NodeDrain) bool
@@ -174,8 +178,8 @@ type lastSeen struct {
 	done bool
 }
 
-// absence is the time for which a missing node is awaited. A node that restarts, or whose lease has expired during an outage, is back by
-// then.
+// absence is the time for which a missing node is awaited. A node that restarts, or whose lease
+// expired during an outage, returns within it.
 const absence = 15 * time.Second
 
 // laggard is an awaited node, with the reason.
@@ -183,7 +187,7 @@ type laggard struct {
 	Node string `json:"node"`
 	// Revision is the revision that it has applied; 0 means unknown.
 	Revision int64 `json:"revision"`
-	// Connections is the number of connections that are left there.
+	// Connections is the number of its remaining connections.
 	Connections uint64 `json:"connections"`
 	Why         string `json:"why"`
 }
@@ -219,7 +223,7 @@ func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
 		}
 		switch s := v.seen[name]; {
 		case s.done:
-			v.done = append(v.done, name) // what it had applied it has again when it comes back
+			v.done = append(v.done, name) // it will have the same state when it returns
 		case len(v.named) > 0 || now.Sub(s.at) < absence:
 			lag = append(lag, laggard{Node: name, Why: "has gone away"})
 		default:
@@ -286,17 +290,18 @@ func names(lag []laggard) string {
 	return text
 }
 
-// The interval of looks at the nodes, which report once a second, and the maximum outage of etcd.
+// These are the interval at which nodes are polled, because they report once a second, and the
+// maximum outage of etcd.
 const (
 	fleetInterval = time.Second
 	fleetPatience = 5 * time.Minute
 )
 
-// errNoNode ends a wait for no node.
+// errNoNode ends a wait without nodes.
 var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
-// keep looks at the nodes until none is awaited, and calls show with the awaited ones. If it ends for another reason, it returns the awaited
-// nodes. Short outages of etcd do not end it.
+// keep polls the nodes until none is awaited, and calls show with the awaited ones. If it ends for
+// another reason, it returns the awaited nodes. Short outages of etcd do not end it.
 func (v *revisionWait) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.Writer.Statuses(c)

@@ -17,7 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// who writes whom a revisionWait waits for, and what came of the others.
+// who describes the awaited nodes of a revisionWait, and the result of the others.
 func who(v *revisionWait, lag []laggard) string {
 	var all []string
 	for _, l := range lag {
@@ -30,7 +30,7 @@ func live(name string, revision int64, drains ...schema.NodeDrain) fleet.Node {
 	return fleet.Node{Name: name, Live: &schema.NodeLive{}, Status: &schema.NodeStatus{Revision: revision, Drains: drains}}
 }
 
-func TestVigil(t *testing.T) {
+func TestRevisionWait(t *testing.T) {
 	start := time.Now()
 	config := fleet.Node{Name: "old", Config: &schema.NodeConfig{Mode: "ipvs"}}
 	starting := fleet.Node{Name: "new", Live: &schema.NodeLive{}}
@@ -88,8 +88,9 @@ func TestVigil(t *testing.T) {
 	}
 }
 
-// TestVigilOfManyDrains: a node that does not tell of all drains is waited for as long as those may have connections.
-func TestVigilOfManyDrains(t *testing.T) {
+// TestWaitOmittedDrains waits for a node whose status omits some drains. The wait must last as long
+// as those may have connections.
+func TestWaitOmittedDrains(t *testing.T) {
 	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
 	for name, c := range map[string]struct {
@@ -108,9 +109,9 @@ func TestVigilOfManyDrains(t *testing.T) {
 	}
 }
 
-// Whatever nodes do: a revisionWait is over exactly when each node that is there has come to the end, and each that has vanished
-// before it had is away for long enough.
-func TestVigilLaw(t *testing.T) {
+// TestWaitLaw runs random histories of nodes. A revisionWait must end exactly when each present
+// node has finished, and each missing node has been away for long enough.
+func TestWaitLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		v := &revisionWait{revision: 10, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
@@ -159,7 +160,7 @@ func TestWait(t *testing.T) {
 	l := f.begin("wait", "--revision", "41")
 	l.says("vipctl: waiting: gw1 is at revision 40, gw2 is at revision 39\n")
 	one.tell(at(41))
-	three := f.start("gw3", nil) // joins, and lags
+	three := f.start("gw3", nil) // joins, and is behind
 	f.here(3)
 	two.tell(at(50))
 	f.looksAgain()
@@ -175,7 +176,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("stdout is %q, want %q", l.out, want)
 	}
 
-	// Who lags when the time is over is named.
+	// A timeout must name the nodes that are behind.
 	_, stderr, timeout := f.inVain("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not everywhere after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
@@ -191,7 +192,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("JSON (-want +got):\n%s", d)
 	}
 
-	// One that is named is waited for until it is there.
+	// A named node must be awaited until it appears.
 	l = f.begin("wait", "--revision", "42", "--nodes", "gw4")
 	l.says("vipctl: waiting: gw4 is not there\n")
 	f.start("gw4", at(42))
@@ -203,8 +204,8 @@ func TestWait(t *testing.T) {
 
 const shortest = "1s"
 
-// inVain runs a command line that fails after a timeout, and returns that, too: a second, or more where a busy machine had no answer of
-// etcd within that.
+// inVain runs a command line that fails after a timeout, and returns the timeout: a second, or more
+// if a busy etcd did not answer in time.
 func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
@@ -216,7 +217,7 @@ func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
 	return stdout, stderr, timeout
 }
 
-// here waits until etcd has as many nodes, whatever they say.
+// here waits until etcd has that many nodes, with or without a status.
 func (f *stage) here(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
@@ -225,7 +226,8 @@ func (f *stage) here(n int) {
 	})
 }
 
-// A node that dies is waited for a while longer, then left out, which is said; where nobody is left, it has failed.
+// TestWaitForOneThatDies stops a node. It must be awaited for a while, and then be reported and
+// left out. If no node is left, the wait must fail.
 func TestWaitForOneThatDies(t *testing.T) {
 	f := newStage(t)
 	f.start("gw1", at(41))
@@ -254,7 +256,8 @@ func TestWaitForNobody(t *testing.T) {
 	}
 }
 
-// An etcd that goes away meanwhile is waited for; one that is not there at all only for a while.
+// TestWaitThroughAnOutage stops etcd. The wait must outlast an outage; if etcd was never reachable,
+// it must give up soon.
 func TestWaitThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	one, two := f.start("gw1", at(41)), f.start("gw2", at(40))
@@ -296,7 +299,7 @@ func TestWaitInterrupted(t *testing.T) {
 	}
 }
 
-// Of many who lag, the first are named.
+// TestNames formats many awaited nodes. Only the first may be named.
 func TestNames(t *testing.T) {
 	var lag []laggard
 	for i := range 7 {

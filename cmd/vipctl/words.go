@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// roughly writes a span in its two greatest units that matter, as people say it.
+// roughly formats a duration in its two greatest units that matter.
 func roughly(d time.Duration) string {
 	d = d.Abs()
 	switch {
@@ -33,7 +33,7 @@ func pair(d, big time.Duration, bigName string, small time.Duration, smallName s
 	return text
 }
 
-// elapsed writes how long ago t was; nothing where that is not known.
+// elapsed returns how long ago t was, or "" if that is unknown.
 func elapsed(p *cli.Printer, t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -55,7 +55,7 @@ func ahead(p *cli.Printer, t time.Time) string {
 	return "now"
 }
 
-// when is how far ahead t is, or how long ago it was.
+// when returns how far ahead t is, or how long ago it was.
 func when(p *cli.Printer, t time.Time) string {
 	if t.After(p.Now()) {
 		return ahead(p, t)
@@ -63,7 +63,8 @@ func when(p *cli.Printer, t time.Time) string {
 	return ago(p, t)
 }
 
-// transferred writes the bytes of both directions; nothing where there are none, or they are not counted.
+// transferred formats the bytes of both directions. The texts are empty if there are none or they
+// are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
 		return "", ""
@@ -71,7 +72,7 @@ func transferred(in, out uint64) (inText, outText string) {
 	return rates.Bytes(in), rates.Bytes(out)
 }
 
-// stateStyle is the style of a state of an endpoint or frontend, or of a verdict, whatever follows that.
+// stateStyle returns the style of a state or a verdict, whatever text follows it.
 func stateStyle(text string) table.Style {
 	switch text, _, _ = strings.Cut(text, " "); text {
 	case string(balancer.Active), "applied", string(balancer.HealthUp):
@@ -84,7 +85,7 @@ func stateStyle(text string) table.Style {
 	return table.Plain
 }
 
-// problemLine writes a problem in a line. What is no more than a warning says so.
+// problemLine formats a problem in a line, and marks a warning as such.
 func problemLine(p *balancer.Problem) string {
 	text := cli.OneLine(p.String())
 	if p.Severity == balancer.SeverityWarning {
@@ -100,7 +101,7 @@ func severityStyle(s balancer.Severity) table.Style {
 	return table.Bad
 }
 
-// override writes what an operator said by hand.
+// override describes a manual override.
 func override(p *cli.Printer, o *balancer.Override) string {
 	if o == nil {
 		return ""
