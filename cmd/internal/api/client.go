@@ -57,27 +57,28 @@ func over(socket string) *http.Transport {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Status asks for the node's status.
+// Status requests the node's status.
 func (c *Client) Status(ctx context.Context) (s Status, err error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, &s)
 }
 
-// Services asks for all services, in order of their names.
+// Services requests all services, in order of their names.
 func (c *Client) Services(ctx context.Context) (s []Service, err error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/services", nil, &s)
 }
 
-// Endpoints asks for all endpoints, in order of service and address.
+// Endpoints requests all endpoints, in order of service and address.
 func (c *Client) Endpoints(ctx context.Context) (e []Endpoint, err error) {
 	return e, c.call(ctx, http.MethodGet, "/v1/endpoints", nil, &e)
 }
 
-// Frontends asks for all frontends, in order of their keys.
+// Frontends requests all frontends, in order of their keys.
 func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
 
-// Explain asks what would happen to a connection of client, whose port may be 0, to a frontend; live opens one from the daemon's node as well.
+// Explain requests the path of a connection from client, whose port may be 0, to a frontend. If
+// live is true, the daemon also opens a connection.
 func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer.Key, live bool) (e Explanation, err error) {
 	q := url.Values{"client": {placeText(client)}, "to": {to.String()}}
 	if live {
@@ -91,7 +92,8 @@ func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 	return d, c.within(ctx, c.work, http.MethodGet, "/v1/diff", nil, &d)
 }
 
-// Reload makes the daemon read its configuration again, for the operator with the name by; "" if that is not known.
+// Reload makes the daemon read its configuration again for the operator by; "" if the operator is
+// unknown.
 func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r Reload, err error) {
 	q := url.Values{"by": {by}}
 	for _, f := range flags {
@@ -100,7 +102,7 @@ func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r 
 	return r, c.call(ctx, http.MethodPost, "/v1/reload?"+q.Encode(), nil, &r)
 }
 
-// Overrides asks for the overrides of operators.
+// Overrides requests the overrides of operators.
 func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodGet, "/v1/overrides", nil, &r)
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// served returns a client of a daemon that answers like this, and takes such a silence.
+// served returns a client of a daemon with this handler, and with this patience.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -32,7 +32,8 @@ func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Clie
 	return c
 }
 
-// A daemon that hangs, before it answers or in the middle, is not waited for, whether it is read from or asked for a change.
+// TestSilentDaemon makes the daemon hang before or during an answer to a read or a change. The
+// client must not wait for it.
 func TestSilentDaemon(t *testing.T) {
 	for name, first := range map[string]string{"without a word": "", "in the middle": `{"version": "v1"`} {
 		hang := make(chan struct{})
@@ -63,11 +64,11 @@ func TestSilentDaemon(t *testing.T) {
 	}
 }
 
-// An answer that takes longer than that, but comes, is read; so is one to a change, which has more time, and one of a
-// check or that is followed, whatever the silence.
+// TestSlowDaemon makes the daemon answer slowly but steadily. The client must read the answer;
+// changes must have more time, and checks and followed answers no limit.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
-	const parts, pause = 4, 1500 * time.Millisecond // 6 s in all, and 3.5 s of a pause to spare
+	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total, and 3.5 s below the limit of a pause
 	text := `{"version":      "v1"}`
 	c := served(t, 5*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range parts {
@@ -77,14 +78,14 @@ func TestSlowDaemon(t *testing.T) {
 		}
 	})
 	s, err := c.Status(t.Context())
-	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may itself stand still for so long
+	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may itself pause for so long
 		s, err = c.Status(t.Context())
 	}
 	if err != nil || s.Version != "v1" {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(100 * time.Millisecond) // longer than what only asks may take here
+		time.Sleep(100 * time.Millisecond) // longer than a read may take here
 		_, _ = w.Write([]byte("{}"))
 	})
 	c.work = time.Minute
@@ -101,7 +102,7 @@ func TestSlowDaemon(t *testing.T) {
 	}
 }
 
-// Whoever asks is still who ends it.
+// TestInterruptedQuestion ends the context of a request. The error must be the context's.
 func TestInterruptedQuestion(t *testing.T) {
 	asked := make(chan struct{})
 	c := served(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
@@ -115,7 +116,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// What is known of a socket that is gone is said.
+// TestAbsentSocket connects to a missing socket. The error must have the known reason.
 func TestAbsentSocket(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	for _, known := range []string{"", "vipd runs (pid 7)"} {
@@ -130,8 +131,8 @@ func TestAbsentSocket(t *testing.T) {
 	}
 }
 
-// TestEveryFailureHasAWayOut: whatever error the kernel gives to who connects, or Go to who reads, the answer names the socket, what to
-// do, and nothing that is HTTP's.
+// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The message must name the
+// socket and the remedy, and must not mention HTTP.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	failures := []error{io.EOF, io.ErrUnexpectedEOF}

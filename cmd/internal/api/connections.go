@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Connections asks for the live connections that q names.
+// Connections requests the live connections that q selects.
 func (c *Client) Connections(ctx context.Context, q dataplane.ConnectionQuery) (all []Connection, err error) {
 	return all, c.EachConnection(ctx, q, func(n Connection) error {
 		all = append(all, n)
@@ -21,7 +21,7 @@ func (c *Client) Connections(ctx context.Context, q dataplane.ConnectionQuery) (
 	})
 }
 
-// EachConnection asks for the live connections that q names, and hands each to each as it comes.
+// EachConnection requests the live connections that q selects, and calls each as they arrive.
 func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery, each func(Connection) error) error {
 	asking, s := c.bound(ctx, c.patience)
 	defer s.end()
@@ -53,7 +53,7 @@ func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// ConnectionEvent is what is told of connections that are followed.
+// ConnectionEvent is an event of followed connections.
 type ConnectionEvent struct {
 	// Event is Following, Began, Ended or Missed.
 	Event      string      `json:"event"`
@@ -61,7 +61,8 @@ type ConnectionEvent struct {
 	Connection *Connection `json:"connection,omitempty"`
 }
 
-// The events: following comes first, and after missed some connections that began or ended were not told.
+// These are the events. Following comes first. After Missed, some connections that began or ended
+// are not reported.
 const (
 	Following = "following"
 	Began     = "begin"
@@ -69,26 +70,27 @@ const (
 	Missed    = "missed"
 )
 
-// Killed says how many connections were ended.
+// Killed is the number of ended connections.
 type Killed struct {
 	Connections int `json:"connections"`
 }
 
-// FollowConnections hands each what begins and ends of the connections that q names, until it returns an error or ctx ends.
+// FollowConnections calls each for connections that begin or end and that q selects, until each
+// returns an error or ctx ends.
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
 	values.Set("follow", "1")
 	return follow(ctx, c, nil, "following connections", "/v1/connections?"+values.Encode(), each)
 }
 
-// Kill ends the connections that q names, for the operator with the name by; "" if that is not known.
+// Kill ends the connections that q selects, for the operator by; "" if the operator is unknown.
 func (c *Client) Kill(ctx context.Context, q dataplane.ConnectionQuery, by string) (k Killed, err error) {
 	values := connectionValues(q)
 	values.Set("by", by)
 	return k, c.call(ctx, http.MethodPost, "/v1/connections/kill?"+values.Encode(), nil, &k)
 }
 
-// connectionValues writes a query as ParseConnectionQuery reads it.
+// connectionValues encodes a query for ParseConnectionQuery.
 func connectionValues(q dataplane.ConnectionQuery) url.Values {
 	values := url.Values{}
 	for name, value := range map[string]string{
@@ -101,7 +103,7 @@ func connectionValues(q dataplane.ConnectionQuery) url.Values {
 	return values
 }
 
-// ParseConnectionQuery reads which connections are asked for.
+// ParseConnectionQuery parses the filter of a request for connections.
 func ParseConnectionQuery(from url.Values) (q dataplane.ConnectionQuery, err error) {
 	q.Service, q.State = balancer.Name(from.Get("service")), from.Get("state")
 	for name, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
@@ -116,7 +118,7 @@ func ParseConnectionQuery(from url.Values) (q dataplane.ConnectionQuery, err err
 	return q, nil
 }
 
-// placeText writes ADDRESS or ADDRESS:PORT; "" where there is none.
+// placeText formats ADDRESS or ADDRESS:PORT, or "" for the zero value.
 func placeText(a netip.AddrPort) string {
 	if !a.Addr().IsValid() {
 		return ""

@@ -2,5 +2,5 @@
 
 package api
 
-// groupOf returns "": files have no group here.
+// groupOf returns "", because files have no group on this system.
 func groupOf(string) string { return "" }

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestPermissionAdvice refuses a caller of sockets of several groups. The error names the group, unless it is root.
+// TestPermissionAdvice rejects a caller of sockets of several groups. The error must name the
+// group, unless it is root.
 func TestPermissionAdvice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to give files to groups")

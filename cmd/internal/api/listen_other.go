@@ -4,5 +4,5 @@ package api
 
 import "syscall"
 
-// private leaves the mode to the umask: other systems than Linux don't take a mode before the name.
+// private leaves the mode to the umask: only Linux can set it before the socket has a name.
 func private(string, string, syscall.RawConn) error { return nil }

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// The names of sockets in run_dir: that of "vipd owner", and the one over which a vipd hands over to one that is started with --replace.
+// These are names of sockets in run_dir: the socket of "vipd owner", and the one over which a vipd
+// hands over to one that is started with --replace.
 const (
 	OwnerSocket    = "owner.sock"
 	HandoverSocket = "handover.sock"
@@ -23,15 +24,15 @@ type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
-	// Cannot is why vipd could not serve it here now; "" means it could.
+	// Cannot says why vipd could not serve it here now; "" means that it could.
 	Cannot string `json:"cannot,omitempty"`
-	// Serves reports whether a service uses it, and KeepsSource whether endpoints see the addresses of clients: then replies must return
-	// through the owner.
+	// Serves reports whether a service uses it. KeepsSource reports whether endpoints see clients'
+	// addresses, so that replies must return through the owner.
 	Serves      bool `json:"serves,omitempty"`
 	KeepsSource bool `json:"keeps_source,omitempty"`
 }
 
-// OwnerReport is what vipd reports to the owner each second: POST /vips.
+// OwnerReport is vipd's report to the owner, sent each second: POST /vips.
 type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
 	// Grace is how long vipd may be silent.
@@ -42,64 +43,68 @@ type OwnerReport struct {
 type OwnerStatus struct {
 	Node    string `json:"node"`
 	Session string `json:"session,omitempty"`
-	// Gate is open, opening, closing or closed; Left is how long the session is confirmed from now, in seconds.
+	// Gate is open, opening, closing or closed; Left is how long the session is still confirmed, in
+	// seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is the error of the connection to etcd; "" means etcd is reached.
+	// Etcd is the error of the connection to etcd; "" means that etcd is reached.
 	Etcd string `json:"etcd,omitempty"`
 	// EtcdAway is how long etcd has been unreachable, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
-	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means there is none.
+	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Bound are the VIPs that are here.
+	// Bound are the VIPs on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting are silent hosts whose VIPs wait until a person reports that they are off, each with the hosts whose silence is the reason.
+	// Waiting are silent hosts whose VIPs stay until an operator confirms that the hosts are off.
+	// Each has the hosts whose silence is the reason.
 	Waiting map[string][]string `json:"waiting,omitempty"`
-	// Peers are the other hosts, by the networks on which they are to be heard.
+	// Peers are the other hosts, by the networks on which their heartbeats are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
-	// Unplaced are VIPs that are in the network of none of this host's devices.
+	// Unplaced are VIPs that no network of this host's devices contains.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
-	// Rivals are other hosts that said they have VIPs which are here. Announced counts announcements.
+	// Rivals are other hosts that claimed VIPs of this host. Announced counts announcements.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`
-	// Took, Gave and GateClosed count by reason; Foreign counts datagrams with another key; Late is the longest delay of a
-	// refresh, in seconds.
+	// Took, Gave and GateClosed count by reason; Foreign counts datagrams with another key; Late is
+	// the longest delay of a refresh, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
-	// ConfirmedFor counts how long the session was confirmed from each look on, every 10 ms; TakenAfter after how long VIPs of other
-	// hosts were taken. Both are in seconds.
+	// ConfirmedFor counts how long the session was still confirmed, sampled every 10 ms. TakenAfter
+	// counts after which time other hosts' VIPs were taken over. Both are in seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
 	Foreign int64   `json:"foreign"`
 	Late    float64 `json:"late"`
-	// Hindered are the reasons why vipd owner may be late.
+	// Hindered says why vipd owner may be late.
 	Hindered []string `json:"hindered,omitempty"`
 	// VIPs are vipd's last report; only GET /status has them.
 	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
-	// Problems are the reasons why this host can't own VIPs.
+	// Problems say why this host can't own VIPs.
 	Problems []string `json:"problems,omitempty"`
-	// Events are the last ones, with a number that grows.
+	// Events are the last events, with increasing numbers.
 	Events []OwnerEvent `json:"events,omitempty"`
 }
 
 // OwnerPeer is another host on one network.
 type OwnerPeer struct {
 	Node string `json:"node"`
-	// Network is that of a device that may have VIPs, or this host's address on the way to etcd.
+	// Network is the network of a device that may have VIPs, or this host's address on the path to
+	// etcd.
 	Network string `json:"network"`
-	// Addresses are those that it is reached at there.
+	// Addresses are its addresses on that network.
 	Addresses []netip.Addr `json:"addresses"`
-	// Up reports whether it was heard there recently.
+	// Up reports whether a heartbeat arrived there recently.
 	Up bool `json:"up"`
 }
 
 // Histogram counts values by HistogramBounds.
 type Histogram struct {
-	// Counts are how many values are at most each bound, and Count how many there are, whose sum is Sum.
+	// Counts are the numbers of values up to each bound, Count is the number of all values, and Sum
+	// their sum.
 	Counts [buckets]uint64 `json:"counts"`
 	Count  uint64          `json:"count"`
 	Sum    float64         `json:"sum"`
@@ -107,7 +112,8 @@ type Histogram struct {
 
 const buckets = 21
 
-// HistogramBounds are the bounds of all histograms of vipd owner, in seconds: around the times that follow from ownership.detect.
+// HistogramBounds returns the bounds of all histograms of vipd owner, in seconds. They are near the
+// times that follow from ownership.detect.
 func HistogramBounds() [buckets]float64 {
 	return [...]float64{0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.5, 2, 4, 8, 16}
 }
@@ -127,14 +133,15 @@ func (h *Histogram) Observe(seconds float64) {
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`
-	// Node is that of the fleet that has the MAC; "" means none.
+	// Node is the fleet's node with the MAC; "" means none.
 	Node string `json:"node,omitempty"`
-	// Count is how often that was heard, at most once a second, and Last when.
+	// Count is the number of claims, counted at most once a second, and Last the time of the
+	// latest.
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
 }
 
-// OwnerEvent is something that the owner did.
+// OwnerEvent is an action of the owner.
 type OwnerEvent struct {
 	Number int       `json:"number"`
 	Time   time.Time `json:"time"`
@@ -173,10 +180,10 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the URL, which says nothing
+		return nil, errors.Unwrap(err) // without the URL, which is meaningless to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	said, err := io.ReadAll(answer.Body) // to its end, so that the connection stays: the owner takes its end for vipd's
+	said, err := io.ReadAll(answer.Body) // to its end, to keep the connection open: the owner treats its end as vipd's end
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// TestSlowReader: what the caller does with a part of the answer takes its own time, and is no silence of the daemon.
+// TestSlowReader makes the reader of an answer slow. That must not count as silence of the daemon.
 func TestSlowReader(t *testing.T) {
 	parts := []string{"[{}\n", ",{}\n", "]\n"}
 	synctest.Test(t, func(t *testing.T) {

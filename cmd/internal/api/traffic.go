@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Traffic is what a node has counted up to one moment.
+// Traffic has the counts of a node at one moment.
 type Traffic struct {
 	At   time.Time `json:"at"`
 	Node string    `json:"node"`
@@ -18,26 +18,26 @@ type Traffic struct {
 	Services []ServiceTraffic `json:"services"`
 }
 
-// ServiceTraffic is what was counted of one service, since the daemon started.
+// ServiceTraffic has the counts of one service since the daemon started.
 type ServiceTraffic struct {
 	Name        balancer.Name `json:"name"`
 	Connections uint64        `json:"connections"`
-	// In and Out are bytes from and to clients; 0 also where the kernel does not count them.
+	// In and Out are bytes from and to clients; also 0 if the kernel does not count them.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
-	// Unanswered are the new connections that endpoints did not answer: see Endpoint.
+	// Unanswered counts new connections that endpoints did not answer: see Endpoint.
 	Unanswered uint64 `json:"unanswered"`
-	// Active connections are open now. Up endpoints, of Of, get new ones at the port that has the fewest.
+	// Active counts open connections. Up of Of endpoints get new ones at the port with the fewest.
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
 	Of     int    `json:"of"`
 	// Ports has the same counts per port.
 	Ports Use `json:"ports,omitempty"`
-	// Endpoints are listed where they were asked for.
+	// Endpoints is only set if it was requested.
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 }
 
-// EndpointTraffic is what was counted of one endpoint at one port of its service, and how it is.
+// EndpointTraffic has the counts and the state of one endpoint at one port of its service.
 type EndpointTraffic struct {
 	Address     string                `json:"address"`
 	Port        string                `json:"port,omitempty"`
@@ -50,12 +50,12 @@ type EndpointTraffic struct {
 	Unanswered uint64 `json:"unanswered"`
 }
 
-// Traffic asks for what was counted, in order of services and addresses.
+// Traffic requests the counts, in order of services and addresses.
 func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic", nil, &t)
 }
 
-// TrafficOf is Traffic with the endpoints of one service alone; "" means none.
+// TrafficOf is Traffic with the endpoints of one service; "" means none.
 func (c *Client) TrafficOf(ctx context.Context, service balancer.Name) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic?endpoints="+url.QueryEscape(string(service)), nil, &t)
 }

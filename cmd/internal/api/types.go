@@ -13,7 +13,7 @@ import (
 
 // Error is the body of every answer that is not 200.
 type Error struct {
-	// Message is a sentence that says what is wrong and what to do.
+	// Message says what is wrong and what to do.
 	Message string `json:"error"`
 }
 
@@ -26,81 +26,87 @@ type Status struct {
 	Mode    Mode      `json:"mode"`
 	Store   Store     `json:"store"`
 	Sync    Sync      `json:"sync"`
-	// Ready: the first complete state is applied.
+	// Ready reports whether the first complete state is applied.
 	Ready     bool `json:"ready"`
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`
 	Endpoints int  `json:"endpoints"`
 	// Health counts what checks find.
 	Health HealthCount `json:"health"`
-	// Overrides is of how many endpoints, or addresses of services, something is said by hand, such as a drain; ByHand are the first.
+	// Overrides is the number of endpoints, or addresses of services, with a manual override such
+	// as a drain. ByHand has the first ones.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
-	// Ownership says how owning VIPs goes on this host; "" means it owns none.
+	// Ownership describes the owner's state on this host; "" means that it owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
-	// Confirmed are the hosts that confirm this one as an owner, with the age of each confirmation in seconds; -1 means none.
+	// Confirmed are the hosts that confirm this one as an owner, with the age of each confirmation
+	// in seconds; -1 means none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Addresses are the VIPs and who holds them.
+	// Addresses are the VIPs and their holders.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`
 }
 
-// HealthCount sums up the health of all endpoints, each at each port.
+// HealthCount sums up the health of all endpoints at each of their ports.
 type HealthCount struct {
-	// Checked endpoints have a health check; of those, Down fail it, and of Unknown no result is there yet.
+	// Checked is the number of endpoints with a health check. Down of them fail it, and Unknown
+	// have no result yet.
 	Checked int `json:"checked"`
-	// Endpoints is of how many endpoints they are, all ports together.
+	// Endpoints is the number of these endpoints, with all ports of an endpoint counted as one.
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`
-	// Unable checks can't be run by this node: what it knows of the endpoints may be old.
+	// Unable is the number of checks that this node can't run, so their endpoints' verdicts may be
+	// old.
 	Unable int `json:"unable,omitempty"`
 	// Services lists the services with endpoints that are down, with the health of each port.
 	Services []ServiceHealth `json:"services,omitempty"`
-	// Panic are the services of which so few endpoints are healthy that all are used.
+	// Panic has the services with so few healthy endpoints that all are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
-	// Out are the services of which all endpoints of a port fail, so that its clients are refused.
+	// Out has the services with a port whose endpoints all fail, so that clients are refused.
 	Out []balancer.Name `json:"out,omitempty"`
 }
 
 // ServiceHealth is the health of one service, per port.
 type ServiceHealth struct {
 	Service balancer.Name `json:"service"`
-	// Ports counts the checked endpoints: those that are not down, of all.
+	// Ports counts checked endpoints: those that are not down, of all.
 	Ports Use `json:"ports"`
 }
 
-// Mode is which dataplane is in use, and why.
+// Mode is the dataplane in use, with the reason.
 type Mode struct {
 	InUse string `json:"in_use"`
-	// Wanted is what the configuration says.
+	// Wanted is the configured mode.
 	Wanted string `json:"wanted"`
-	// Reason says why this one is in use, with the reason of each no.
+	// Reason says why this mode is in use, with the reason of each rejected mode.
 	Reason string `json:"reason"`
-	// Fallback: the one in use is not the one that was wanted.
+	// Fallback reports whether the mode in use is not the wanted one.
 	Fallback bool `json:"fallback"`
-	// Detail is the mode's own: for userspace, how traffic is intercepted and why.
+	// Detail is specific to the mode: for userspace, the way of interception and its reason.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Store is where services come from, and how it is.
+// Store is the source of services, and its state.
 type Store struct {
 	Kind string `json:"kind"`
 	// Place is the file, folder or endpoints.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
-	// EverRead: it could be read at least once since the daemon started. Until then there is no last good state.
+	// EverRead reports whether it was readable at least once since the daemon started. Before that
+	// there is no last good state.
 	EverRead bool   `json:"ever_read"`
 	Error    string `json:"error,omitempty"`
 	Revision int64  `json:"revision"`
 }
 
-// Sync is how far the dataplane is.
+// Sync is the progress of the dataplane.
 type Sync struct {
 	// Wanted and Applied are store revisions.
 	Wanted  int64 `json:"wanted"`
 	Applied int64 `json:"applied"`
-	// Pending counts the frontends that are not yet as wanted; Failing those of them in backoff.
+	// Pending is the number of frontends that are not yet applied, and Failing the number of those
+	// in backoff.
 	Pending int `json:"pending"`
 	Failing int `json:"failing"`
 	// Last is the last sync that had work to do.
@@ -115,35 +121,39 @@ type Sync struct {
 // Address is one VIP on this node.
 type Address struct {
 	Address string `json:"address"`
-	// Held says who makes it local: the interface where vipd put it, "host" (it is the host's own anyway), or "none".
+	// Held says who makes it local: the interface on which vipd holds it, "host" (it is an address
+	// of the host anyway), or "none".
 	Held string `json:"held"`
-	// Owned: one host of several has it (hold = "one"), which is this one where Held is "host".
+	// Owned reports whether one host of several has it (hold = "one"); this host does if Held is
+	// "host".
 	Owned bool `json:"owned,omitempty"`
-	// Note says what follows or what is wrong.
+	// Note describes a consequence or a problem.
 	Note string `json:"note,omitempty"`
 }
 
-// Service is one service with all that is known of it here.
+// Service is one service with everything known about it on this node.
 type Service struct {
 	Name   balancer.Name   `json:"name"`
 	Origin balancer.Origin `json:"origin"`
-	// Definition has the fields that are not at their default, by their names in TOML.
+	// Definition has the fields that differ from their defaults, by their TOML names.
 	Definition map[string]any `json:"definition"`
-	// Check is how its endpoints are checked; nil means they are not.
+	// Check has the rules of its health check, or is nil.
 	Check *CheckRules `json:"check,omitempty"`
 	VIPs  []string    `json:"vips"`
-	// Withdrawn are those of VIPs that this host does not hold, as no endpoint of the services on it is usable.
+	// Withdrawn has the VIPs that this host does not hold because no endpoint of their services is
+	// usable.
 	Withdrawn []string   `json:"withdrawn,omitempty"`
 	Ports     []Port     `json:"ports"`
 	Endpoints []Endpoint `json:"endpoints"`
-	// Frontends are the keys that this service has, and their state.
+	// Frontends are the keys that this service holds, with their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
-	// Refused reports whether no definition of the service was ever accepted, for a reason in Problems. It has nothing but its name then.
+	// Refused reports whether no definition of the service was ever accepted, for a reason in
+	// Problems. Such a service has only a name.
 	Refused bool `json:"refused,omitempty"`
 }
 
-// CheckRules say how the endpoints of a service are checked, with the defaults of what it does not say.
+// CheckRules are the rules of a service's health check, including defaults.
 type CheckRules struct {
 	Type           balancer.HealthType `json:"type"`
 	From           balancer.HealthFrom `json:"from"`
@@ -155,7 +165,7 @@ type CheckRules struct {
 	PanicThreshold int                 `json:"panic_threshold,omitempty"`
 }
 
-// RulesOf returns how h checks; nil where it is nil.
+// RulesOf returns the rules of h, or nil if h is nil.
 func RulesOf(h *balancer.Health) *CheckRules {
 	if h == nil {
 		return nil
@@ -173,98 +183,101 @@ type Port struct {
 	Protocol   balancer.Protocol `json:"protocol"`
 	TargetPort uint16            `json:"target_port"`
 	NodePort   uint16            `json:"node_port,omitempty"`
-	// Up endpoints, of Of, get new connections at this port.
+	// Up of Of endpoints get new connections at this port.
 	Up int `json:"up"`
 	Of int `json:"of"`
-	// Connections, In and Out count since the daemon started. In and Out are left out where there are none, or where the
-	// kernel does not count bytes.
+	// Connections, In and Out count since the daemon started. In and Out are omitted if they are 0,
+	// or if the kernel does not count bytes.
 	Connections uint64 `json:"connections"`
 	In          uint64 `json:"bytes_in,omitzero"`
 	Out         uint64 `json:"bytes_out,omitzero"`
 }
 
-// Endpoint is one endpoint of a service, at one of its ports, as written and as it works.
+// Endpoint is one endpoint of a service, at one of its ports, with its definition and its state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
-	// Address is ADDRESS:PORT where connections go.
+	// Address is the target of connections, as ADDRESS:PORT.
 	Address string `json:"address"`
 	Port    string `json:"port,omitempty"`
 	Node    string `json:"node,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	// Configured is the weight as written; Weight the effective one.
+	// Configured is the defined weight, and Weight the effective one.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`
-	// State says whether it gets new connections, and why not.
+	// State says whether it gets new connections, and if not, why.
 	State  balancer.BackendState `json:"state"`
 	Backup bool                  `json:"backup,omitempty"`
-	// Override is what an operator said by hand.
+	// Override is the manual override.
 	Override *balancer.Override `json:"override,omitempty"`
 	Health   balancer.Verdict   `json:"health,omitempty"`
-	// Check is what its health check has found; nil means this node does not check it.
+	// Check is the result of its health check, or nil if this node does not check it.
 	Check *Check `json:"check,omitempty"`
-	// Unchecked is why this node does not check it though its service has a health check; "" means it does, or has none.
+	// Unchecked says why this node does not check it although its service has a health check. It is
+	// "" if the node does, or the service has none.
 	Unchecked string `json:"unchecked,omitempty"`
-	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0 means it does not.
+	// Ramp is the percentage of its weight during a slow start; 0 means none is in progress.
 	Ramp int `json:"ramp_percent,omitempty"`
-	// Ejection is there while connects to it fail, so that it gets no new ones.
+	// Ejection is set while the endpoint gets no new connections because connects to it have
+	// failed.
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
-	// Until is when what is left of its connections is ended.
+	// Until is when its remaining connections are ended.
 	Until time.Time `json:"until,omitzero"`
-	// Cut: it is down, and its connections were ended when it went down.
+	// Cut reports whether its connections were ended when it went down.
 	Cut bool `json:"cut,omitempty"`
-	// Active connections and all since the daemon started.
+	// Active counts open connections, and Connections all since the daemon started.
 	Active      uint64 `json:"active"`
 	Connections uint64 `json:"connections"`
-	// Unanswered are the new connections of TCP and SCTP that it did not answer since the daemon started; in userspace mode, the
-	// connects to it that failed.
+	// Unanswered counts the new TCP and SCTP connections that it did not answer since the daemon
+	// started; in userspace mode, failed connects to it.
 	Unanswered uint64 `json:"unanswered"`
 }
 
-// Check is what the health check of an endpoint has found. Watchers are not told of each check: Last, Next and
-// Checking are left out there.
+// Check is the result of an endpoint's health check. Watched answers omit Last, Next and Checking,
+// because they change at each check.
 type Check struct {
-	// At is the address and port that are probed, and Type how.
+	// At is the probed address and port, and Type the kind of probe.
 	At   string              `json:"at"`
 	Type balancer.HealthType `json:"type"`
 	// Since is when the verdict was reached.
 	Since time.Time `json:"since,omitzero"`
-	// Last is when the latest check was over, LastOutcome what it came to (passed, failed, not run), and LastText what was
-	// seen, in words.
+	// Last is the end of the latest check, LastOutcome its outcome (passed, failed, not run), and
+	// LastText a description.
 	Last        time.Time `json:"last,omitzero"`
 	LastOutcome string    `json:"last_outcome,omitempty"`
 	LastText    string    `json:"last_text,omitempty"`
-	// Against counts the latest results in a row that speak against the verdict; Needed of them change it.
+	// Against counts the latest consecutive results against the verdict; Needed of them change it.
 	Against int `json:"against,omitempty"`
 	Needed  int `json:"needed"`
-	// Next is when it is checked next; Checking: it is now.
+	// Next is the time of the next check, and Checking reports whether a check is running.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
-	// Fleet is what the fleet has found, where it checks the endpoint together; nil means each node checks it for itself. Then
-	// LastText says who has found what, and Next is there where this node is one of those who check.
+	// Fleet is the fleet's result if the fleet shares the checks, or nil if each node checks for
+	// itself. If set, LastText has the nodes' votes, and Next is only set if this node checks.
 	Fleet *FleetCheck `json:"fleet,omitempty"`
 }
 
-// FleetCheck is what the nodes of a fleet have found of an endpoint together.
+// FleetCheck is the shared result of a fleet's nodes for an endpoint.
 type FleetCheck struct {
-	// Alone: this node can't rely on the others (etcd is away, or no node checks), and goes by its own checks.
+	// Alone reports whether this node uses only its own checks because it can't rely on the others
+	// (etcd is unavailable, or no node checks).
 	Alone bool `json:"alone,omitempty"`
-	// Checkers are the nodes that check it, Votes what they have found, by node.
+	// Checkers are the nodes that check it, and Votes their verdicts, by node.
 	Checkers []balancer.NodeName               `json:"checkers"`
 	Votes    map[balancer.NodeName]quorum.Vote `json:"votes"`
-	// Here says what this node has found, where that is not what the fleet goes by.
+	// Here describes this node's verdict if it differs from the fleet's.
 	Here string `json:"here,omitempty"`
 }
 
-// Frontend is one compiled key and how far the dataplane is with it.
+// Frontend is one compiled key, with the progress of the dataplane.
 type Frontend struct {
 	Key      balancer.Key  `json:"key"`
 	NodePort bool          `json:"node_port,omitempty"`
 	Service  balancer.Name `json:"service"`
 	Port     string        `json:"port,omitempty"`
-	// Scheduler and Backends are as compiled.
+	// Scheduler and Backends are the compiled ones.
 	Scheduler balancer.Scheduler `json:"scheduler"`
 	Backends  []Backend          `json:"backends"`
-	// State is applied, pending or failing; Error the last failure.
+	// State is applied, pending or failing, and Error is the last failure.
 	State string `json:"state"`
 	Error string `json:"error,omitempty"`
 }
@@ -282,69 +295,74 @@ type Reload struct {
 	Revision int64              `json:"revision"`
 	Services int                `json:"services"`
 	Problems []balancer.Problem `json:"problems"`
-	// Unapplied reports whether Revision was not in the dataplane yet when vipd stopped waiting for it.
+	// Unapplied reports whether Revision was not yet applied when vipd stopped waiting for it.
 	Unapplied bool `json:"unapplied,omitempty"`
 	ReloadChanges
 }
 
-// ReloadChanges are the services of files that differ from those that the last reload before showed, or the start of vipd, by name.
+// ReloadChanges are the services of files that have changed since the last reload, or since the
+// start of vipd, by name.
 type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`
 	Removed []balancer.Name `json:"removed,omitempty"`
 	// Kept are the services that stay in their last good state because of an error.
 	Kept []balancer.Name `json:"kept,omitempty"`
-	// Vanished are those of Kept that nothing defines any more: a reload with ReloadPrune removes them.
+	// Vanished are the services of Kept that no file defines: a reload with ReloadPrune removes
+	// them.
 	Vanished []balancer.Name `json:"vanished,omitempty"`
 }
 
-// ReloadFlag changes what a reload does.
+// ReloadFlag modifies a reload.
 type ReloadFlag string
 
-// The flags of a reload.
+// These are the flags of a reload.
 const (
-	// ReloadAllowEmpty believes a main file that is empty.
+	// ReloadAllowEmpty accepts an empty main file.
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
-	// ReloadPrune removes the services that nothing defines any more, in spite of errors.
+	// ReloadPrune removes the services that no file defines, in spite of errors.
 	ReloadPrune ReloadFlag = "prune"
 )
 
-// Difference is one key that does not run as wanted, or, without a key, what frontends share.
+// Difference is one key whose applied state differs from the desired one. Without a key it is a
+// part that frontends share.
 type Difference struct {
 	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
 	// What is missing, extra or differs.
 	What string `json:"what"`
-	// Why says since when or what failed.
+	// Why says since when it differs, or which error occurred.
 	Why string `json:"why,omitempty"`
 }
 
-// OverrideRequest asks for overrides of one endpoint or of a whole node's.
+// OverrideRequest requests overrides of one endpoint, or of all endpoints of a node.
 type OverrideRequest struct {
-	// Service and Address name endpoints of one service: ADDRESS or ADDRESS:PORT. Or Node, all endpoints on that node.
+	// Service and Address select endpoints of one service by ADDRESS or ADDRESS:PORT. Node selects
+	// all endpoints on that node.
 	Service balancer.Name `json:"service,omitempty"`
 	Address string        `json:"address,omitempty"`
 	Node    string        `json:"node,omitempty"`
-	// Weight sets the weight, [balancer.ResetWeight] removes an override; Draining true drains, false ends the drain. What is nil stays as it is.
+	// Weight sets the weight, and [balancer.ResetWeight] removes an override. Draining starts
+	// (true) or ends (false) a drain. A nil field changes nothing.
 	Weight   *int  `json:"weight,omitempty"`
 	Draining *bool `json:"draining,omitempty"`
-	// Timeout bounds what is left of a drain's connections; 0 means no bound.
+	// Timeout is the maximum time for a drain's remaining connections; 0 means no limit.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
-	// Expires is how long the override holds; 0 means until it is undone.
+	// Expires is the lifetime of the override; 0 means until it is undone.
 	Expires time.Duration `json:"expires_ns,omitempty"`
 	By      string        `json:"by,omitempty"`
 	Reason  string        `json:"reason,omitempty"`
-	// Force: also where no usable endpoint is left then.
+	// Force allows a change that leaves no usable endpoint.
 	Force bool `json:"force,omitempty"`
 }
 
-// OverrideResult says what an override came to.
+// OverrideResult is the result of an override.
 type OverrideResult struct {
-	// Targets are the endpoints that it is about, as SERVICE/ADDRESS.
+	// Targets are the affected endpoints, as SERVICE/ADDRESS.
 	Targets []OverrideTarget `json:"targets"`
 }
 
-// OverrideTarget is one endpoint under an override, or that was.
+// OverrideTarget is one endpoint with a present or former override.
 type OverrideTarget struct {
 	Service  balancer.Name      `json:"service"`
 	Address  string             `json:"address"`
@@ -354,59 +372,60 @@ type OverrideTarget struct {
 // Event is one thing that happened on the node.
 type Event = events.Event
 
-// EventPage is a part of the journal.
+// EventPage is a part of the history.
 type EventPage struct {
-	// Missed is how many events came before these that are not kept any more, of all kinds and services. It is 0 for
-	// a caller that asks for the first time.
+	// Missed is the number of earlier events that are no longer kept, of all kinds and services. It
+	// is 0 in a caller's first request.
 	Missed uint64  `json:"missed,omitempty"`
 	Events []Event `json:"events"`
-	// Next is what to ask for next, as since: the number of the last event that was looked at.
+	// Next is the number of the last event that was read. The next request passes it as since.
 	Next uint64 `json:"next"`
 }
 
-// CheckRequest asks for one health check of one endpoint.
+// CheckRequest requests one health check of one endpoint.
 type CheckRequest struct {
 	Service balancer.Name `json:"service"`
-	// Address is ADDRESS, or ADDRESS:PORT where the endpoint is checked at several.
+	// Address is ADDRESS, or ADDRESS:PORT if the endpoint is checked at several ports.
 	Address string `json:"address"`
 }
 
-// CheckResult is what one health check came to. It does not count for the endpoint's verdict.
+// CheckResult is the result of one health check. It does not count for the endpoint's verdict.
 type CheckResult struct {
 	Service balancer.Name `json:"service"`
-	// Address is ADDRESS:PORT of the endpoint, At what was probed, and Type how.
+	// Address is ADDRESS:PORT of the endpoint, At the probed address, and Type the kind of probe.
 	Address string              `json:"address"`
 	At      string              `json:"at"`
 	Type    balancer.HealthType `json:"type"`
-	// Outcome is passed, failed or not run (this host could not carry it out), and Text what was seen, in words.
+	// Outcome is passed, failed or not run (this host could not run it), and Text a description.
 	Outcome string        `json:"outcome"`
 	Text    string        `json:"text"`
 	Took    time.Duration `json:"took_ns"`
-	// Exchange is what was sent (>) and received (<), a line each, with what happened (*) in between.
+	// Exchange has the sent (>) and received (<) lines, with events (*) in between.
 	Exchange string `json:"exchange"`
-	// Health is the verdict that stands.
+	// Health is the current verdict.
 	Health balancer.Verdict `json:"health,omitempty"`
 }
 
 // Connection is one live connection.
 type Connection = dataplane.Connection
 
-// Explanation is what would happen to a connection.
+// Explanation describes the path of a connection.
 type Explanation struct {
 	explain.Answer
-	// Live is what came of a connection that the daemon opened; nil means it was not asked to.
+	// Live is the result of the daemon's own connection, or nil if none was requested.
 	Live *Live `json:"live,omitempty"`
 }
 
 // Live is a connection that the daemon opened from its node.
 type Live struct {
 	Client netip.AddrPort `json:"client,omitzero"`
-	// Endpoint is which one took it; State is the mode's word for the connection.
+	// Endpoint is the connection's endpoint; State is the mode's state of the connection.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	State    string         `json:"state,omitempty"`
-	// Connected is how long connecting to the VIP took, and Taken how long it was until the endpoint was known.
+	// Connected is the duration of the connect to the VIP, and Taken the time until the endpoint
+	// was known.
 	Connected time.Duration `json:"connected_ns"`
 	Taken     time.Duration `json:"taken_ns,omitzero"`
-	// Error is why it failed.
+	// Error says why it failed.
 	Error string `json:"error,omitempty"`
 }

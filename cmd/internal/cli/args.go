@@ -16,15 +16,16 @@ import (
 	"vipd/cmd/internal/lookup"
 )
 
-// commandLine is a parsed command line. Flags stand anywhere among the arguments.
+// commandLine is a parsed command line. Flags may stand anywhere among the arguments.
 type commandLine struct {
-	Verb *Verb // nil means that only help is wanted
-	// Flags have the values of the verb's flags, also from the environment.
+	Verb *Verb // nil means that only help is requested
+	// Flags have the values of the verb's flags, including those from the environment.
 	Flags *urfave.Context
 	// Args are the arguments without the verb.
 	Args []string
 	Help bool
-	// SocketWins reports whether the line names a socket and no etcd. Then an etcd in the environment does not count.
+	// SocketWins reports whether the line names a socket and no etcd. An etcd in the environment
+	// then does not count.
 	SocketWins bool
 }
 
@@ -62,8 +63,8 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan takes a command line apart into arguments and flags; takes lists the flags with a value. Marked is how many of the arguments
-// stood before "--"; -1 means there was none.
+// scan splits a command line into arguments and flags; takes lists the flags with a value. marked
+// is the number of arguments before "--", or -1 without "--".
 func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -89,19 +90,19 @@ func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag,
 
 func (f usedFlag) isHelp() bool { return f.name == "help" || f.name == "h" }
 
-// isFlag tells flags from arguments: "-" alone and negative numbers are arguments.
+// isFlag distinguishes flags from arguments: "-" alone and negative numbers are arguments.
 func isFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && (arg[1] < '0' || arg[1] > '9')
 }
 
-// usedFlag is a flag as it stands on the command line.
+// usedFlag is a flag in a command line.
 type usedFlag struct {
-	text, name, value string // text is what was typed, for messages
-	// lacks: it takes a value, and the command line ends before that.
+	text, name, value string // text is the typed form, for messages
+	// lacks reports whether the flag needs a value and the command line ends before it.
 	hasValue, lacks bool
 }
 
-// readFlag reads --name, --name=value, -n, -n=value and -nvalue.
+// readFlag parses --name, --name=value, -n, -n=value and -nvalue.
 func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	text, value, has := strings.Cut(arg, "=")
 	name := strings.TrimLeft(text, "-")
@@ -111,7 +112,8 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
-// valueFlags lists all names of flags of these verbs; true: it takes a value. Where verbs differ, it does.
+// valueFlags maps all names of flags of these verbs to whether they have a value. If verbs differ,
+// it is true.
 func valueFlags(verbs []*Verb) map[string]bool {
 	takes := map[string]bool{"version": false}
 	for _, v := range verbs {
@@ -124,7 +126,8 @@ func valueFlags(verbs []*Verb) map[string]bool {
 	return takes
 }
 
-// takenBy reports for each name of a flag whether it takes a value: for a verb, or, of flags that it does not have, for any.
+// takenBy maps each name of a flag to whether it has a value: for a verb or, for flags that the
+// verb lacks, for any verb.
 func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	takes := valueFlags(verbs)
 	if v != nil {
@@ -133,8 +136,9 @@ func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	return takes
 }
 
-// verbIn returns the verb of a command line: the word that is the first argument if the line is read by the verb's own flags.
-// -f has a value for apply, and none for events. The last such word counts. It returns nil if there is none.
+// verbIn returns the verb of a command line. That is the word that is the first argument if the
+// line is parsed with the verb's own flags: -f has a value for apply, and none for events. The last
+// such word counts. It returns nil if there is none.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)
@@ -152,14 +156,14 @@ func verbIn(verbs []*Verb, typed []string) *Verb {
 	return nil
 }
 
-// noVerb says what is wrong with a command line that has no verb.
+// noVerb returns the error for a command line without a verb.
 func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	const seeHelp = "; \"vipctl --help\" lists them"
 	flags := valueFlags(verbs)
 	if len(used) > 0 {
 		f := used[0]
 		if _, known := flags[f.name]; !known {
-			// No other flag resembles a single letter.
+			// A single letter resembles no other flag.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
 			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, lists.Mapped(long, dashed)), seeHelp))
 		}
@@ -176,7 +180,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 // setFlags sets the values of the verb's flags.
 func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
 	v := l.Verb
-	app := &urfave.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // names of files may have commas
+	app := &urfave.App{DisableSliceFlagSeparator: true, Writer: io.Discard} // file names may have commas
 	app.Setup()
 	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
 	all, flags := v.allFlags(), map[string]urfave.Flag{}
@@ -233,7 +237,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	return WrongUse("%s %q is not a whole number", u.text, value)
 }
 
-// SocketWins reports whether flags name the daemon's socket, and no etcd.
+// socketWins reports whether flags name the daemon's socket, and no etcd.
 func socketWins(used []usedFlag) bool {
 	named := func(name string) bool {
 		return slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == name })
@@ -241,7 +245,7 @@ func socketWins(used []usedFlag) bool {
 	return named("socket") && !named("etcd")
 }
 
-// verbNamed finds a verb; nil means there is none of that name.
+// verbNamed finds a verb, or returns nil.
 func verbNamed(verbs []*Verb, name string) *Verb {
 	if at := slices.IndexFunc(verbs, func(v *Verb) bool { return v.Name == name }); at >= 0 {
 		return verbs[at]
@@ -249,7 +253,7 @@ func verbNamed(verbs []*Verb, name string) *Verb {
 	return nil
 }
 
-// verbNames are those that help shows.
+// verbNames returns the names that help shows.
 func verbNames(verbs []*Verb) (names []string) {
 	for _, v := range verbs {
 		if !v.Hidden() {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// testVerbs are verbs whose flags and arguments are of all kinds.
+// testVerbs returns verbs with all kinds of flags and arguments.
 func testVerbs() []*Verb {
 	forms := []string{FormTable, FormJSON}
 	return []*Verb{
@@ -93,7 +93,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// parsed is a command line with the flags that are set, by their first names and in front of the arguments.
+// parsed formats a command line, with the set flags by their first names before the arguments.
 func parsed(l *commandLine) string {
 	words := []string{"vipctl"}
 	if l.Verb != nil {
@@ -114,7 +114,8 @@ func parsed(l *commandLine) string {
 	return strings.Join(append(append(words, "--"), l.Args...), " ")
 }
 
-// Wherever flags stand among the words, they come out the same, in front of the same arguments.
+// TestParseInAnyOrder moves flags among the words. The result must be the same, with the same
+// arguments.
 func TestParseInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
@@ -136,7 +137,8 @@ func TestParseInAnyOrder(t *testing.T) {
 	}
 }
 
-// Whatever is typed, it is understood or refused as wrong use, never a crash and never anything else.
+// FuzzParse parses arbitrary words. They must be accepted or rejected as wrong use, without a crash
+// or another error.
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
 		f.Add(line)
@@ -153,7 +155,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSocketWins: a socket on the command line counts, and not an etcd in the environment; an etcd beside it does.
+// TestSocketWins names a socket on the command line. It must override an etcd in the environment,
+// but not one on the command line.
 func TestSocketWins(t *testing.T) {
 	for line, want := range map[string]bool{
 		"get services --socket /s":               true,

@@ -19,7 +19,7 @@ import (
 
 // World is the environment of a process: its streams, its clock and its privileges.
 type World struct {
-	// The streams and the clock of the process.
+	// These are the streams and the clock of the process.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
@@ -77,7 +77,7 @@ func (c *Call) close() {
 		c.Daemon.Close()
 	}
 	if c.Writer != nil {
-		_ = c.Writer.Close() // what it did has been answered
+		_ = c.Writer.Close() // all its requests were answered
 	}
 }
 
@@ -89,7 +89,8 @@ func (c *Call) Argument(n int) string {
 	return ""
 }
 
-// verbText is the verb as it is typed, with what it lists: "vipctl get" needs etcd for nodes and pools only.
+// verbText returns the verb as it is typed, with its kind: "vipctl get" needs etcd only for some
+// kinds.
 func (c *Call) verbText() string {
 	text := "vipctl " + c.Verb.Name
 	if c.Verb.SpellOut != nil {
@@ -123,7 +124,7 @@ func Traced(run func(*Call) error) func(*Call) error {
 		var part struct {
 			Tracing config.Tracing `toml:"tracing"`
 		}
-		_ = readPart(c.Flags.String("config"), &part) // the daemon reports mistakes in it
+		_ = readPart(c.Flags.String("config"), &part) // the daemon reports its mistakes
 		o := tracing.Options{Endpoint: part.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
 		o.Node, _ = os.Hostname() // a span without a name is still useful
 		ctx, end := tracing.Command(c.Context, o, c.verbText(), c.Getenv("TRACEPARENT"))

@@ -12,7 +12,7 @@ import (
 // completeName is the verb that the scripts call with the words up to the cursor.
 const completeName = "__complete"
 
-// Where nothing is offered, the shells fall back to file names.
+// If nothing is offered, the shells complete file names.
 const bashCompletion = `# bash completion of vipctl
 _vipctl() {
     local line cur="${COMP_WORDS[COMP_CWORD]}" words=("${COMP_WORDS[@]:1:COMP_CWORD}")
@@ -73,10 +73,10 @@ func CompleteVerb() *Verb {
 	}
 }
 
-// completionWait bounds the questions to the daemon: a user waits behind Tab.
+// completionWait is the maximum time for requests, because a user waits for the completion.
 const completionWait = time.Second
 
-// runComplete never fails: a Tab that finds nothing is no error.
+// runComplete never fails: a completion without a result is not an error.
 func runComplete(c *Call) error {
 	ctx, cancel := context.WithTimeout(c.Context, completionWait)
 	defer cancel()
@@ -95,7 +95,7 @@ func runComplete(c *Call) error {
 	return c.Print(b.String())
 }
 
-// offers lists what may stand behind before.
+// offers lists the possible words after before.
 func offers(c *Call, before []string, last string) []string {
 	all := c.verbs
 	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))
@@ -111,7 +111,7 @@ func offers(c *Call, before []string, last string) []string {
 			return c.offerValue(v, f.name)
 		}
 		if slices.Contains(placeFlags(), f.name) {
-			_ = c.Flags.Set(f.name, f.value) // an unknown flag is none of a Tab's business
+			_ = c.Flags.Set(f.name, f.value) // completion ignores unknown flags
 		}
 	}
 	c.socketWins = socketWins(used)
@@ -128,7 +128,7 @@ func offers(c *Call, before []string, last string) []string {
 	return nil
 }
 
-// placeFlags say what to ask for names: the daemon, or etcd.
+// placeFlags returns the flags that choose the source of names: the daemon, or etcd.
 func placeFlags() []string {
 	names := []string{"socket", "config"}
 	for _, f := range fleetFlags() {

@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Client returns the client of the daemon that the flags name. A config that can't be read does not hide a running daemon: if the
-// file exists, Client uses the default socket.
+// Client returns the client of the daemon that the flags name. An unreadable configuration does not
+// hide a running daemon: if the file exists, Client uses the default socket.
 func (c *Call) Client() (*api.Client, error) {
 	if c.Daemon != nil {
 		return c.Daemon, nil
@@ -37,8 +37,8 @@ func (c *Call) Client() (*api.Client, error) {
 	return c.Daemon, nil
 }
 
-// whyAbsent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
-// could not be read.
+// whyAbsent describes a daemon whose socket is missing. unread says why the configuration, which
+// may name another socket, could not be read.
 func (c *Call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
 		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
@@ -56,7 +56,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 		switch {
 		case SamePlace(h.RunDir, conf.RunDir):
 			pid = h.PID // its lock was removed with its run_dir
-		case conf.RunDir == config.Default().RunDir: // as where its config is empty for now
+		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty at the moment
 			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
 				h.PID, h.RunDir)
 		}
@@ -70,7 +70,8 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	return ""
 }
 
-// readPart reads the part of a config that into has fields for: a mistake elsewhere in there hides neither the daemon nor etcd.
+// readPart reads the fields of into from a configuration. A mistake elsewhere in it hides neither
+// the daemon nor etcd.
 func readPart(file string, into any) error {
 	text, err := tomlfile.ReadFile(file)
 	if err == nil {
@@ -79,15 +80,16 @@ func readPart(file string, into any) error {
 	return err
 }
 
-// socketConfig is the part of the config that names the socket.
+// socketConfig is the part of the configuration that names the socket.
 type socketConfig struct {
 	API struct {
 		Socket string `toml:"socket"`
 	} `toml:"api"`
 }
 
-// Socket returns the path of the daemon's socket, from the flag, the environment, the config, or the default. It reads only the lines of
-// the config that name a socket: a mistake elsewhere in it does not hide the daemon.
+// Socket returns the path of the daemon's socket, from the flag, the environment, the
+// configuration, or the default. It reads only the lines of the configuration that name a socket,
+// so a mistake elsewhere does not hide the daemon.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
@@ -102,7 +104,8 @@ func (c *Call) Socket() (string, error) {
 	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket), nil
 }
 
-// besideConfig is the place that a path in the config means, as the daemon reads it; "" where there is none.
+// besideConfig resolves a path in the configuration like the daemon; it returns "" for an empty
+// path.
 func (c *Call) besideConfig(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path

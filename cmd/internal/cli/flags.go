@@ -2,7 +2,7 @@ package cli
 
 import urfave "github.com/urfave/cli/v2"
 
-// The kinds of flags that verbs have.
+// These are the kinds of flags of verbs.
 type (
 	// Flag is a flag of any kind.
 	Flag = urfave.Flag
@@ -16,6 +16,6 @@ type (
 	IntFlag = urfave.IntFlag
 	// Int64Flag is a flag with a number of 64 bits.
 	Int64Flag = urfave.Int64Flag
-	// DurationFlag is a flag with a time span.
+	// DurationFlag is a flag with a duration.
 	DurationFlag = urfave.DurationFlag
 )

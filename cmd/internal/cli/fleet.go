@@ -13,8 +13,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
-// password itself: every user of the host can read a command line.
+// fleetFlags configure the connection to etcd. [etcd] of the configuration has the rest. There is
+// no flag for the password itself, because every user of the host can read a command line.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
 		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},
@@ -27,7 +27,8 @@ func fleetFlags() []urfave.Flag {
 	}
 }
 
-// Etcd returns the client of the etcd store that the flags, the environment or the config name. It connects when it is used first.
+// Etcd returns the client of the etcd store that the flags, the environment or the configuration
+// name. It connects at its first use.
 func (c *Call) Etcd() (*etcd.Store, error) {
 	if c.Writer == nil {
 		conf, err := c.EtcdConfig()
@@ -60,7 +61,7 @@ func (c *Call) OverridesInEtcd() bool {
 	return c.NamesEtcd() || c.Flags.String("socket") == "" && c.StoresInEtcd()
 }
 
-// fleetConfig is what vipctl reads of the config to find etcd.
+// fleetConfig is the part of the configuration that vipctl needs to find etcd.
 type fleetConfig struct {
 	Store struct {
 		Kind config.StoreKind `toml:"kind"`
@@ -68,7 +69,8 @@ type fleetConfig struct {
 	Etcd config.Etcd `toml:"etcd"`
 }
 
-// fleetConfig reads the part of the config about etcd. Paths in it are relative to its folder.
+// fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its
+// directory.
 func (c *Call) fleetConfig() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
 	if err := readPart(c.Flags.String("config"), &said); err != nil {
@@ -80,7 +82,7 @@ func (c *Call) fleetConfig() (fleetConfig, error) {
 	return said, nil
 }
 
-// EtcdConfig returns how etcd is reached. Flags override the config.
+// EtcdConfig returns etcd's client configuration. Flags override the file.
 func (c *Call) EtcdConfig() (client.Config, error) {
 	file := c.Flags.String("config")
 	said, err := c.fleetConfig()
@@ -107,7 +109,7 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 		"prefix": &conf.Prefix, "user": &conf.Username, "password-file": &conf.PasswordFile,
 		"ca-file": &conf.CAFile, "cert-file": &conf.CertFile, "key-file": &conf.KeyFile,
 	} {
-		if c.Flags.IsSet(name) { // "" takes back what the config says
+		if c.Flags.IsSet(name) { // "" removes the file's value
 			*field, flagged = c.Flags.String(name), true
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// The forms of output.
+// These are the forms of output.
 const (
 	FormTable = "table"
 	FormWide  = "wide"
@@ -29,9 +29,10 @@ type Printer struct {
 	World
 	// Format is the form of the output, one of the verb's formats.
 	Format string
-	// FleetWide reports whether services and endpoints are shown as etcd has them, without what only a host knows.
+	// FleetWide reports whether services and endpoints are shown as stored in etcd, without details
+	// of a host.
 	FleetWide bool
-	// Remake turns JSON into the output; nil means that JSON is the output.
+	// Remake converts JSON into the output; nil means that JSON is the output.
 	Remake func(*yaml.Node) (string, error)
 }
 
@@ -95,7 +96,7 @@ func (p *Printer) LineWidth() int {
 	return p.Width - 1
 }
 
-// PrintJSON writes v as indented JSON, or in a form that is made of it.
+// PrintJSON writes v as indented JSON, or in a form derived from it.
 func (p *Printer) PrintJSON(v any) error {
 	text, err := p.Encode(v, "  ")
 	if err != nil {
@@ -104,7 +105,7 @@ func (p *Printer) PrintJSON(v any) error {
 	return p.Print(text)
 }
 
-// Encode returns v as JSON, or in a form that is made of it.
+// Encode returns v as JSON, or in a form derived from it.
 func (p *Printer) Encode(v any, indent string) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -131,7 +132,7 @@ func (p *Printer) Paint(text string, s table.Style) string {
 	return table.Paint(text, s)
 }
 
-// Say writes a sentence to stderr in place of output.
+// Say writes a sentence to stderr instead of output.
 func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
 
 // Note writes a message to stderr, next to the output.
@@ -144,14 +145,15 @@ func (p *Printer) Hint(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
 }
 
-// Forms that are made of a verb's JSON: each verb that has -o json has them.
+// These forms derive from a verb's JSON. Each verb that has -o json has them.
 const (
 	formYAML = "yaml"
-	// formPath begins a template of kubectl's kind: text, in which {PATH} is replaced by what JSONPath finds.
+	// formPath is the start of a template in kubectl's form: text in which {PATH} is replaced by
+	// JSONPath's result.
 	formPath = "jsonpath="
 )
 
-// forms are the values of -o.
+// forms returns the values of -o.
 func (v *Verb) forms() []string {
 	if !slices.Contains(v.Formats, FormJSON) {
 		return v.Formats
@@ -159,7 +161,7 @@ func (v *Verb) forms() []string {
 	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
 }
 
-// choose sets the form of the output. What is made of JSON is formJSON to verbs.
+// choose sets the form of the output. For verbs, a form that derives from JSON is formJSON.
 func (p *Printer) choose(v *Verb, form string) error {
 	template, isPath := strings.CutPrefix(form, formPath)
 	switch made := slices.Contains(v.Formats, FormJSON); {
@@ -179,7 +181,7 @@ func (p *Printer) choose(v *Verb, form string) error {
 	return nil
 }
 
-// asYAML is a document of YAML, with the fields in their order.
+// asYAML formats a YAML document, with the fields in their order.
 func asYAML(doc *yaml.Node) (string, error) {
 	plain(doc)
 	b := bytes.NewBufferString("---\n")
@@ -191,7 +193,8 @@ func asYAML(doc *yaml.Node) (string, error) {
 	return b.String(), e.Close()
 }
 
-// plain takes JSON's brackets and quotation marks from a document; what is empty keeps its brackets.
+// plain removes JSON's brackets and quotation marks from a document; empty values keep their
+// brackets.
 func plain(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
 		n.Style = 0

@@ -10,7 +10,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// remedy says what to do about an error of the system, which itself says no more than what is so; "" for other errors.
+// remedy returns the remedy for a system error, whose text only describes the state. It returns ""
+// for other errors.
 func remedy(err error) string {
 	switch {
 	case client.Untrusted(err):

@@ -22,7 +22,7 @@ func ThisProcess() World {
 	outTerminal, errTerminal := Terminal(os.Stdout), Terminal(os.Stderr)
 	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	if runtime.GOOS == "windows" && os.Getenv("TERM") == "" {
-		color = false // its old consoles print the codes as they are
+		color = false // its old consoles print the codes unchanged
 	}
 	width := 0
 	if outTerminal {
@@ -39,7 +39,7 @@ func ThisProcess() World {
 // Terminal reports whether a file is a terminal.
 func Terminal(f *os.File) bool { return term.IsTerminal(f.Fd()) }
 
-// The exit codes.
+// These are the exit codes.
 const (
 	ExitDone        = 0
 	ExitFailed      = 1
@@ -47,7 +47,7 @@ const (
 	ExitDifferences = 3 // also services that need a decision
 	// ExitDown means that a service is down.
 	ExitDown = 4
-	// ExitInterrupted means that Ctrl-C ended the verb, as shells report SIGINT.
+	// ExitInterrupted means that Ctrl-C ended the verb; it is the code of SIGINT in shells.
 	ExitInterrupted = 130
 )
 

@@ -12,11 +12,11 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// template is a text with paths: {.mode} is what is found there, several with spaces between them; {"\n"} a text with
-// escapes; {range PATH}...{end} is done for each that is found.
+// template is a text with paths. {.mode} is replaced by the values found, separated by spaces;
+// {"\n"} is a text with escapes; {range PATH}...{end} is repeated for each value found.
 type template []part
 
-// part is one of a template's: a text, or a path, with what is done for each that it finds, if anything.
+// part is a part of a template: a text, or a path, optionally with a template for each value found.
 type part struct {
 	verbatim string
 	path     *jsonpath.JSONPath
@@ -25,7 +25,7 @@ type part struct {
 	isRange  bool
 }
 
-// parseTemplate takes a template, or a path alone.
+// parseTemplate parses a template, or a path alone.
 func parseTemplate(text string) (template, error) {
 	if text == "" {
 		return nil, errors.New(`: give a template, such as {.mode.in_use}`)
@@ -43,7 +43,7 @@ func parseTemplate(text string) (template, error) {
 	return t, nil
 }
 
-// parseParts returns what follows the {end} of a range.
+// parseParts also returns the text after the {end} of a range.
 func parseParts(text string, inRange bool) (t template, rest string, err error) {
 	for text != "" {
 		before, after, found := strings.Cut(text, "{")
@@ -80,7 +80,7 @@ func parseParts(text string, inRange bool) (t template, rest string, err error) 
 	return t, "", nil
 }
 
-// closing is where the } stands that ends a path, or -1. One in quotation marks does not.
+// closing returns the index of the } that ends a path, or -1. It ignores one in quotation marks.
 func closing(text string) int {
 	quote := rune(0)
 	for i, r := range text {
@@ -108,10 +108,10 @@ func parsePart(inner string) (p part, err error) {
 	path, isRange := strings.CutPrefix(inner, "range ")
 	path = strings.TrimSpace(path)
 	if of, isList := strings.CutPrefix(strings.TrimPrefix(path, "."), "items["); isList {
-		path = "[" + of // kubectl's lists have their items below that
+		path = "[" + of // kubectl's lists have their items below it
 	}
 	p.isRange = isRange
-	switch { // kubectl's habits: no $, and @ or nothing for all of it
+	switch { // kubectl's habits: no $, and @ or nothing for everything
 	case strings.HasPrefix(path, "$"):
 	case path == "" || path == "." || path == "@":
 		path = "$"
@@ -131,8 +131,8 @@ func parsePart(inner string) (p part, err error) {
 	return p, nil
 }
 
-// text fills the template in from a document, and ends the last line. A list of one is what is in it, unless a path takes it for a
-// list: "get services web" lists one.
+// text fills the template from a document, and ends the last line. A list with one element is
+// treated as that element, unless a path treats it as a list: "get services web" lists one.
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.takesList() {
 		if len(doc.Content) != 1 {
@@ -150,7 +150,7 @@ func (t template) text(doc *yaml.Node) (string, error) {
 	return b.String() + "\n", nil
 }
 
-// takesList reports whether a path of the template is for a list, or there is none.
+// takesList reports whether a path of the template is for a list, or there is no path.
 func (t template) takesList() bool {
 	return !slices.ContainsFunc(t, func(p part) bool { return p.ofOne })
 }
@@ -181,7 +181,7 @@ func (t template) fill(b *strings.Builder, in *yaml.Node) error {
 	return nil
 }
 
-// value is a text or a number as it is, and all else as JSON in one line.
+// value formats a text or a number unchanged, and everything else as JSON in one line.
 func value(n *yaml.Node) (string, error) {
 	if n.Kind == yaml.ScalarNode {
 		return n.Value, nil

@@ -35,11 +35,11 @@ type Verb struct {
 	SpellOut func(args []string) []string
 	// Values complete the values of flags, by the name of the flag.
 	Values map[string]Completer
-	// Run carries out the verb.
+	// Run executes the verb.
 	Run func(c *Call) error
 }
 
-// The numbers of arguments without a limit.
+// These are numbers of arguments without a limit.
 const (
 	// AnyArgs is for any number of arguments.
 	AnyArgs = -1

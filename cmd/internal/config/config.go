@@ -17,21 +17,21 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// DefaultFile is where the daemon and vipctl look for the configuration.
+// DefaultFile is the default configuration file of the daemon and vipctl.
 const DefaultFile = "/etc/vipd/vipd.toml"
 
-// Config is what vipd.toml says of the daemon itself. Paths are absolute, or relative to where the program runs when
-// the file was named so.
+// Config is the daemon's own part of vipd.toml. Its paths are absolute, unless the file was named
+// by a relative path.
 type Config struct {
-	// Mode is which dataplane to use. Default auto: the best that works here.
+	// Mode is the wanted dataplane. Default auto: the best one that works here.
 	Mode ModeName `toml:"mode"`
-	// StrictMode: refuse to start rather than fall back from Mode.
+	// StrictMode prevents a start in another mode than Mode.
 	StrictMode bool `toml:"strict_mode"`
 	// Node is this host's name in the fleet. Default: the host name.
 	Node string `toml:"node"`
-	// Zone is free text, for locality.
+	// Zone is a name for locality.
 	Zone string `toml:"zone"`
-	// StateDir keeps what must outlive a reboot; RunDir what must not.
+	// StateDir keeps files that must outlive a reboot, and RunDir the others.
 	StateDir  string         `toml:"state_dir"`
 	RunDir    string         `toml:"run_dir"`
 	Store     Store          `toml:"store"`
@@ -50,7 +50,7 @@ type Config struct {
 	Hooks     Hooks          `toml:"hooks"`
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
-	// Services and VIPs, the settings of addresses, are what the store reads.
+	// Services and VIPs, the settings of addresses, belong to the store.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
 }
@@ -58,7 +58,7 @@ type Config struct {
 // ModeName is a mode, or auto.
 type ModeName string
 
-// The modes that users may write.
+// These are the modes in a configuration.
 const (
 	AutoMode      ModeName = "auto"
 	IPVSMode      ModeName = "ipvs"
@@ -67,55 +67,56 @@ const (
 	UserspaceMode ModeName = "userspace"
 )
 
-// Values lists what users may write.
+// Values lists the valid values.
 func (ModeName) Values() []string { return balancer.ModeNames() }
 
-// StoreKind is where services come from.
+// StoreKind is the kind of place that services come from.
 type StoreKind string
 
-// The kinds of stores.
+// These are the kinds of stores.
 const (
 	FileStore StoreKind = "file"
 	EtcdStore StoreKind = "etcd"
 )
 
-// Values lists what users may write.
+// Values lists the valid values.
 func (StoreKind) Values() []string { return []string{"file", "etcd"} }
 
-// Intercept is how userspace mode gets at traffic.
+// Intercept is the way in which userspace mode intercepts traffic.
 type Intercept string
 
-// The ways to intercept.
+// These are the ways to intercept.
 const (
 	AutoIntercept     Intercept = "auto"
 	RedirectIntercept Intercept = "redirect"
 	BindIntercept     Intercept = "bind"
 )
 
-// Values lists what users may write.
+// Values lists the valid values.
 func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"} }
 
 // IptablesBackend is a variant of iptables.
 type IptablesBackend string
 
-// The variants.
+// These are the variants.
 const (
 	AutoBackend   IptablesBackend = "auto"
 	NFTBackend    IptablesBackend = "nft"
 	LegacyBackend IptablesBackend = "legacy"
 )
 
-// Values lists what users may write.
+// Values lists the valid values.
 func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legacy"} }
 
-// Store says where services come from.
+// Store configures the source of services.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file or a folder of them, besides the configuration itself; "" means none.
+	// Path is a TOML file or a directory of them, in addition to the configuration itself; "" means
+	// none.
 	Path string `toml:"path"`
 }
 
-// Etcd is how the etcd store is reached.
+// Etcd configures the connection to etcd.
 type Etcd struct {
 	Endpoints    []string `toml:"endpoints"`
 	Prefix       string   `toml:"prefix"`
@@ -126,114 +127,120 @@ type Etcd struct {
 	KeyFile      string   `toml:"key_file"`
 }
 
-// Sync spaces the work on the kernel.
+// Sync limits the rate of changes in the kernel.
 type Sync struct {
 	MinInterval    time.Duration `toml:"min_interval"`
 	ProbeInterval  time.Duration `toml:"probe_interval" range:"10ms,"`
 	ResyncInterval time.Duration `toml:"resync_interval" range:"1s,"`
 }
 
-// Addresses says how VIPs become this host's.
+// Addresses configures how this host holds VIPs.
 type Addresses struct {
-	// Interface holds the VIPs: a dummy device that vipd makes, or a real one.
+	// Interface holds the VIPs: a dummy device that vipd creates, or a real one.
 	Interface string `toml:"interface"`
-	// Bind false leaves the addresses to another program.
+	// Bind is false if another program manages the addresses.
 	Bind      bool `toml:"bind"`
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed are the networks that services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
-	// AllowedEndpoints are networks of this host's and other nodes' own addresses that services from etcd may lead to.
+	// AllowedEndpoints are networks of hosts' own addresses, here or on other nodes, that may be
+	// endpoints of services from etcd.
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 
-// NodePorts says where node ports open.
+// NodePorts configures the addresses of node ports.
 type NodePorts struct {
 	Addresses []netip.Prefix `toml:"addresses"`
 }
 
-// Host says what vipd may change of the host.
+// Host configures which settings of the host vipd may change.
 type Host struct {
 	ManageSysctls bool `toml:"manage_sysctls"`
 }
 
-// Health bounds what checks may do.
+// Health limits health checks.
 type Health struct {
 	AllowExec bool `toml:"allow_exec"`
-	// TLSDir is the folder of the files that checks of services from etcd may use for TLS.
+	// TLSDir is the directory of the TLS files that checks of services from etcd may use.
 	TLSDir string `toml:"tls_dir"`
 }
 
-// Userspace is for userspace mode.
+// Userspace configures userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
-	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; ""
-	// means none. A service may have another one.
+	// AccessLog receives a line for each connection that ends, in every mode: "journal" is vipd's
+	// own log, any other value a file; "" means none. A service may have another one.
 	AccessLog string `toml:"access_log"`
 }
 
-// IPVS is for ipvs mode: how long the kernel remembers connections without traffic, in whole seconds, for all virtual
-// servers of the host. 0, the default, leaves what the kernel has: 15 minutes, 2 minutes and 5 minutes, unless they
-// were changed.
+// IPVS configures how long the kernel remembers connections without traffic, in whole seconds, for
+// all virtual servers of the host. 0, the default, keeps the kernel's values: 15 minutes, 2 minutes
+// and 5 minutes, unless they were changed.
 type IPVS struct {
-	// TCPTimeout is for established TCP connections, TCPFinTimeout for those that one side has closed, and UDPTimeout for
-	// flows of UDP.
+	// TCPTimeout is for established TCP connections, TCPFinTimeout for those that one side has
+	// closed, and UDPTimeout for UDP flows.
 	TCPTimeout    time.Duration `toml:"tcp_timeout"`
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
 	UDPTimeout    time.Duration `toml:"udp_timeout"`
 }
 
-// IPTables is for iptables mode.
+// IPTables configures iptables mode.
 type IPTables struct {
 	Backend       IptablesBackend `toml:"backend"`
 	MasqueradeBit int             `toml:"masquerade_bit" range:"0,31"`
 }
 
-// API is how the daemon is asked.
+// API configures the daemon's sockets.
 type API struct {
 	// Socket answers vipctl.
 	Socket string `toml:"socket"`
 	// HTTP serves metrics and health; "" turns it off.
 	HTTP string `toml:"http"`
-	// HTTPHosts are names of this host under which HTTP answers, besides its addresses, its host name and localhost.
+	// HTTPHosts are names of this host under which HTTP answers, in addition to its addresses, its
+	// host name and localhost.
 	HTTPHosts []string `toml:"http_hosts"`
-	// ChangeGroup is the group whose members may change the running vipd by vipctl, besides root; "" means root alone.
+	// ChangeGroup is the group whose members may change the running vipd by vipctl, in addition to
+	// root; "" means only root.
 	ChangeGroup string `toml:"change_group"`
 }
 
-// Ownership is this host's part in VIPs of which one host is the owner (hold = "one").
+// Ownership configures this host's part in VIPs with one owner (hold = "one").
 type Ownership struct {
-	// Enabled: this host may own VIPs, and takes part in the decision.
+	// Enabled lets this host own VIPs, and take part in the decision.
 	Enabled bool `toml:"enabled"`
-	// By is how the owner is decided. "" means by etcd if services come from there, and by VRRP
-	// otherwise.
+	// By names the protocol that decides the owner. "" means etcd if services come from there, and
+	// VRRP otherwise.
 	By OwnerBy `toml:"by"`
 	// VRRP are the groups of VIPs by name, if VRRP decides.
 	VRRP map[string]VRRP `toml:"vrrp"`
-	// ReachTakes: a backup of VRRP takes over from a silent owner only if one of Reach answers.
+	// ReachTakes lets a backup of VRRP take over from a silent owner only if one of Reach answers.
 	ReachTakes bool `toml:"reach_takes"`
-	// Weight is its share of the VIPs; 0 means it owns only what prefers it or is moved to it.
+	// Weight is its share of the VIPs. With 0 it owns only VIPs that prefer it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
-	// Interfaces are the devices of owned VIPs; empty: the one whose network contains the VIP.
+	// Interfaces are the devices of owned VIPs. If empty, a VIP is on the device whose network
+	// contains it.
 	Interfaces []string `toml:"interfaces"`
-	// Listen are its addresses for heartbeats; empty: that of each such device, and the one that it reaches etcd from.
+	// Listen are its addresses for heartbeats. If empty, they are the addresses of each such
+	// device, and the one that it reaches etcd from.
 	Listen []netip.Addr `toml:"listen"`
-	// Reach are addresses that must answer on the device; empty: the default gateways there.
+	// Reach are addresses that must answer on the device. If empty, they are the default gateways
+	// there.
 	Reach []netip.Addr `toml:"reach"`
 	// Detect is how long a host is silent before it is replaced.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
-	// RestartGrace is how long vipd itself may be away in kernel modes before its VIPs go elsewhere.
+	// RestartGrace is how long vipd itself may be down in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
-	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
+	// AnnounceEvery is the interval of repeated announcements; with 0 they only follow changes.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
-// Metrics bounds what a scrape costs.
+// Metrics limits the cost of a scrape.
 type Metrics struct {
-	// PerEndpoint: endpoints have their own series.
+	// PerEndpoint reports whether endpoints have their own series.
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
-// Hooks are programs that are told of events, each with its arguments; empty means none.
+// Hooks are programs that run for events, each with its arguments; empty means none.
 type Hooks struct {
 	OnHealth  []string `toml:"on_health"`
 	OnMode    []string `toml:"on_mode"`
@@ -244,7 +251,7 @@ type Hooks struct {
 	User string `toml:"user"`
 }
 
-// Commands returns the programs by the name of their setting, without those that are not set.
+// Commands returns the programs that are set, by the name of their setting.
 func (h *Hooks) Commands() map[string][]string {
 	all := map[string][]string{
 		"on_health": h.OnHealth, "on_mode": h.OnMode, "on_vip": h.OnVIP, "on_problem": h.OnProblem, "on_drain": h.OnDrain,
@@ -253,7 +260,7 @@ func (h *Hooks) Commands() map[string][]string {
 	return all
 }
 
-// Tracing sends spans somewhere; "" turns it off.
+// Tracing configures the receiver of spans; "" turns it off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
 }
@@ -276,13 +283,13 @@ func Default() Config {
 	}
 }
 
-// Decode reads the daemon's part of a document. Every problem is collected; the fields that have one keep their
-// default.
+// Decode reads the daemon's part of a document. It collects every problem; a field with a problem
+// keeps its default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	problems := tomlfile.Sections(d)
 	for _, p := range decode.Into(&c, d.Tree()) {
-		if p.Path == "services" || p.Path == "vips" { // Sections says so better
+		if p.Path == "services" || p.Path == "vips" { // Sections reports it better
 			continue
 		}
 		problems = append(problems, balancer.Problem{
@@ -297,7 +304,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 		p.Origin = d.Where(p.Field)
 		problems = append(problems, p)
 	}
-	// Relative paths mean the same whichever folder the program was started in.
+	// Relative paths must not depend on the program's working directory.
 	base := filepath.Dir(d.File())
 	for _, command := range c.Hooks.Commands() { // they share their memory with c
 		if command[0] != "" && !filepath.IsAbs(command[0]) {
@@ -319,7 +326,8 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	return c, problems
 }
 
-// Load reads a configuration file. An error means that there is nothing to read; problems are what is wrong in it, by line.
+// Load reads a configuration file. An error means that it can't be read; problems are mistakes in
+// it, by line.
 func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {
@@ -332,12 +340,13 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	if d == nil {
 		return Default(), problems, nil
 	}
-	c, problems := Decode(d) // those of Parse, if any, come without a document
+	c, problems := Decode(d) // problems of Parse have no document
 	slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
 	return c, problems, nil
 }
 
-// Unusable returns an error that lists what keeps a configuration with these problems from being used; nil means nothing does.
+// Unusable returns an error that lists the problems that make a configuration unusable, or nil if
+// there are none.
 func Unusable(problems []balancer.Problem) error {
 	var all []error
 	for _, p := range problems {

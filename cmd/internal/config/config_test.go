@@ -16,7 +16,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// load reads text as a configuration, and returns it with its problems, one a line and without the folder.
+// load reads text as a configuration, and returns it with its problems, one a line and without the
+// directory.
 func load(t *testing.T, text string) (config.Config, string, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +81,8 @@ func TestProblemsNameThePlace(t *testing.T) {
 	}
 }
 
-// TestSettingBelowATable: a setting that stands in no table, and is written below the header of one, is told of as that.
+// TestSettingBelowATable writes a setting without a table below the header of one. The problem must
+// explain that.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
 		if k := f.Type.Kind(); k == reflect.Struct || k == reflect.Map {
@@ -94,7 +96,8 @@ func TestSettingBelowATable(t *testing.T) {
 	}
 }
 
-// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. The warning without it names the setting and an example.
+// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. The warning without
+// it must name the setting and an example.
 func TestUnboundedFleet(t *testing.T) {
 	const etcd = "[store]\nkind = \"etcd\"\n[addresses]\n"
 	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
@@ -112,7 +115,7 @@ func TestNoFileSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestProblemsByLine: what is wrong in a file is told from its first line to its last.
+// TestProblemsByLine loads a file with several mistakes. Problems must be in the order of lines.
 func TestProblemsByLine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	if err := os.WriteFile(file, []byte("zome = \"\"\nmode = \"?\"\n[etcd]\nprefix = \"\"\n[defaults]\nmss = 1\n[api]\nhttp = \"?\"\n"), 0o600); err != nil {

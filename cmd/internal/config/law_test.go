@@ -23,7 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// The files that are edited: each way to write a service, and neighbours whose tables and maps could swallow one.
+// The files to edit have each way to write a service, and neighbours whose tables and maps could
+// swallow one.
 const (
 	lawMain = `# The daemon's own file.
 mode = "userspace"
@@ -83,7 +84,7 @@ source_ranges = ["10.0.0.0/8"]
 `
 )
 
-// edit is one change of one file: what stands from from to to becomes text.
+// edit is one change of a file: the bytes between from and to become text.
 type edit struct {
 	file     int
 	from, to int
@@ -115,12 +116,13 @@ func randomEdit(r *rand.Rand, files []string) edit {
 
 func (e edit) apply(text string) string { return text[:e.from] + e.text + text[e.to:] }
 
-// String is for a failure.
+// String describes the edit in a failure.
 func (e edit) String() string {
 	return fmt.Sprintf("file %d: %d to %d become %q", e.file, e.from, e.to, e.text)
 }
 
-// owner returns the service whose text has the byte at in a file; "" means that none has. A comment belongs to the table before it.
+// owner returns the service whose text has the byte at in a file, or "". A comment belongs to the
+// table before it.
 func owner(text string, at int) (service string, inServices bool) {
 	section, end := "", 0
 	for line := range strings.Lines(text) {
@@ -140,8 +142,9 @@ func owner(text string, at int) (service string, inServices bool) {
 	return service, section == "services"
 }
 
-// touched returns the services whose text e changes. A line that is inserted adds to the table before it. A line without its end takes in
-// the next one, unless that is a heading, whose loss is an error.
+// touched returns the services whose text e changes. A line that is inserted adds to the table
+// before it. A line without its end joins the next one, unless that is a heading, whose loss is an
+// error.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
 	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
@@ -194,7 +197,8 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted returns the first state of a process that starts with the files after another one, with good, has ended.
+// restarted returns the first state of a process that starts with the files after a process with
+// good has ended.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
 		l.save(t, texts)
@@ -210,13 +214,13 @@ func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot
 	return s
 }
 
-// faulty reports whether anything is wrong with a state.
+// faulty reports whether a state has a problem.
 func faulty(s store.Snapshot) bool {
 	_, problems := config.Decode(s.Settings)
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing says what of a service that was served is not in after; "" means nothing.
+// missing describes the parts of a service that are missing in after, or returns "".
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
 	case is == nil:
@@ -239,8 +243,9 @@ func missing(was, is *balancer.Service, whole bool) string {
 	return ""
 }
 
-// TestSingleEdits makes one random edit after another in valid files. If it is inside a service or makes an error anywhere, the services
-// whose text it does not touch are served as before; also after a restart, for some of the edits; and the valid files say what they said.
+// TestSingleEdits makes random edits in valid files. If an edit is inside a service or causes an
+// error anywhere, the services whose text it does not touch must be served as before; for some
+// edits also after a restart. Once the edit is undone, the files must mean the same as before.
 func TestSingleEdits(t *testing.T) {
 	l := &lawful{dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {
@@ -304,7 +309,7 @@ func TestSingleEdits(t *testing.T) {
 	}
 }
 
-// texts are the services in words.
+// texts returns the services as text.
 func texts(s store.Snapshot) map[balancer.Name]string {
 	all := map[balancer.Name]string{}
 	for name, service := range s.Services.All() {

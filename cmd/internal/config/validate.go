@@ -19,7 +19,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// findings are the problems of a configuration.
+// findings collects the problems of a configuration.
 type findings []balancer.Problem
 
 func (f *findings) add(severity balancer.Severity, field, format string, args ...any) {
@@ -30,7 +30,8 @@ func (f *findings) wrong(field, format string, args ...any) {
 	f.add(balancer.SeverityError, field, format, args...)
 }
 
-// validate returns what the fields' types alone can't refuse, and what this version of the program does not do.
+// validate returns problems that the fields' types can't detect, and settings that this version
+// does not support.
 func (c *Config) validate() []balancer.Problem {
 	var f findings
 	c.checkPlaces(&f)
@@ -52,14 +53,14 @@ func (c *Config) validate() []balancer.Problem {
 	return f
 }
 
-// checkPlaces looks at paths, and at what is listened on or sent to.
+// checkPlaces checks paths, and addresses to listen on or to send to.
 func (c *Config) checkPlaces(f *findings) {
 	for field, path := range map[string]string{"state_dir": c.StateDir, "run_dir": c.RunDir, "api.socket": c.API.Socket} {
 		if path == "" {
 			f.wrong(field, "is empty; write a path, or leave the field out for the default")
 		}
 	}
-	// The kernel takes 107 bytes for the path of a Unix socket (sockaddr_un).
+	// The kernel limits the path of a Unix socket to 107 bytes (sockaddr_un).
 	if n := len(c.API.Socket); n > 107 {
 		f.wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
 	}
@@ -73,7 +74,7 @@ func (c *Config) checkPlaces(f *findings) {
 	}
 }
 
-// checkInterfaces looks at the names of interfaces.
+// checkInterfaces checks the names of interfaces.
 func (c *Config) checkInterfaces(f *findings) {
 	if !isInterface(c.Addresses.Interface) {
 		f.wrong("addresses.interface", notInterface, c.Addresses.Interface)
@@ -85,7 +86,7 @@ func (c *Config) checkInterfaces(f *findings) {
 	}
 }
 
-// checkFleet looks at what takes etcd, and at how that is reached.
+// checkFleet checks settings that need etcd, and the connection to etcd.
 func (c *Config) checkFleet(f *findings) {
 	if err := schema.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
 		f.wrong("node", "%s", err)
@@ -107,23 +108,24 @@ func (c *Config) checkFleet(f *findings) {
 	}
 }
 
-// Unbounded is the warning about a host that follows etcd and bounds no VIPs. The host stays usable: the setting is younger than the store.
+// Unbounded is the warning about a host that follows etcd without limits for VIPs. The host stays
+// usable, because the setting is newer than the store.
 const Unbounded = "is empty: anyone who may write services in etcd can claim almost any address for this host's own clients, " +
 	"such as a name server's. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
-// isInterface reports whether an interface can have this name: the kernel takes 15 bytes (IFNAMSIZ).
+// isInterface reports whether an interface can have this name, of at most 15 bytes (IFNAMSIZ).
 func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
 }
 
-// longestTimeout is the longest that IPVS takes on every kernel: INT_MAX ticks, of which there are at most 1000 a second
-// (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
+// maxTimeout is the maximum timeout of IPVS on every kernel: INT_MAX ticks, with at most 1000 ticks
+// a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
-// notKernelTimeout says why IPVS can't have the time-out d; "" means it can. The kernel counts in seconds, and takes 0 as
-// leave it as it is; what is negative was refused with the field's type.
+// notKernelTimeout says why IPVS can't use the timeout d; "" means it can. The kernel counts in
+// seconds, and 0 keeps its value. The field's type rejects negative values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:
@@ -134,7 +136,8 @@ func notKernelTimeout(d time.Duration) string {
 	return ""
 }
 
-// Unowned says why VIPs with one owner (hold = "one") have none on this host; "" means it may own them.
+// Unowned says why VIPs with one owner (hold = "one") have none on this host; "" means that this
+// host may own them.
 func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
@@ -147,7 +150,7 @@ func (c *Config) Unowned() string {
 	return ""
 }
 
-// Unheld are the problems with addresses that are to have one owner, and have none on this host.
+// Unheld returns problems with addresses that need one owner, and have none on this host.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
 	_, problems = c.VRRPGroups(vips)
@@ -172,7 +175,7 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 	return problems
 }
 
-// etcdErrors are what is wrong with how etcd is reached.
+// etcdErrors returns the errors in the configuration of etcd's client.
 func (c *Config) etcdErrors() []error {
 	err := client.Config(c.Etcd).Check()
 	if all, ok := err.(interface{ Unwrap() []error }); ok {

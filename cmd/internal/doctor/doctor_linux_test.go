@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// namespace is this host, in a namespace of its own, with one service and no daemon.
+// namespace returns this host in its own namespace, with one service and no daemon.
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
@@ -36,7 +36,7 @@ func namespace(t *testing.T) Host {
 	return h
 }
 
-// run runs a line in the host's namespace.
+// run runs a command line in the host's namespace.
 func run(t *testing.T, words string) {
 	t.Helper()
 	f := strings.Fields(words)
@@ -45,7 +45,7 @@ func run(t *testing.T, words string) {
 	}
 }
 
-// flush makes the tables what they were.
+// flush restores the tables to their initial state.
 func flush(t *testing.T) {
 	t.Helper()
 	for _, words := range []string{
@@ -61,7 +61,7 @@ func find(t *testing.T, h Host, check, part string) []Finding {
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
 }
 
-// demand wants one finding, of this level.
+// demand expects exactly one finding, of this level.
 func demand(t *testing.T, h Host, check string, level Level, part string) Finding {
 	t.Helper()
 	found := find(t, h, check, part)
@@ -118,7 +118,8 @@ func TestRealBackends(t *testing.T) {
 	}
 }
 
-// Rules of somebody else before vipd's are found as the programs print them, and the command moves vipd's to the front.
+// TestRealDropsBefore adds other programs' rules before vipd's. They must be found in the programs'
+// own output, and the command must move vipd's rules to the front.
 func TestRealDropsBefore(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -158,7 +159,8 @@ func TestRealDropsBefore(t *testing.T) {
 	}
 }
 
-// A chain of somebody else that drops is found, and the command of the finding is one that nft takes, and mends it.
+// TestRealForeignChains adds a foreign chain that drops. It must be found, and nft must accept the
+// command, which must fix it.
 func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -202,8 +204,9 @@ func TestRealOthers(t *testing.T) {
 	}
 }
 
-// TestRealForeignRules makes rules of other programs that defeat translations. Doctor and the daemon's short look find each rule that
-// does, and no other, and the command of the finding removes it.
+// TestRealForeignRules adds foreign rules that defeat translations, and harmless ones. Doctor and
+// the daemon's own check must find exactly the first ones, and the finding's command must remove
+// the rule.
 func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -311,7 +314,8 @@ func TestRealSysctls(t *testing.T) {
 	}
 }
 
-// A program that listens where a service is has a name, and this process is not vipd.
+// TestRealSockets listens at a service's port. The program must be found with its name, and this
+// process must not count as vipd.
 func TestRealSockets(t *testing.T) {
 	l := lab.New(t)
 	l.Host().AddAddr("lo", "10.96.0.10/32")
@@ -338,7 +342,8 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 	return text
 }
 
-// TestVIPElsewhere: another host that has a VIP of a real device is a problem, and one that has another address is none.
+// TestVIPElsewhere gives another host a VIP of a real device, and then another address. Only the
+// VIP must be a problem.
 func TestVIPElsewhere(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -364,7 +369,7 @@ func TestVIPElsewhere(t *testing.T) {
 	other.AddAddr("host", "2001:db8::10/128")
 	const both = "192.0.2.10, 2001:db8::10 are also on another host ("
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy one is late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host is late
 		found = find(t, h, "traffic", both)
 		return len(found) > 0
 	})
@@ -373,8 +378,8 @@ func TestVIPElsewhere(t *testing.T) {
 	}
 }
 
-// TestVIPOfAnotherHost holds the address of a neighbour on vipd0. That is a problem, which names the neighbour, though this host does
-// not ask for the address itself any more.
+// TestVIPOfAnotherHost holds the address of a neighbour on vipd0. It must be a problem that names
+// the neighbour, although this host no longer resolves the address itself.
 func TestVIPOfAnotherHost(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -386,7 +391,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}}
 	h.Frontends = []Frontend{{Key: balancer.Key{Addr: netip.MustParseAddr("192.0.2.2"), Port: 80, Proto: balancer.TCP}, Service: "web"}}
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy one is late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host is late
 		found = find(t, h, "traffic", "192.0.2.2, 2001:db8::2 are an address of another host (")
 		return len(found) > 0
 	})
@@ -395,7 +400,8 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestVIPOnOwnLinks: another device of the host on the same link answers for a VIP, too, which is no other host.
+// TestVIPOnOwnLinks adds another device of the host on the same link, which also answers for a VIP.
+// It must not count as another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

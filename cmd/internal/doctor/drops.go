@@ -25,7 +25,8 @@ type verdict struct {
 	by []string
 }
 
-// before returns the rules of others that stand in front of vipd's own jump, and that jump; "" if there is none.
+// before returns the rules of other programs in front of vipd's own jump, and that jump, or "" if
+// it is missing.
 func (b *backend) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -36,7 +37,8 @@ func (b *backend) before(chain string) (others []string, jump string) {
 	return nil, ""
 }
 
-// deepest bounds how far jumps are followed. The kernel allows no loops, and iptables' own rule sets are flatter.
+// deepest is the maximum depth of followed jumps. The kernel allows no loops, and iptables' own
+// rule sets are flatter.
 const deepest = 16
 
 // judge returns which connections to VIPs some rules of the table filter drop.
@@ -84,13 +86,15 @@ func target(rule string) string {
 	return ""
 }
 
-// unconditional reports whether a rule matches every packet: whether there is nothing but a comment before its target.
+// unconditional reports whether a rule matches every packet: it has at most a comment before its
+// target.
 func unconditional(rule string) bool {
 	rest := withoutComment(rule)
 	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
 }
 
-// irrelevant reports whether a rule is about packets that vipd never accepts: packets without a connection, and pings.
+// irrelevant reports whether a rule is about packets that vipd never accepts: packets without a
+// connection, and pings.
 func irrelevant(rule string) bool {
 	words := strings.Fields(rule)
 	is := func(option string, values ...string) bool {
@@ -100,7 +104,7 @@ func irrelevant(rule string) bool {
 	return is("--ctstate", "INVALID") || is("--state", "INVALID") || is("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
-// letsVIPsThrough reports whether the condition of a rule is one that connections to VIPs fulfil.
+// letsVIPsThrough reports whether connections to VIPs match the condition of a rule.
 func letsVIPsThrough(o *observed, rule string) bool {
 	mark := o.connectionMark()
 	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
@@ -110,7 +114,7 @@ func letsVIPsThrough(o *observed, rule string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
-// dropsBefore looks for rules of others that drop before vipd's jump accepts.
+// dropsBefore looks for rules of other programs that drop before vipd's jump accepts.
 func dropsBefore(o *observed, b *backend, chain string) []Finding {
 	others, jump := b.before(chain)
 	verdict := judge(o, b, others, 0)
@@ -128,13 +132,13 @@ func dropsBefore(o *observed, b *backend, chain string) []Finding {
 		"connections to VIPs that match are lost "+remedy, mend)}
 }
 
-// filtered returns the chains that connections to VIPs pass.
+// filtered returns the chains that connections to VIPs pass through.
 func filtered(o *observed) []string {
 	chains := []string{"INPUT"}
-	if o.mode().Forward { // else they end on this host
+	if o.mode().Forward { // otherwise they end on this host
 		chains = append(chains, "FORWARD")
 	}
-	if o.mode().Name == config.IPVSMode { // what virtual servers send on goes out here
+	if o.mode().Name == config.IPVSMode { // virtual servers send packets out here
 		chains = append(chains, "OUTPUT")
 	}
 	return chains

@@ -13,7 +13,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// checkOwnership tries whether the kernel can fence VIPs that this host owns, and asks its vipd owner.
+// checkOwnership tries whether the kernel can fence VIPs that this host owns, and asks this host's
+// vipd owner for its status.
 func checkOwnership(ctx context.Context, o *observed) []Finding {
 	switch {
 	case !o.Config.Ownership.Enabled:
@@ -42,7 +43,7 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	return found
 }
 
-// late is how late a refresh of the gate may be before VIPs rest.
+// late is the maximum delay of a refresh of the gate before VIPs are released.
 const late = 100 * time.Millisecond
 
 // ownerSession lists the hosts that confirm the session of the owner, and its problems.
@@ -68,7 +69,7 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 		}
 	}
 	switch {
-	case len(s.Confirmed) == 0 && s.Gate == "open": // without a session it is not known
+	case len(s.Confirmed) == 0 && s.Gate == "open": // without a session, that is unknown
 		found = append(found, note("no other host takes part in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
 	case len(silent) > 0:
 		found = append(found, warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),

@@ -45,7 +45,7 @@ func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding
 		"replace \"flush ruleset\" of /etc/nftables.conf by the deletion of its own tables")}
 }
 
-// etcdMajority finds hosts without which etcd has no majority: no host can take their VIPs over.
+// etcdMajority finds hosts without which etcd has no majority, so no host can take over their VIPs.
 func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	members, err := o.Members(ctx)
 	if err != nil || len(members) == 0 {
@@ -77,7 +77,7 @@ func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Findin
 		"etcdctl member list")}
 }
 
-// hostOf returns the address in a URL; the zero address if there is none.
+// hostOf returns the address in a URL, or the zero address.
 func hostOf(text string) netip.Addr {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -87,7 +87,7 @@ func hostOf(text string) netip.Addr {
 	return a.Unmap()
 }
 
-// etcdElection reads after which time an etcd on this host elects a leader.
+// etcdElection reads the election timeout of an etcd on this host.
 func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	words := o.Words("etcd")
 	if len(words) == 0 {
@@ -116,14 +116,15 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 		"if a host with etcd's leader dies, its VIPs also rest for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
-// setting returns the value of a setting of etcd: of --NAME=VALUE, ETCD_NAME=VALUE or NAME=VALUE.
+// setting returns the value of a setting of etcd in --NAME=VALUE, ETCD_NAME=VALUE or NAME=VALUE.
 func setting(word, name string) (value string, ok bool) {
 	key, value, ok := strings.Cut(strings.TrimSpace(word), "=")
 	key = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(strings.TrimLeft(key, "-"), "ETCD_")), "_", "-")
 	return strings.Trim(value, ` "'`), ok && key == name
 }
 
-// gateways finds owned VIPs whose services keep the clients' addresses, and with which no gateway of the endpoints moves.
+// gateways finds owned VIPs whose services keep the clients' addresses, but that move without a
+// gateway of the endpoints.
 func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	inner := map[string]bool{}
 	for _, vip := range s.VIPs {

@@ -7,14 +7,14 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Level is how much a finding matters.
+// Level is the severity of a finding.
 type Level string
 
-// The levels, from the best on.
+// These are the levels, from the best on.
 const (
 	// OK means that nothing needs to be done.
 	OK Level = "ok"
-	// Note is good to know, and usually no reason to do anything.
+	// Note is information that rarely needs a reaction.
 	Note Level = "note"
 	// Warning means that something may go wrong, or that some traffic may be lost.
 	Warning Level = "warning"
@@ -29,7 +29,7 @@ type Finding struct {
 	Check string `json:"check"`
 	// What is the observation, in one sentence without a full stop.
 	What string `json:"what"`
-	// Why is the reason why it matters; "" if that is plain.
+	// Why says why it matters; "" if that is obvious.
 	Why string `json:"why,omitempty"`
 	// Mend is the command that fixes it, or that shows more; "" if there is nothing to do.
 	Mend string `json:"mend,omitempty"`

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// checkForwarding reads whether this host forwards IPv4 packets: in kernel modes, all traffic from other hosts.
+// checkForwarding checks that this host forwards IPv4 packets. Kernel modes need that for all
+// traffic from other hosts.
 func checkForwarding(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
 		return nil
@@ -25,7 +26,7 @@ func checkForwarding(_ context.Context, o *observed) []Finding {
 	return []Finding{problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this host", "sysctl -w "+name+"=1")}
 }
 
-// checkForwarding6 reads whether this host forwards IPv6 packets.
+// checkForwarding6 checks that this host forwards IPv6 packets.
 func checkForwarding6(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
 		return nil

@@ -28,7 +28,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 		switch f.Scheduler {
 		case "":
 		case balancer.Random:
-			wanted["ip_vs_wrr"] = true // the nearest that IPVS has
+			wanted["ip_vs_wrr"] = true // the nearest scheduler of IPVS
 		default:
 			wanted["ip_vs_"+string(f.Scheduler)] = true
 		}
@@ -63,7 +63,7 @@ func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	return []Finding{f}
 }
 
-// virtualSysctl is a setting of the kernel's virtual servers. Loss is the effect of another value.
+// virtualSysctl is a setting of the kernel's virtual servers. loss is the effect of another value.
 type virtualSysctl struct{ name, value, loss string }
 
 // virtualSysctls returns the settings that ipvs mode needs on this kernel.
@@ -79,8 +79,8 @@ func virtualSysctls(o *observed) []virtualSysctl {
 	return all
 }
 
-// checkVirtualServers reads the sysctls of IPVS. Vipd sets them when it starts, unless manage_sysctls is off or other programs
-// have virtual servers.
+// checkVirtualServers reads the sysctls of IPVS. vipd sets them at its start, unless manage_sysctls
+// is off or other programs have virtual servers.
 func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSReal looks at a host whose kernel has IPVS, and at virtual servers that somebody else makes there.
+// TestIPVSReal examines a host whose kernel has IPVS, with virtual servers of another program.
 func TestIPVSReal(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")
@@ -32,7 +32,7 @@ func TestIPVSReal(t *testing.T) {
 		t.Errorf("the trial left:\n%s", left)
 	}
 	sees(t, h, OK, "the kernel has the schedulers that services use: ip_vs_mh")
-	sees(t, h, "", "IPVS finds connections in a table of ") // of a size that depends on who loaded ip_vs
+	sees(t, h, "", "IPVS finds connections in a table of ") // the size depends on the program that loaded ip_vs
 	misses(t, h, "virtual servers of other programs")
 
 	for _, line := range []string{
@@ -57,7 +57,7 @@ func about(t *testing.T, h Host, part string) []Finding {
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
 
-// sees wants one finding of this level; "" means of any.
+// sees expects one finding of this level; "" means any level.
 func sees(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := about(t, h, part)

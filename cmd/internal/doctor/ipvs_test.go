@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// newServing is a host on which ipvs mode serves one service, with everything as it should be.
+// newServing returns a host on which ipvs mode serves one service, without findings.
 func newServing() *made {
 	m := newMade()
 	m.Modes = append([]modes.Mode{trialOf(config.IPVSMode, true, nil)}, m.Modes...)
@@ -173,7 +173,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 	})
 }
 
-// TestLackOfIPVS: where the trial fails, the finding says why as far as the host shows it, with the command that mends it.
+// TestLackOfIPVS makes the trial fail for several reasons. The finding must have the reason, as far
+// as the host shows it, and the command that fixes it.
 func TestLackOfIPVS(t *testing.T) {
 	for _, test := range []struct {
 		name      string

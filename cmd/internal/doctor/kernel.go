@@ -33,7 +33,8 @@ func needs() []need {
 	}
 }
 
-// checkMatches looks for the matches that rules need. The kernel lists loaded matches, and loads others on request.
+// checkMatches looks for the matches that rules need. The kernel lists loaded matches, and loads
+// others on demand.
 func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	text, err := o.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {
@@ -56,7 +57,7 @@ func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConntrackTable compares the number of connections with the room for them.
+// checkConntrackTable compares the number of tracked connections with its limit.
 func checkConntrackTable(_ context.Context, o *observed) []Finding {
 	var count, limit int
 	_, errCount := fmt.Sscan(o.sysctl("net.netfilter.nf_conntrack_count"), &count)

@@ -23,7 +23,7 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// made is a host made of texts: files by path, and what command lines print.
+// made is a host made of texts: files by path, and the output of command lines.
 type made struct {
 	Host
 	files, prints map[string]string
@@ -38,7 +38,7 @@ type made struct {
 	owner         *api.OwnerStatus
 }
 
-// newMade returns a host with everything as it should be, on which the kernel mode of the test works.
+// newMade returns a host without findings, on which the kernel mode of the test works.
 func newMade() *made {
 	m := &made{
 		files: map[string]string{
@@ -125,7 +125,7 @@ func (m *made) system() System {
 	}
 }
 
-// trialOf is a mode whose trial ends in err.
+// trialOf returns a mode whose trial ends in err.
 func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
 	return modes.Mode{Name: name, Needs: dataplane.Needs{Forward: forwards}, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
 		if err != nil {
@@ -143,7 +143,7 @@ func (m *made) frontend(key string, nodePort bool) {
 	m.Frontends = append(m.Frontends, Frontend{Key: k, NodePort: nodePort, Service: "web"})
 }
 
-// without drops what is as it should be.
+// without omits findings of a level.
 func without(all []Finding, level Level) []string {
 	var lines []string
 	for _, f := range all {
@@ -154,14 +154,14 @@ func without(all []Finding, level Level) []string {
 	return lines
 }
 
-// findingCase is a change of a host without findings, and the findings it results in.
+// findingCase is a change of a host without findings, and the expected findings.
 type findingCase struct {
 	name   string
 	change func(*made)
 	want   []string
 }
 
-// examineEach demands the findings of each case, except those of level OK.
+// examineEach checks the findings of each case, except those of level OK.
 func examineEach(t *testing.T, host func() *made, cases []findingCase) {
 	t.Helper()
 	for _, test := range cases {

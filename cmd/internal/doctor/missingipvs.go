@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// missingIPVS returns the reason why the kernel has no IPVS for this process, as far as it can be seen, and the command that fixes it.
+// missingIPVS returns the likely reason why the kernel has no IPVS for this process, and the
+// command that fixes it.
 func missingIPVS(s System) (why, mend string) {
 	const netAdmin, sysModule = 12, 16 // CAP_NET_ADMIN, CAP_SYS_MODULE of the kernel's include/uapi/linux/capability.h
 	const outside = "modprobe ip_vs  # on the host of this container"
@@ -29,7 +30,7 @@ func missingIPVS(s System) (why, mend string) {
 	return "this kernel comes without the module ip_vs", s.packaged("ip_vs")
 }
 
-// contained reports whether this is a container, by the files that container engines leave.
+// contained reports whether this is a container, judging by the files of container engines.
 func (s System) contained() bool {
 	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, s.exists)
 }
@@ -51,7 +52,7 @@ func (s System) capable(number int) bool {
 	return true
 }
 
-// packaged returns the command that installs a module that this kernel lacks, or that shows more.
+// packaged returns the command that installs a missing module, or that shows more.
 func (s System) packaged(module string) string {
 	release := s.release()
 	system := s.text("/etc/os-release")

@@ -12,13 +12,14 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// trial is the result of trying a mode.
+// trial is the result of a mode's trial.
 type trial struct {
 	mode modes.Mode
-	// skipped is the reason why the mode was not tried; "" means it was. The mode in use is not tried either: it works.
+	// skipped says why the mode was not tried; "" means that it was. The mode in use is not tried,
+	// because it works.
 	skipped string
 	inUse   bool
-	// detail is the detail of a mode that works; err is why it does not.
+	// detail describes a mode that works, and err says why a mode does not.
 	detail string
 	err    error
 }
@@ -26,7 +27,7 @@ type trial struct {
 func (t trial) known() bool { return t.skipped == "" }
 func (t trial) works() bool { return t.known() && t.err == nil }
 
-// tryModes tries every mode except the mode in use, and finds out which mode vipd would use.
+// tryModes tries every mode except the mode in use, and predicts which mode vipd would use.
 func (o *observed) tryModes(ctx context.Context) {
 	for _, m := range o.Modes {
 		if o.Status != nil && o.Status.Mode.InUse == string(m.Name) {
@@ -38,7 +39,7 @@ func (o *observed) tryModes(ctx context.Context) {
 	o.serves = serving(o.Config.Mode, o.trials)
 }
 
-// try makes a dataplane of the mode, and closes it without giving it anything to do.
+// try creates a dataplane of the mode, and closes it without applying anything.
 func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	t := trial{mode: m}
 	if m.Forward && !o.Root {
@@ -62,7 +63,8 @@ func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	return t
 }
 
-// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in another folder.
+// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in
+// another directory.
 func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	c, done = o.Config, func() {}
 	if o.Status == nil {
@@ -74,8 +76,8 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	return c, done, err
 }
 
-// serving returns the mode that vipd uses if this mode is configured: the mode itself if it works, otherwise the best mode that
-// does. It returns "" if a better mode could not be tried.
+// serving returns the mode that vipd uses for a wanted mode: the mode itself if it works, otherwise
+// the best one that does. It returns "" if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {
@@ -130,7 +132,7 @@ func failedTrial(o *observed, t trial) Finding {
 	return f
 }
 
-// checkChoice returns the mode that auto uses.
+// checkChoice reports the mode that auto would use.
 func checkChoice(_ context.Context, o *observed) []Finding {
 	wanted := o.Config.Mode
 	if o.Status != nil {
@@ -163,8 +165,8 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best that works here", best), Why: why}}
 }
 
-// Likely returns the mode that auto most likely uses on a host whose files read returns, and why it passes over better
-// modes. It tries nothing, so it proves nothing.
+// Likely returns the mode that auto most likely uses on a host whose files read returns, and why it
+// skips better modes. It tries nothing, so it proves nothing.
 func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string) {
 	s := System{ReadFile: read}
 	for _, mode = range modes.All() {
@@ -176,10 +178,10 @@ func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string
 	return mode, why
 }
 
-// upper begins a sentence.
+// upper capitalizes the first letter of a sentence.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// in writes a detail in brackets.
+// in formats a detail in brackets.
 func in(detail string) string {
 	if detail == "" {
 		return ""

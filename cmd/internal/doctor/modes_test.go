@@ -47,7 +47,8 @@ func TestFindingsOfModes(t *testing.T) {
 	})
 }
 
-// TestKilled: a vipd that has left addresses and answers no more is a problem, one that has left nothing is not.
+// TestKilled examines the remains of a vipd that does not answer. They must be a problem if and
+// only if it left addresses.
 func TestKilled(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		m := newMade()
@@ -63,7 +64,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTrialsApart has trials leave the records of a running vipd alone, and leave nothing behind.
+// TestTrialsApart runs trials next to a running vipd. Its records must stay unchanged, and no file
+// may be left.
 func TestTrialsApart(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		m := newMade()

@@ -12,8 +12,9 @@ import (
 	"vipd/balancer"
 )
 
-// checkOutput looks for rules of OUTPUT that drop packets from this host to endpoints: health checks, connections of userspace mode,
-// and connections of local programs. Vipd's own rules accept only the last kind.
+// checkOutput looks for rules of OUTPUT that drop packets from this host to endpoints: health
+// checks, connections of userspace mode, and connections of local programs. vipd's own rules accept
+// only the last kind.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
 		found = append(found, droppedOutput(o, b)...)
@@ -21,7 +22,7 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns the endpoints to which OUTPUT of one backend drops, by the rule.
+// droppedOutput returns the endpoints to which OUTPUT of one backend drops packets, by the rule.
 func droppedOutput(o *observed, b *backend) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
@@ -60,8 +61,8 @@ type packet struct {
 	here bool
 }
 
-// fate returns whether a chain of the table filter accepts a packet, or the rule that drops it. A rule with conditions that are not
-// known here, such as a user of the host, may accept but never drops.
+// fate returns whether a chain of the table filter accepts a packet, or the rule that drops it. A
+// rule with unknown conditions, such as a user of the host, may accept but never drops.
 func (b *backend) fate(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
@@ -72,7 +73,7 @@ func (b *backend) fate(to packet, name string, depth int) (accepted bool, by str
 		}
 		sure = sure && stays
 		switch jump := target(rule); {
-		case jump == "ACCEPT" || jump == "NFQUEUE": // the program behind a queue is not known either
+		case jump == "ACCEPT" || jump == "NFQUEUE": // the program behind a queue is unknown too
 			return true, ""
 		case jump == "RETURN" && sure:
 			return false, ""
@@ -101,7 +102,7 @@ func (to packet) matches(rule string) (may, sure bool) {
 	sure = true
 	for i, option := range words {
 		if !strings.HasPrefix(option, "-") || option == "-m" {
-			continue // a value, "!", or the module of the options that come
+			continue // a value, "!", or the module of the options that follow
 		}
 		fits, known := to.fulfils(option, words[i+1])
 		if known && fits == (i > 0 && words[i-1] == "!") {

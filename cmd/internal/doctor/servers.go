@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// ipvsTable is the kernel's list of virtual servers, with the size of its connection table in the first line. It is
-// made when ip_vs is loaded.
+// ipvsTable is the kernel's list of virtual servers, with the size of its connection table in the
+// first line. It exists once ip_vs is loaded.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
 // server is one virtual server of the kernel.
@@ -23,7 +23,7 @@ type server struct {
 	mark string
 }
 
-// String is how the server is shown.
+// String returns the server in the form of messages.
 func (s server) String() string {
 	if s.mark != "" {
 		return "mark " + s.mark
@@ -54,7 +54,7 @@ func (s System) servers() []server {
 	return all
 }
 
-// hexAddrPort reads 0A600A00:0050, in network order, and [2001:0db8:...]:0050.
+// hexAddrPort parses 0A600A00:0050, in network order, and [2001:0db8:...]:0050.
 func hexAddrPort(text string) (netip.AddrPort, bool) {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
@@ -73,7 +73,7 @@ func hexAddrPort(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, uint16(port)), err == nil && ok
 }
 
-// foreignServers returns the virtual servers that vipd's ledger does not name.
+// foreignServers returns the virtual servers that are missing in vipd's ledger.
 func foreignServers(o *observed) ([]server, error) {
 	all := o.servers()
 	if len(all) == 0 {
@@ -87,7 +87,7 @@ func foreignServers(o *observed) ([]server, error) {
 	return slices.DeleteFunc(all, func(s server) bool { return s.mark == "" && ours[s.key] }), err
 }
 
-// checkForeignServers lists the virtual servers that vipd did not make, and never touches.
+// checkForeignServers lists virtual servers of other programs, which vipd never changes.
 func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	foreign, err := foreignServers(o)
 	if err != nil {

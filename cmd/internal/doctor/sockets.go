@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// checkSockets looks for other programs that listen where frontends are.
+// checkSockets looks for other programs that listen at frontends.
 func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	if len(o.Frontends) == 0 {
 		return nil
@@ -33,7 +33,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no other program listens where services do")
 }
 
-// foreignSockets returns the sockets by port that wait for clients and don't belong to this process.
+// foreignSockets returns listening sockets by port that don't belong to this process.
 func foreignSockets(o *observed) map[uint16][]sockets.Socket {
 	var own map[string]bool
 	if o.Own != nil {
@@ -50,7 +50,8 @@ func foreignSockets(o *observed) map[uint16][]sockets.Socket {
 	return all
 }
 
-// sharedVIPs returns the VIPs that are also addresses of the host, by which clients reach the host's programs.
+// sharedVIPs returns the VIPs that are also addresses of the host, which clients use for the host's
+// programs.
 func sharedVIPs(o *observed) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if o.Status == nil || !o.Config.Addresses.Bind {
@@ -64,8 +65,9 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 	return all
 }
 
-// listener returns the finding about another program's socket at a frontend. A socket on every address disturbs nothing, unless vipd
-// listens itself, or clients also use the address for the host's programs.
+// listener returns the finding about another program's socket at a frontend. A socket on every
+// address is harmless, unless vipd listens itself, or clients also use the address for the host's
+// programs.
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)

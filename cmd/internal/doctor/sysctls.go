@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkLoopbackRouting reads whether other hosts reach 127.0.0.0/8.
+// checkLoopbackRouting checks whether other hosts reach 127.0.0.0/8.
 func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 	on := devicesWith(o, "ipv4", "route_localnet", "1")
 	if len(on) == 0 {
@@ -20,7 +20,7 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+deviceSysctl(on[0], "route_localnet")+"=0")}
 }
 
-// checkReversePath reads whether devices drop packets whose way back leads elsewhere.
+// checkReversePath checks whether devices drop packets whose return path uses another device.
 func checkReversePath(_ context.Context, o *observed) []Finding {
 	// The kernel uses the larger value of the device and "all"; 1 is strict, 2 loose.
 	strict := devicesWith(o, "ipv4", "rp_filter", "1")
@@ -37,7 +37,7 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
-// checkARP reads whether the host answers ARP for VIPs on lo or on vipd's own device, which it must not.
+// checkARP checks that the host answers no ARP for VIPs on lo or on vipd's own device.
 func checkARP(_ context.Context, o *observed) (found []Finding) {
 	held := slices.DeleteFunc(heldOn(o), func(d string) bool { return d != "lo" && !strings.HasPrefix(d, "vipd") })
 	if len(held) == 0 || !o.Config.Addresses.StrictARP {
@@ -67,7 +67,7 @@ func heldOn(o *observed) (devices []string) {
 	return devices
 }
 
-// checkAccounting reads whether the kernel counts the bytes of connections.
+// checkAccounting checks whether the kernel counts the bytes of connections.
 func checkAccounting(_ context.Context, o *observed) []Finding {
 	name := o.mode().Name
 	if name != config.IPTablesMode && name != config.NFTablesMode || o.sysctl("net.netfilter.nf_conntrack_acct") != "0" {
@@ -79,7 +79,7 @@ func checkAccounting(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_acct=1")}
 }
 
-// checkWindows reads whether connection tracking treats packets outside of TCP windows as invalid.
+// checkWindows checks whether connection tracking treats packets outside of TCP windows as invalid.
 func checkWindows(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal") != "0" {
 		return nil

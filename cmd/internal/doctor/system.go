@@ -15,7 +15,8 @@ type Interface struct {
 	Name string
 	// Bridge reports whether the device is a switch that the kernel makes.
 	Bridge bool
-	// OneWay lists the ports of a bridge whose hairpin mode is off: they send nothing back by the way it came.
+	// OneWay lists the ports of a bridge whose hairpin mode is off: they never send a packet back
+	// out of the port it came from.
 	OneWay []string
 	Addrs  []netip.Addr
 	// Networks are the networks that are connected to the device.
@@ -26,7 +27,8 @@ type Interface struct {
 type System struct {
 	// Root reports whether this process may read rules and try modes.
 	Root bool
-	// NotLinux reports whether the host runs another system, which has nothing that most checks read.
+	// NotLinux reports whether the host runs another system, without the files that most checks
+	// read.
 	NotLinux bool
 	// Interfaces lists the devices of the host.
 	Interfaces func() ([]Interface, error)
@@ -35,17 +37,19 @@ type System struct {
 	// Look finds a program, and Run runs a program and returns its standard output.
 	Look func(program string) (string, error)
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
-	// Owners returns the program that has each socket, by inode, of the processes that can be seen.
+	// Owners returns the programs that own sockets, by inode, as far as this process may see them.
 	Owners func() map[string]string
-	// Own returns the sockets of this process, by inode, if it is the daemon; nil means it is not.
+	// Own returns the sockets of this process, by inode, if it is the daemon. It is nil in other
+	// programs.
 	Own func() map[string]bool
-	// Refused returns the folders of a configuration that vipd does not start with.
+	// Refused returns the directories of a configuration that prevent vipd from starting.
 	Refused func(config.Config) []folder.Refusal
-	// Words returns the arguments and environment of a program that runs; none if it is not seen to run.
+	// Words returns the arguments and environment of a running program, or nothing if it does not
+	// seem to run.
 	Words func(program string) []string
 }
 
-// runs reports whether a program runs, as far as its processes can be seen.
+// runs reports whether a program seems to run.
 func (s System) runs(program string) bool { return len(s.Words(program)) > 0 }
 
 // has reports whether a program is installed.
@@ -69,26 +73,27 @@ func (s System) text(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// sysctl reads a setting such as net.ipv4.ip_forward; "" if the kernel does not have it.
+// sysctl reads a setting such as net.ipv4.ip_forward; "" if the kernel lacks it.
 func (s System) sysctl(name string) string {
 	return s.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
 }
 
-// release is the version of the running kernel, as uname -r prints it.
+// release returns the version of the running kernel, as uname -r prints it.
 func (s System) release() string { return s.text("/proc/sys/kernel/osrelease") }
 
-// kernelSince reports whether the kernel has this version or a later one; false if that is not known.
+// kernelSince reports whether the kernel has this version or a later one; false if that is unknown.
 func (s System) kernelSince(major, minor int) bool {
 	var is [2]int
 	_, err := fmt.Sscanf(s.release(), "%d.%d", &is[0], &is[1])
 	return err == nil && slices.Compare(is[:], []int{major, minor}) >= 0
 }
 
-// presence says whether the kernel has a module.
+// presence is the presence of a module in the kernel.
 type presence int
 
 const (
-	// unseen means that neither the kernel nor a list of modules names it. A kernel without modules shows little.
+	// unseen means that neither the kernel nor a list of modules has it. A kernel without modules
+	// shows little.
 	unseen presence = iota
 	// loadable means that the kernel loads it on request.
 	loadable

@@ -17,8 +17,8 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. The
-// caller adds functions that need the configuration.
+// ThisHost returns a Host whose functions read the host and the network namespace of this process.
+// The caller adds functions that need the configuration.
 func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
 	return Host{System: System{
@@ -37,7 +37,7 @@ func interfaces() ([]Interface, error) {
 	for _, d := range devices {
 		_, notBridge := os.Stat("/sys/class/net/" + d.Name + "/bridge")
 		i := Interface{Name: d.Name, Bridge: notBridge == nil}
-		ports, _ := filepath.Glob("/sys/class/net/" + d.Name + "/brif/*/hairpin_mode") // it fails for bad patterns only
+		ports, _ := filepath.Glob("/sys/class/net/" + d.Name + "/brif/*/hairpin_mode") // fails only for bad patterns
 		for _, port := range ports {
 			if on, err := os.ReadFile(port); err == nil && strings.TrimSpace(string(on)) == "0" {
 				i.OneWay = append(i.OneWay, filepath.Base(filepath.Dir(port)))
@@ -45,7 +45,7 @@ func interfaces() ([]Interface, error) {
 		}
 		addrs, err := d.Addrs()
 		if err != nil {
-			continue // it went away just now
+			continue // the device has just disappeared
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -60,7 +60,7 @@ func interfaces() ([]Interface, error) {
 	return all, nil
 }
 
-// runProgram runs a program, and returns what it writes. Its error has what it says.
+// runProgram runs a program, and returns its output. Its error includes the program's message.
 func runProgram(ctx context.Context, program string, args ...string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -76,14 +76,14 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 
 // words returns the arguments and environment of the first process of a program.
 func words(program string) []string {
-	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // it fails for bad patterns only
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for bad patterns
 	for _, p := range processes {
 		if name, err := os.ReadFile(p); err != nil || strings.TrimSpace(string(name)) != program {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
 		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // only root can read those of other users
-		// A process that has ended, and is not waited for, has no words.
+		// A zombie has no words.
 		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })
 		}

@@ -14,28 +14,32 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// If no vipd answers, an address has one of these states besides the values of api.Address.Held.
+// Without a running vipd, an address has one of these states in addition to the values of
+// api.Address.Held.
 const (
-	toCome = "to come" // vipd puts it on its device when it runs
-	unsure = "unsure"  // it is on a device, and who put it there is not known
+	toCome = "to come" // vipd will add it to its device when it starts
+	unsure = "unsure"  // it is on a device, but its origin is unknown
 )
 
-// traffic holds what findings about VIPs need of the host. It is read once, because there may be ten thousand VIPs.
+// traffic has the host's data for findings about VIPs. It is read once, because there may be ten
+// thousand VIPs.
 type traffic struct {
 	*observed
 	// on are the host's addresses, with their devices.
 	on map[netip.Addr]string
-	// answersByAny reports whether the host answers ARP for an address of a device by each device.
+	// answersByAny reports whether the host answers ARP for an address of a device on each device.
 	answersByAny bool
-	// gateways are the addresses by which other hosts may reach this host: for IPv4 if true, otherwise for IPv6.
+	// gateways are the addresses by which other hosts may reach this host: under true for IPv4,
+	// under false for IPv6.
 	gateways map[bool]string
-	// elsewhere has the MACs of other hosts that answer for VIPs of this one's devices.
+	// elsewhere has the MACs of other hosts that answer for VIPs of this host's devices.
 	elsewhere map[netip.Addr]net.HardwareAddr
-	// neighbours are the hosts that the kernel knows on its links, each with the device.
+	// neighbours are the hosts in the kernel's neighbour tables, with their devices.
 	neighbours map[netip.Addr]string
 }
 
-// checkTraffic returns for each VIP how its traffic reaches this host. VIPs with the same answer share a finding.
+// checkTraffic reports for each VIP how its traffic reaches this host. VIPs with the same answer
+// share a finding.
 func checkTraffic(ctx context.Context, o *observed) []Finding {
 	t := newTraffic(o)
 	addresses := t.addresses()
@@ -67,7 +71,7 @@ func newTraffic(o *observed) *traffic {
 		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{}, map[netip.Addr]string{},
 	}
 	if o.Neighbours != nil {
-		t.neighbours, _ = o.Neighbours() // without it, networks name the devices
+		t.neighbours, _ = o.Neighbours() // without neighbours, networks determine the devices
 	}
 	found := map[bool]bool{}
 	for _, i := range o.interfaces {
@@ -106,7 +110,8 @@ func (t *traffic) addresses() []api.Address {
 	return all
 }
 
-// arrival returns how traffic for an address reaches this host. In the command, "VIP" stands for the address.
+// arrival describes how traffic for an address reaches this host. In the command, "VIP" stands for
+// the address.
 func (t *traffic) arrival(a api.Address) Finding {
 	addr, err := netip.ParseAddr(a.Address)
 	device := a.Held
@@ -148,11 +153,11 @@ func (t *traffic) arrival(a api.Address) Finding {
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()))
 }
 
-// maxAsked is the maximum number of VIPs of a device that other hosts are asked about.
+// maxAsked is the maximum number of VIPs of a device for which other hosts are probed.
 const maxAsked = 256
 
-// askLinks asks which other hosts have VIPs that are on real devices of this host, or in their networks. It returns what it could
-// not ask.
+// askLinks probes for other hosts with VIPs that are on real devices of this host, or in their
+// networks. It returns findings about failed probes.
 func (t *traffic) askLinks(ctx context.Context, addresses []api.Address) (found []Finding) {
 	if !t.Root || t.Elsewhere == nil {
 		return nil
@@ -181,7 +186,7 @@ func (t *traffic) askLinks(ctx context.Context, addresses []api.Address) (found 
 	return found
 }
 
-// link returns the real device on which vipd holds an address, or will hold it; "" if there is none.
+// link returns the real device on which vipd holds an address, or will hold it, or "".
 func (t *traffic) link(a api.Address) string {
 	device := a.Held
 	if device == toCome {
@@ -193,7 +198,8 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
-// near returns the device whose network contains an address, or that leads to a neighbour with the address; "" if there is none.
+// near returns the device whose network contains an address, or that leads to a neighbour with the
+// address, or "".
 func (t *traffic) near(a netip.Addr) string {
 	for _, i := range t.interfaces {
 		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
@@ -203,8 +209,8 @@ func (t *traffic) near(a netip.Addr) string {
 	return t.neighbours[a]
 }
 
-// asked returns the device whose network contains an address: hosts there ask for it by ARP instead of sending to a router. It returns
-// "" if there is none.
+// asked returns the device whose network contains an address, or "". Hosts in it resolve the
+// address by ARP instead of sending to a router.
 func (t *traffic) asked(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""
@@ -212,7 +218,7 @@ func (t *traffic) asked(a netip.Addr) string {
 	return t.near(a)
 }
 
-// arrivalToCome returns how traffic reaches an address that vipd puts on its device when it runs.
+// arrivalToCome describes how traffic reaches an address that vipd will add to its device.
 func (t *traffic) arrivalToCome(route string) Finding {
 	device := t.Config.Addresses.Interface
 	switch {
@@ -224,7 +230,8 @@ func (t *traffic) arrivalToCome(route string) Finding {
 	return routed(fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them if they have a route to this host", device), route)
 }
 
-// routed returns the finding about an address that no host answers ARP for, and announced about an address on a real device.
+// routed returns the finding about an address without ARP answers, and announced about an address
+// on a real device.
 func routed(what, route string) Finding {
 	return Finding{
 		Level: OK, What: what, Why: "no host answers ARP for such an address: hosts that run vipd need nothing, other hosts need a route to this host",
@@ -236,7 +243,7 @@ func announced(what string) Finding {
 	return Finding{Level: OK, What: what, Why: "only one host may hold it this way; if VIPs have owners, another host takes over (docs/ownership.md)"}
 }
 
-// left returns a remark about an address in use if no vipd answers.
+// left returns a remark about an address that is in use although no vipd answers.
 func (t *traffic) left() string {
 	if t.Status != nil {
 		return ""

@@ -23,7 +23,7 @@ func TestFindingsOfAddresses(t *testing.T) {
 	})
 }
 
-// TestArrival: the ways by which traffic gets to a VIP.
+// TestArrival holds VIPs in several ways. The finding must describe how traffic reaches them.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
@@ -51,8 +51,8 @@ func TestArrival(t *testing.T) {
 	}
 }
 
-// TestArrivalAmongNeighbours: nobody answers for a VIP from the network of a device that is held elsewhere, unless the host answers by any
-// device.
+// TestArrivalAmongNeighbours holds a VIP from a device's network on another device. No host answers
+// for it, unless this host answers on any device.
 func TestArrivalAmongNeighbours(t *testing.T) {
 	m := newMade()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
@@ -62,7 +62,7 @@ func TestArrivalAmongNeighbours(t *testing.T) {
 	m.arrives(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
 }
 
-// arrives demands what is said of the traffic.
+// arrives checks the finding about the traffic of VIPs.
 func (m *made) arrives(t *testing.T, level Level, want string) {
 	t.Helper()
 	all := Examine(t.Context(), m.Host)
@@ -75,8 +75,8 @@ func (m *made) arrives(t *testing.T, level Level, want string) {
 	}
 }
 
-// TestArrivalWithoutDaemon: where VIPs are when no vipd answers is what its ledger says, and where they will be what the
-// configuration does. Nothing is claimed that can't be known.
+// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must come from its ledger
+// and the configuration, and unknown facts must not be claimed.
 func TestArrivalWithoutDaemon(t *testing.T) {
 	for _, test := range []struct {
 		name, vip, device string
@@ -116,8 +116,9 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 	}
 }
 
-// TestManyServices: what is looked at does not grow with the square of what there is. With 10,000 VIPs that are on a
-// device, as after a crash, a look at the devices per VIP takes minutes.
+// TestManyServices examines 10,000 VIPs on a device, as after a crash. The number of reads must not
+// grow with the square of the number of VIPs; a read of the devices for each VIP would take
+// minutes.
 func TestManyServices(t *testing.T) {
 	m := newMade()
 	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil

@@ -8,32 +8,35 @@ import (
 	"vipd/balancer"
 )
 
-// Kind says what an event is about.
+// Kind is the subject area of an event.
 type Kind string
 
-// The kinds.
+// These are the kinds.
 const (
-	// Reload: the configuration and the files of services were read again.
+	// Reload means that the configuration and the files of services were read again.
 	Reload Kind = "reload"
-	// Apply: a change was applied in the dataplane.
+	// Apply means that a change was applied in the dataplane.
 	Apply Kind = "apply"
-	// Health: an endpoint was found up or down, or is used or not by what its connections showed.
+	// Health means that an endpoint went up or down, or that its use changed because of its
+	// connections.
 	Health Kind = "health"
-	// Drain: an endpoint began or ended to drain.
+	// Drain means that a drain of an endpoint began or ended.
 	Drain Kind = "drain"
-	// Override: an operator changed something by hand: a weight, a drain, what is set for the node.
+	// Override means that an operator changed something manually: a weight, a drain, or a node's
+	// configuration.
 	Override Kind = "override"
-	// Mode: another mode serves, or was to.
+	// Mode means that another mode serves, or could not.
 	Mode Kind = "mode"
-	// Drift: another program changed what is vipd's, and it was repaired.
+	// Drift means that another program changed vipd's objects, and vipd repaired them.
 	Drift Kind = "drift"
-	// Problem: something that an operator should know began, or is over.
+	// Problem means that a problem began or ended.
 	Problem Kind = "problem"
-	// Panic: so few endpoints of a service are healthy that all are used, or that is over.
+	// Panic means that all endpoints of a service are used because so few are healthy, or that this
+	// ended.
 	Panic Kind = "panic"
-	// Store: where services come from can't be read any more, or again.
+	// Store means that the source of services can't be read, or is readable again.
 	Store Kind = "store"
-	// VIP: this host has withdrawn a VIP, or holds it again.
+	// VIP means that this host has withdrawn a VIP, or holds it again.
 	VIP Kind = "vip"
 )
 
@@ -44,33 +47,34 @@ func (Kind) Values() []string {
 
 // Event is one thing that happened.
 type Event struct {
-	// Seq orders events: each has the next number, set by Record. The first of a process is the time of its start in
-	// microseconds, so that numbers grow over restarts too.
+	// Seq is the event's number, which Record sets. The first event of a process has its start time
+	// in microseconds, so that numbers also grow across restarts.
 	Seq uint64 `json:"seq"`
 	// At is when it happened; zero means when it is recorded.
 	At   time.Time `json:"at"`
 	Kind Kind      `json:"kind"`
-	// Level is how much it matters, for the log and for colours; the default is info.
+	// Level is the severity, for the log and for colours; the default is info.
 	Level slog.Level `json:"level"`
-	// Service is what it is about; "" means the node.
+	// Service is the affected service; "" means the node.
 	Service balancer.Name `json:"service,omitempty"`
 	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports; "" means the service as a whole.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Text says what happened: "is down". Its subject is the endpoint, else the service; a whole sentence where neither
-	// is given.
+	// Text describes the event: "is down". Its subject is the endpoint, otherwise the service. If
+	// neither is set, it is a whole sentence.
 	Text string `json:"text"`
-	// Cause says why: "connection refused".
+	// Cause is the reason: "connection refused".
 	Cause string `json:"cause,omitempty"`
-	// Was names what ended with it ("up"), and Lasted says how long that had lasted; 0 means nothing ended, or not known.
+	// Was names the state that ended ("up"), and Lasted its duration; 0 means that nothing ended,
+	// or that the duration is unknown.
 	Was    string        `json:"was,omitempty"`
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
-	// Took is how long the thing itself took, such as a sync.
+	// Took is the duration of the event itself, such as a sync.
 	Took time.Duration `json:"took_ns,omitempty"`
-	// Revision is the store's that it is about; 0 means none.
+	// Revision is the store's revision in question; 0 means none.
 	Revision int64 `json:"revision,omitempty"`
 }
 
-// Subject names what the event is about: "SERVICE ENDPOINT", "SERVICE", or "".
+// Subject returns the subject of the event: "SERVICE ENDPOINT", "SERVICE", or "".
 func (e *Event) Subject() string {
 	return strings.TrimSpace(string(e.Service) + " " + e.Endpoint)
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Options are what a History is made of.
+// Options configures a History.
 type Options struct {
-	// Log gets a line for each event, from Run.
+	// Log receives a line for each event, from Run.
 	Log *slog.Logger
-	// Limit is how many events are kept. Default 10,000, which are some 3 MiB.
+	// Limit is the maximum number of kept events. Default 10,000, which need about 3 MiB.
 	Limit int
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -24,15 +24,15 @@ const defaultLimit = 10_000
 type History struct {
 	o Options
 
-	mu     sync.Mutex // guards the rest; never held while anything is written
-	first  uint64     // the number of the first event of this process
-	next   uint64     // the number of the next one
+	mu     sync.Mutex // guards the fields below; never held during a write
+	first  uint64     // the number of this process's first event
+	next   uint64     // the number of the next event
 	kept   int
 	queues map[Kind]*queue
-	more   chan struct{} // closed at the next event; nil means none waits
+	more   chan struct{} // closed at the next event; nil if no reader waits
 }
 
-// queue are the events of one kind, in order. Those before from were dropped.
+// queue has the events of one kind, in order. Those before from were dropped.
 type queue struct {
 	events []Event
 	from   int
@@ -48,13 +48,13 @@ func New(o Options) *History {
 	return &History{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
-// Record keeps an event, for Run to log it. It never blocks: who finds out that something is down must not stand still
-// because the log does.
+// Record stores an event, which Run logs. It never blocks, so a blocked log does not stop the part
+// that found an endpoint down.
 func (h *History) Record(e Event) {
 	if e.At.IsZero() {
 		e.At = h.o.Now()
 	}
-	e.At = e.At.Round(0) // no monotonic reading: it goes out of the process
+	e.At = e.At.Round(0) // without the monotonic reading, which is meaningless to other processes
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.kept >= h.o.Limit {
@@ -113,7 +113,7 @@ func (q *queue) after(seq uint64) []Event {
 	return kept[i:]
 }
 
-// Changed returns a channel that is closed at the next event. Take it before Read.
+// Changed returns a channel that is closed at the next event. Call it before Read.
 func (h *History) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +123,9 @@ func (h *History) Changed() <-chan struct{} {
 	return h.more
 }
 
-// Read returns the events after number since, in order, and the number of missed events, which are no longer kept. It returns at most
-// limit events; 0 means no limit. A number that this process has not given out is from an earlier process, and means all events.
+// Read returns the events after number since, in order, and the number of missed events, which are
+// no longer kept. It returns at most limit events; 0 means no limit. A number that this process has
+// not assigned belongs to an earlier process, and means all events.
 func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

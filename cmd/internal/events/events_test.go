@@ -18,7 +18,8 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// model is a history as a page of prose would have it: a list, from which the oldest of the most frequent kind goes.
+// model is the specification of a history: a list that drops the oldest event of the most frequent
+// kind.
 type model struct {
 	limit int
 	all   []events.Event
@@ -56,7 +57,8 @@ func (m *model) read(since uint64, most int) (events []events.Event, missed uint
 	return events, missed
 }
 
-// TestHistoryIsItsModel holds random histories of events and readings, at random limits, to the model.
+// TestHistoryIsItsModel runs random histories of events and reads, with random limits. The history
+// must equal the model.
 func TestHistoryIsItsModel(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
@@ -67,7 +69,7 @@ func TestHistoryIsItsModel(t *testing.T) {
 		kinds := events.Kind("").Values()[:1+r.IntN(5)]
 		for step := range 300 {
 			if r.IntN(3) > 0 {
-				kind := kinds[min(r.IntN(len(kinds)), r.IntN(len(kinds)))] // some more often than others
+				kind := kinds[min(r.IntN(len(kinds)), r.IntN(len(kinds)))] // some kinds are more frequent
 				e := events.Event{Kind: events.Kind(kind), At: start, Text: fmt.Sprint(step)}
 				m.record(e)
 				j.Record(e)
@@ -83,8 +85,8 @@ func TestHistoryIsItsModel(t *testing.T) {
 	}
 }
 
-// TestFollowers has many writers and readers at once. Each reader gets each event once, in order, or is told how many it
-// has missed; readers that sleep don't keep writers waiting.
+// TestFollowers runs many writers and readers at once. Each reader must get each event once, in
+// order, or the number of missed ones. Sleeping readers must not block writers.
 func TestFollowers(t *testing.T) {
 	const writers, each, limit = 4, 2_000, 100
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Limit: limit})
@@ -140,7 +142,7 @@ func TestFollowers(t *testing.T) {
 	}
 }
 
-// TestWaitingCostsNothing has a reader sleep until there is something, and only then look.
+// TestWaitingCostsNothing lets a reader wait for events. It must read only after an event.
 func TestWaitingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
@@ -169,7 +171,8 @@ func TestWaitingCostsNothing(t *testing.T) {
 	})
 }
 
-// TestEarlierProcess: a number of an earlier process means all of this one, whichever way the clock went.
+// TestEarlierProcess reads from a number of an earlier process. It must get all events, whether the
+// clock went forward or back.
 func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
@@ -185,7 +188,8 @@ func TestEarlierProcess(t *testing.T) {
 	}
 }
 
-// TestLog has each event in the log once, in its words, with the keys that all logs of vipd have.
+// TestLog records events. Each must be in the log once, with its text and the keys of all vipd
+// logs.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	j := events.New(events.Options{Log: logTo(&out)})
@@ -198,7 +202,7 @@ func TestLog(t *testing.T) {
 	j.Record(events.Event{Kind: events.Apply, Level: slog.LevelDebug, Text: "carried out"})
 	over, end := context.WithCancel(t.Context())
 	end()
-	j.Run(over) // writes what there is
+	j.Run(over) // logs the remaining events
 	want := `level=WARN msg="endpoint is down" kind=health service=web backend=10.0.0.1:80 cause="connection refused" was=up lasted=1h30m0s
 level=ERROR msg="service is in panic" kind=panic service=web
 level=INFO msg="carried out" kind=apply took=2ms rev=7
@@ -208,7 +212,7 @@ level=INFO msg="carried out" kind=apply took=2ms rev=7
 	}
 }
 
-// clogged is a log that takes no more lines after some, until it is free.
+// clogged is a log that blocks after some lines until it is released.
 type clogged struct {
 	takes int
 	free  chan struct{}
@@ -223,8 +227,8 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog: a log that takes no lines keeps nobody from recording. When it takes them again, it gets what the history
-// still has, in order, and the number of the others.
+// TestCloggedLog blocks the log. Recording must not block. Once released, the log must get the
+// events that the history still has, in order, and the number of the others.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}
@@ -242,7 +246,7 @@ func TestCloggedLog(t *testing.T) {
 		want := record(1, 2)
 		synctest.Wait()
 		want = append(want, record(3, 3)...)
-		synctest.Wait() // the third is stuck
+		synctest.Wait() // the third line is stuck
 		want = append(want, "level=WARN msg=\"15 events are not in the log, which did not take them in time\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
@@ -259,7 +263,8 @@ func TestCloggedLog(t *testing.T) {
 	})
 }
 
-// TestCloggedAtTheEnd: a log that takes no lines does not keep the program from ending, and one that is slow gets its time.
+// TestCloggedAtTheEnd ends the program while the log is blocked or slow. A blocked log must not
+// block the end, and a slow one must get its time.
 func TestCloggedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 1, free: make(chan struct{})}
@@ -282,7 +287,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 	})
 }
 
-// logTo writes without times.
+// logTo returns a log without times.
 func logTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// flushTime bounds how long Run goes on at the end with what is not in the log yet.
+// flushTime is the maximum time at the end of Run to log the remaining events.
 const flushTime = 2 * time.Second
 
-// atOnce is how many events are taken from the history for the log in one go.
+// atOnce is how many events are read from the history for the log at once.
 const atOnce = 100
 
-// Run writes the log, in the order of the events, until ctx ends and all that was recorded before is written. It is called
-// once. A log that takes no lines does not keep it from returning: the goroutine that writes is then left behind in its
-// last line.
+// Run logs the events, in their order, until ctx ends and everything recorded before is logged. It
+// may be called once. A log that blocks does not block the return: the writing goroutine then stays
+// blocked in its last line.
 func (h *History) Run(ctx context.Context) {
 	written, enough := make(chan struct{}), make(chan struct{})
-	go func() { // waited for, but for a line that does not come to an end
+	go func() { // Run waits for it, unless a line never ends
 		defer close(written)
 		h.write(ctx, enough)
 	}()
@@ -32,7 +32,7 @@ func (h *History) Run(ctx context.Context) {
 	}
 }
 
-// write logs what was recorded and what comes, until ctx ends and nothing is left, or there was enough.
+// write logs recorded and new events, until ctx ends and nothing is left, or enough is closed.
 func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	since := h.first - 1
 	for {
@@ -57,7 +57,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		case <-more:
 		case <-ctx.Done():
 			select {
-			case <-more: // at the last moment
+			case <-more: // just in time
 			default:
 				return
 			}
@@ -65,7 +65,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	}
 }
 
-// log writes the line of an event, with the time of the event: the log may be late.
+// log logs an event, with the event's time, because the log may be late.
 func (h *History) log(e *Event) {
 	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {
@@ -73,10 +73,10 @@ func (h *History) log(e *Event) {
 	}
 	line := slog.NewRecord(e.At, e.Level, e.message(), 0)
 	line.AddAttrs(e.attrs()...)
-	_ = handler.Handle(ctx, line) // as a Logger does: there is nowhere to say so
+	_ = handler.Handle(ctx, line) // like a Logger: the error can't be reported anywhere
 }
 
-// message is the event's line in the log, which has the subject in attributes.
+// message returns the event's text in the log, whose attributes have the subject.
 func (e *Event) message() string {
 	switch {
 	case e.Endpoint != "":
@@ -87,7 +87,7 @@ func (e *Event) message() string {
 	return e.Text
 }
 
-// attrs are the attributes of the event's line in the log.
+// attrs returns the attributes of the event's line in the log.
 func (e *Event) attrs() []slog.Attr {
 	all := []slog.Attr{slog.String("kind", string(e.Kind))}
 	text := func(key, value string) {

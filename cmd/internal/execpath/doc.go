@@ -1,4 +1,5 @@
-// Package execpath makes the tools of the host's administrator findable: it adds their folders to PATH.
+// Package execpath adds the directories of administrators' programs to PATH, so that they can be
+// found.
 //
 //	execpath.AddFolders()
 //	path, err := exec.LookPath("iptables")

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// folders has iptables, ipset, modprobe and their like. They are missing in the PATH that su without "-" leaves on
-// Debian, and in those of users and of some supervisors.
+// folders returns the directories of iptables, ipset, modprobe and similar tools. They are missing
+// in the PATH that su without "-" sets on Debian, and in that of users and some supervisors.
 func folders() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
-// AddFolders adds to this process's PATH, behind what is there, the folders of administrators' programs that it lacks.
+// AddFolders appends the missing directories of administrators' programs to this process's PATH.
 // Programs call it first. On Windows it does nothing.
 func AddFolders() {
 	if runtime.GOOS == "windows" {
 		return
 	}
-	_ = os.Setenv("PATH", with(os.Getenv("PATH"))) // it fails for names with "=" or a zero byte only
+	_ = os.Setenv("PATH", with(os.Getenv("PATH"))) // fails only for names with "=" or a zero byte
 }
 
-// with returns path with the folders that it lacks.
+// with returns path with the missing directories.
 func with(path string) string {
 	have := filepath.SplitList(path)
 	for _, folder := range folders() {

@@ -22,7 +22,7 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// What stands in the folders alone is found.
+// TestAddFolders sets an empty PATH. Programs in the added directories must be found.
 func TestAddFolders(t *testing.T) {
 	if _, err := os.Stat("/usr/sbin/iptables"); err != nil {
 		t.Skip("needs iptables in /usr/sbin: ", err)

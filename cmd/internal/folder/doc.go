@@ -1,5 +1,6 @@
-// Package folder checks that nobody else can change what vipd keeps in a folder: as root, vipd and vipctl believe what the ledgers there
-// say, and write files by fixed names.
+// Package folder checks that no other user can change vipd's files in a directory. As root, vipd
+// and vipctl trust the ledgers there, and write files by fixed names.
 //
-// It checks owners and modes, not access control lists, and nothing on systems without these.
+// It checks owners and modes, but not access control lists. It checks nothing on systems without
+// owners and modes.
 package folder

@@ -12,12 +12,13 @@ import (
 	"syscall"
 )
 
-// maxLinks bounds the symbolic links on the way to a folder, as kernels do.
+// maxLinks is the maximum number of symbolic links on a path, as in kernels.
 const maxLinks = 40
 
-// Check returns an error if another user than root and this process's could change what is in the folder at path: the folder, a folder above
-// it, or a symbolic link on the way belongs to that user, or can be written by that user. A sticky folder above, such as /tmp, is accepted.
-// What is missing or can't be reached is not an error.
+// Check returns an error if another user than root and this process's could change the content of
+// the directory at path. The directory, one above it, or a symbolic link on the path may belong to
+// that user or be writable by that user. A sticky directory above, such as /tmp, is accepted. A
+// missing or unreachable path is not an error.
 func Check(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -25,15 +26,16 @@ func Check(path string) error {
 	}
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
-		// In a user namespace, root of the host has no number of its own. It may share the number of nobody, who runs checks, so it
-		// is trusted with the folders above only.
+		// In a user namespace, root of the host has no number of its own. It may share the number
+		// of nobody, who runs checks, so it may own only the directories above.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)
 }
 
-// CheckFiles returns an error if [Check] does, or if a file in the folder at path belongs to another user and has a name that vipd reads
-// or writes: it existed before the folder was changed to belong to root, and vipd would believe it.
+// CheckFiles returns an error if [Check] does, or if a file in the directory at path belongs to
+// another user and has a name that vipd uses. Such a file existed before the directory was given to
+// root, and vipd would trust it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
@@ -43,7 +45,7 @@ func CheckFiles(path string) error {
 		return nil // its user reports it
 	}
 	for _, e := range entries {
-		if e.IsDir() || !Uses(e.Name()) { // vipd uses no folders there
+		if e.IsDir() || !Uses(e.Name()) { // vipd uses no subdirectories there
 			continue
 		}
 		info, err := e.Info()
@@ -56,8 +58,8 @@ func CheckFiles(path string) error {
 	return nil
 }
 
-// Make checks the folder at path, makes it with mkdir unless it exists, and checks it again with its files: another user may have
-// made it between the two.
+// Make checks the directory at path, creates it with mkdir unless it exists, and checks it again
+// with its files, because another user may have created it in between.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err
@@ -68,10 +70,11 @@ func Make(path string, mkdir func(path string) error) error {
 	return CheckFiles(path)
 }
 
-// trusted reports whether a user may own vipd's folders: root and the user of this process.
+// trusted reports whether a user may own vipd's directories: root and the user of this process.
 func trusted(user uint32) bool { return user == 0 || user == uint32(os.Geteuid()) }
 
-// check follows path from the root folder on. Above reports whether a user may own the folders above, and the links.
+// check follows path from the root directory. above reports whether a user may own the directories
+// above, and the links.
 func check(path string, above func(user uint32) bool, links int) error {
 	at := string(filepath.Separator)
 	parts := strings.Split(strings.Trim(filepath.Clean(path), at), at)
@@ -101,14 +104,15 @@ func check(path string, above func(user uint32) bool, links int) error {
 	return nil
 }
 
-// othersWrite reports whether everybody may write, or a group that is neither root's nor this process's own.
+// othersWrite reports whether everybody may write, or a group that is neither root's nor this
+// process's own.
 func othersWrite(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())
 	return info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !private
 }
 
-// ownerOf returns the number of the user to whom a file belongs.
+// ownerOf returns the user id of a file's owner.
 func ownerOf(info fs.FileInfo) uint32 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return stat.Uid

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheck looks at folders that are right, and at each way in which another user could change what is in one.
+// TestCheck examines valid directories, and each way in which another user could change the content
+// of one.
 func TestCheck(t *testing.T) {
 	const stranger = 54321
 	root := os.Geteuid() == 0
@@ -17,7 +18,7 @@ func TestCheck(t *testing.T) {
 		name  string
 		make  func(t *testing.T, dir string) (path string)
 		chown bool
-		want  string // a part of the error, with DIR for the folder; "" means none
+		want  string // a part of the error, with DIR for the directory; "" means none
 	}{
 		{name: "its own", make: func(_ *testing.T, dir string) string { return dir }},
 		{name: "missing", make: func(_ *testing.T, dir string) string { return dir + "/run/vipd" }},
@@ -76,7 +77,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestMake makes a folder that another user makes first, between the check and the making: the folder must be refused.
+// TestMake creates a directory that another user creates first, after the check. It must be
+// rejected.
 func TestMake(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to give files to another user")
@@ -97,8 +99,9 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestCheckInNamespace checks folders of the user to whom "/" belongs, which is root of the host if it has no number in this user namespace. That
-// user may own the folders above, but not the folder itself.
+// TestCheckInNamespace checks directories of the owner of "/", which is root of the host if it has
+// no number in this user namespace. That user may own the directories above, but not the directory
+// itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to give files to another user")
@@ -120,7 +123,7 @@ func TestCheckInNamespace(t *testing.T) {
 	}
 }
 
-// planted makes a file of a user in dir, and returns dir.
+// planted creates a user's file in dir, and returns dir.
 func planted(t *testing.T, dir, name string, user int) string {
 	t.Helper()
 	if err := os.WriteFile(dir+"/"+name, []byte("{}"), 0o600); err != nil {

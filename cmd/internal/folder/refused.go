@@ -10,16 +10,17 @@ func Uses(name string) bool {
 	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
 }
 
-// Refusal is the reason why vipd does not start with a folder, and the field of the configuration that names the folder.
+// Refusal says why vipd does not start with a directory, and which field of the configuration names
+// it.
 type Refusal struct {
 	// Field is run_dir, state_dir or api.socket.
 	Field string
-	// Err is the reason, with the command that helps.
+	// Err is the reason, with the command that fixes it.
 	Err error
 }
 
-// Refused returns the folders that vipd does not start with, of run_dir, state_dir and api.socket. If stateDir is empty, it is not
-// checked.
+// Refused returns the directories that prevent vipd's start, among run_dir, state_dir and the
+// directory of api.socket. An empty stateDir is not checked.
 func Refused(runDir, stateDir, socket string) (all []Refusal) {
 	for _, f := range []struct {
 		field, path string

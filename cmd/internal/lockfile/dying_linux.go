@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exiting is the flag of a process that has begun to end (PF_EXITING of the kernel).
+// exiting is the flag of a process that has started to exit (PF_EXITING of the kernel).
 const exiting = 0x4
 
-// IsDying reports whether a process has ended or can't go on: it is exiting, a zombie, or killed. A process that this one can't see, with
-// the id 0, is not.
+// IsDying reports whether a process has ended or can't continue: it is exiting, a zombie, or
+// killed. A process that this one can't see, with the id 0, is not.
 func IsDying(pid int) bool {
 	if pid <= 0 {
 		return false
@@ -23,7 +23,8 @@ func IsDying(pid int) bool {
 	if err != nil { // it has ended, or /proc hides the processes of other users
 		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 	}
-	// The name, in parentheses, may have any character. The state is the first field behind it, and the flags are the seventh.
+	// The name, in parentheses, may have any character. The state is the first field after it, and
+	// the flags are the seventh.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
 		return true
@@ -32,7 +33,7 @@ func IsDying(pid int) bool {
 	return err == nil && flags&exiting != 0 || isKilled(pid)
 }
 
-// isKilled reports whether a SIGKILL waits for the process, which has not begun to end.
+// isKilled reports whether a SIGKILL is pending for a process that has not started to exit.
 func isKilled(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -14,17 +14,18 @@ import (
 	"vipd/test/wait"
 )
 
-// holderVar names the lock that this program takes instead of running tests.
+// holderVar names the lock that this program holds instead of running tests.
 const holderVar = "LOCKFILE_TEST_HOLD"
 
-// TestMain runs the tests, or is a process that has a lock and whose first thread has ended: a zombie until its standard input ends.
+// TestMain runs the tests, or a process that holds a lock and whose first thread has ended: a
+// zombie until its standard input ends.
 func TestMain(m *testing.M) {
 	path := os.Getenv(holderVar)
 	if path == "" {
 		os.Exit(m.Run())
 	}
 	runtime.LockOSThread()
-	if syscall.Gettid() != os.Getpid() { // another try: a program begins on the first thread, and may leave it
+	if syscall.Gettid() != os.Getpid() { // try again: a program starts on the first thread, and may leave it
 		panic(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
 	if _, err := Take(path); err != nil {
@@ -40,7 +41,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestTakeFromDying takes a lock while its holder is a zombie whose threads have not all ended: that waits for the end.
+// TestTakeFromDying acquires a lock while its holder is a zombie with remaining threads. It must
+// wait for their end.
 func TestTakeFromDying(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	holder := exec.Command(os.Args[0])
@@ -91,7 +93,8 @@ func TestTakeFromDying(t *testing.T) {
 	_ = f.Close()
 }
 
-// TestIsDying asks about a process that lives, one that is killed and not reaped, and one that has ended.
+// TestIsDying examines a process that lives, one that is killed and not reaped, and one that has
+// ended.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
 		t.Error("this process, or none, is dying")
@@ -115,7 +118,8 @@ func TestIsDying(t *testing.T) {
 	}
 }
 
-// TestAwait counts the attempts: a holder that lives is refused after one more, and one that is dying and never ends after patience.
+// TestAwait counts attempts. A holder that lives must be reported after one more attempt, and one
+// that is dying and never ends after patience.
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string

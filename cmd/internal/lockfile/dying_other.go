@@ -2,5 +2,5 @@
 
 package lockfile
 
-// IsDying reports false: it can't be known here.
+// IsDying returns false, because that is unknown on this system.
 func IsDying(int) bool { return false }

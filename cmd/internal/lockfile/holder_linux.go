@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder returns the process id of the vipd that has the lock at path; 0 means none has, as far as can be seen, or it is a
-// cleanup of vipctl. It takes no right to the file, and leaves it alone.
+// Holder returns the process id of the vipd that holds the lock at path. It returns 0 if none is
+// visible, or if a cleanup of vipctl holds it. It needs no access to the file, and does not change
+// it.
 func Holder(path string) (pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -29,8 +30,9 @@ func Holder(path string) (pid int) {
 	return holderIn(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino), program)
 }
 
-// holderIn looks for the file, as MAJOR:MINOR:INODE, in the text of /proc/locks, whose lines go
-// "1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF". Who waits for a lock has an arrow behind the number.
+// holderIn looks for the file, as MAJOR:MINOR:INODE, in the text of /proc/locks, whose lines are
+// like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". A process that waits for a lock has an
+// arrow after the number.
 func holderIn(locks, file string, program func(pid int) string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
@@ -44,7 +46,7 @@ func holderIn(locks, file string, program func(pid int) string) int {
 	return 0
 }
 
-// program is the name of a process; "" where it is gone.
+// program returns the name of a process, or "" if it has ended.
 func program(pid int) string {
 	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestHolder finds who has a lock that is really taken, and nobody before and after.
+// TestHolder acquires and releases a real lock. Holder must find this process only in between.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	if pid := Holder(path); pid != 0 {
@@ -27,7 +27,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// A cleanup has the lock too, and is no vipd; who waits has nothing.
+// TestHolderIn reads lists of locks. A cleanup and waiting processes must not count as a vipd.
 func TestHolderIn(t *testing.T) {
 	const locks = `1: POSIX  ADVISORY  WRITE 5 00:19:77 0 EOF
 2: FLOCK  ADVISORY  WRITE 6 00:19:78 0 EOF

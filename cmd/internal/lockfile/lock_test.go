@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestTake: a second taker gets ErrHeld until the first one closes the file.
+// TestTake acquires a lock twice. The second attempt must get ErrHeld until the first file is
+// closed.
 func TestTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	first, err := Take(path)

@@ -10,7 +10,7 @@ import (
 
 const noFollow = syscall.O_NOFOLLOW
 
-// lock takes the lock until the file is closed; held says that another process has it.
+// lock acquires the lock until the file is closed. held reports whether another process has it.
 func lock(f *os.File) (held bool, err error) {
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	return errors.Is(err, syscall.EWOULDBLOCK), err

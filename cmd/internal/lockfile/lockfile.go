@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// ErrHeld means that another process has the lock.
+// ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
-// Take opens the lock file at path, makes it where it is missing, and takes the lock until the file is closed. The error
-// is ErrHeld if another process has it, which Take waits for if that is dying.
+// Take opens the lock file at path, creates it if it is missing, and acquires the lock until the
+// file is closed. The error is ErrHeld if another process holds it; if that process is dying, Take
+// waits for it.
 func Take(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
@@ -29,7 +30,7 @@ func Take(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-	case Lost(f): // a cleanup has removed it between the two calls: another could lock a new one
+	case Lost(f): // a cleanup has removed it between the two calls: another process could lock a new one
 		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
@@ -38,7 +39,8 @@ func Take(path string) (*os.File, error) {
 // Path returns the file that a daemon locks in its run_dir for its whole life.
 func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
-// Lost reports whether a lock's file was removed or replaced, so that another process could take a lock of the same name.
+// Lost reports whether a lock's file was removed or replaced, so that another process could acquire
+// a lock of the same name.
 func Lost(f *os.File) bool {
 	held, err := f.Stat()
 	current, err2 := os.Stat(f.Name())

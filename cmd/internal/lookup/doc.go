@@ -1,3 +1,4 @@
-// Package lookup finds what users name: services, and the endpoints that a request to drain or weigh is about. vipd looks
-// among what it serves, vipctl among what is in etcd. What can't be found is an error that names what there is.
+// Package lookup finds objects by the names that users type: services, and the endpoints of a
+// request to drain or weigh. vipd searches its own services, and vipctl those in etcd. If nothing
+// is found, the error lists known names.
 package lookup

@@ -10,11 +10,11 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Place is what is searched.
+// Place is the place to search.
 type Place struct {
-	// Inputs are the services and endpoints, and what is said of them by hand here.
+	// Inputs are the services and endpoints, with their manual overrides.
 	*balancer.Inputs
-	// Name follows "service" in sentences where that helps: " in etcd".
+	// Name follows "service" in sentences, such as " in etcd".
 	Name string
 }
 
@@ -27,7 +27,7 @@ func (p Place) Service(name balancer.Name) (*balancer.Service, error) {
 	return nil, fmt.Errorf("there is no service %q%s%s", name, p.Name, Other(string(name), names(p.Services)))
 }
 
-// Endpoints returns the endpoints that a target names.
+// Endpoints returns the endpoints that a target selects.
 func (p Place) Endpoints(t balancer.Target) (at []*balancer.Endpoint) {
 	service := p.Services.At(t.Service)
 	if service == nil {
@@ -46,7 +46,7 @@ func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
 	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
 }
 
-// Addresses lists where the endpoints of a service are reached, at each of its ports, as ADDRESS:PORT.
+// Addresses lists the addresses of a service's endpoints at each of its ports, as ADDRESS:PORT.
 func (p Place) Addresses(service *balancer.Service) (all []string) {
 	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
 		for _, t := range each(service, e) {
@@ -56,7 +56,7 @@ func (p Place) Addresses(service *balancer.Service) (all []string) {
 	return all
 }
 
-// each are the targets of an endpoint, one for each of its ports.
+// each returns the targets of an endpoint, one for each of its ports.
 func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.Target) {
 	for i := range service.Ports {
 		t := balancer.Target{Service: service.Name, Addr: e.Address, Port: e.TargetPort(&service.Ports[i])}
@@ -67,7 +67,8 @@ func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.T
 	return targets
 }
 
-// Meant names what was probably meant by name, as "; did you mean X?", or is "" where nothing known is near.
+// Meant suggests a known name similar to name, as "; did you mean X?". It returns "" if none is
+// similar.
 func Meant(name string, known []string) string {
 	near := decode.Nearest(name, known)
 	if near == "" {
@@ -76,7 +77,7 @@ func Meant(name string, known []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// Other is Meant, or else says what is known.
+// Other returns Meant's suggestion, or otherwise the known names.
 func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near

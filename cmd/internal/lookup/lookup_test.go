@@ -2,7 +2,8 @@ package lookup
 
 import "testing"
 
-// TestOther: what is near is named, or else what there is.
+// TestOther looks up misspelled names. The message must have the nearest name, or otherwise the
+// known ones.
 func TestOther(t *testing.T) {
 	for _, test := range []struct {
 		name  string

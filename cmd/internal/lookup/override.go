@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Targets lists what a request is about, in order.
+// Targets lists the targets of a request, in order.
 func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	switch {
 	case q.Node != "" && (q.Service != "" || q.Address != ""):
@@ -30,13 +30,13 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(p.Endpoints(t)) > 0 || p.Overrides.Has(t) { // an endpoint may be gone, and what was said of it not
+	if len(p.Endpoints(t)) > 0 || p.Overrides.Has(t) { // an override may outlive its endpoint
 		return []balancer.Target{t}, nil
 	}
 	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, wording.Some(p.Addresses(service), 8))
 }
 
-// NoEndpointsError says that no endpoint is on a node.
+// NoEndpointsError means that a node has no endpoint.
 type NoEndpointsError struct{ text string }
 
 // Error returns the text.
@@ -62,8 +62,8 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 	return slices.Compact(targets), nil
 }
 
-// targetsAt names one endpoint: by its address alone where that has no port, else at each of the service's
-// ports, for another endpoint may be at the same address.
+// targetsAt returns the targets of one endpoint: its address without a port if the request has
+// none, otherwise each of the service's ports, because another endpoint may have the same address.
 func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Target {
 	if e.Port == 0 && len(e.Ports) == 0 {
 		return []balancer.Target{{Service: service.Name, Addr: e.Address}}
@@ -71,7 +71,7 @@ func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Targe
 	return each(service, e)
 }
 
-// Asked is what a request wants to be said of its targets, from now on.
+// Asked returns the override that a request sets.
 func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	o := balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
 	if q.Weight == nil && q.Draining == nil {
@@ -93,9 +93,9 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// Spares returns an error if the request would take the last usable endpoint of a service from new connections, at any of its
-// ports and in either family, and is not forced. An endpoint is usable that does not drain, has a weight, and is not down by
-// what in knows of health.
+// Spares returns an error if the request would drain the last usable endpoint of a service, at any
+// of its ports and in either family, and is not forced. A usable endpoint does not drain, has a
+// weight, and is not down by the health in in.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	takes := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !takes {
@@ -117,7 +117,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	return errors.New("no usable endpoint would be left of " + wording.Some(last, 8) + ", so that new connections would fail: nothing was changed; --force does it anyway")
 }
 
-// lastAt names the ports of a service of which the targets are all endpoints that are usable.
+// lastAt returns the ports of a service whose usable endpoints are all among the targets.
 func lastAt(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (ports []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
@@ -141,7 +141,7 @@ func lastAt(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target)
 	return ports
 }
 
-// covers reports whether a target names the endpoint at t, which has a port.
+// covers reports whether a target selects the endpoint at t, which has a port.
 func covers(of, t balancer.Target) bool {
 	return of.Service == t.Service && of.Addr == t.Addr && (of.Port == 0 || of.Port == t.Port)
 }

@@ -1,8 +1,9 @@
-// Package modes lists the modes of this version: the one place that vipd and vipctl, their tests and scenarios have them
-// from. A new dataplane is one line in All, and a function here that says how it is made from the configuration.
+// Package modes lists the modes of this version, for vipd, vipctl, and their tests. A new dataplane
+// is one line in All, and a function here that creates it from the configuration.
 //
-// The daemon takes Mode.New, which proves by a trial that a mode works here. The other functions of a Mode touch nothing
-// on the host but for Cleanup: they serve check and plan, which need neither root nor a daemon.
+// The daemon uses Mode.New, which proves by a trial that a mode works here. Except for Cleanup, the
+// other functions of a Mode don't touch the host: they serve check and plan, which need neither
+// root nor a daemon.
 //
-// The package chooses no mode: cmd/vipd/daemon does, in the order of All.
+// The package does not choose a mode: cmd/vipd/daemon does, in the order of All.
 package modes

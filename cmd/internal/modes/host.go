@@ -8,15 +8,15 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// HostOptions are the options of what all modes share: addresses, the guard and sysctls. What depends on the mode is
-// Mode.Host.
+// HostOptions returns the options that all modes share: addresses, the guard and sysctls. Mode.Host
+// has the others.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
 	o.Interface, o.Bind, o.StrictARP = c.Addresses.Interface, c.Addresses.Bind, c.Addresses.StrictARP
 	o.ManageSysctls, o.RunDir = c.Host.ManageSysctls, c.RunDir
 	o.ForeignServers = func() bool {
 		foreign, err := ipvs.HasForeign(context.Background(), c.RunDir)
-		return foreign || err != nil // what can't be seen may be there
+		return foreign || err != nil // unreadable rules may exist
 	}
 	o.Variant, o.MasqueradeBit = host.Variant(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	return o

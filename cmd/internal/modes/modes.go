@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// Mode is one way to carry services out.
+// Mode is a way to serve traffic.
 type Mode struct {
 	// Name is the mode's name in the config, in --mode and in status.
 	Name config.ModeName
@@ -30,8 +30,8 @@ type Mode struct {
 	Capabilities func() balancer.Capabilities
 	// Render returns the mode's rules in their native syntax.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
-	// Cleanup removes the objects of this mode that a former process left, and returns its actions in words. A dry run only returns
-	// the actions. Objects that all modes share stay.
+	// Cleanup removes the objects of this mode that an earlier process left, and returns its
+	// actions as text. A dry run only returns the actions. Objects that all modes share stay.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
@@ -135,7 +135,7 @@ func userspaceMode() Mode {
 	}
 }
 
-// inputOf adds a comment to a text that names the program that reads it.
+// inputOf adds a comment with the name of the program that reads a text.
 func inputOf(program, text string) string {
 	if text == "" {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNFTablesPlansLoad: nft takes what every scenario comes to, and reads its own listing of it back.
+// TestNFTablesPlansLoad loads each scenario by nft. nft must accept it, and its own listing of it.
 func TestNFTablesPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")

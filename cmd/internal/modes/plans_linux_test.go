@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestIPVSPlansLoad: the kernel takes every scenario's virtual servers by ipvsadm, and gives the same back.
+// TestIPVSPlansLoad loads each scenario's virtual servers by ipvsadm. The kernel must accept them
+// and list the same.
 func TestIPVSPlansLoad(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")
@@ -48,7 +49,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 			}
 			got := strings.FieldsFunc(ipvsadm(t, "--save", "-n"), func(r rune) bool { return r == '\n' })
 			for i, line := range got {
-				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // which is what -i means
+				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // the default of -i
 			}
 			slices.Sort(got)
 			slices.Sort(want)
@@ -59,7 +60,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 	}
 }
 
-// unsaved are the thresholds, which ipvsadm --save leaves out.
+// unsaved matches the thresholds, which ipvsadm --save omits.
 var unsaved = regexp.MustCompile(` -x \d+ -y \d+$`)
 
 func ipvsadm(t *testing.T, args ...string) string {

@@ -20,14 +20,15 @@ import (
 
 var update = flag.Bool("update", false, "write what the scenarios come to")
 
-// folder has the scenarios: in each, services.toml and, for each mode, MODE.frontends.want (what it compiles to there,
-// with the problems) and MODE.want (what the mode renders, in its native syntax). The node is n1 in zone z1 and has the
-// addresses 192.168.1.1, 192.168.2.1 and fd00:1::1.
+// folder has the scenarios. Each has services.toml and, for each mode, MODE.frontends.want (the
+// compiled frontends and problems) and MODE.want (the mode's rules, in their native syntax). The
+// node is n1 in zone z1 and has the addresses 192.168.1.1, 192.168.2.1 and fd00:1::1.
 const folder = "../../../balancer/testdata/scenarios"
 
-// TestScenarios compares what every scenario comes to in each mode with what is written beside it:
+// TestScenarios compiles and renders every scenario in each mode, and compares the results with the
+// files next to it:
 //
-//	go test ./cmd/internal/modes -update    writes the files anew; look at the difference before you commit it
+//	go test ./cmd/internal/modes -update    rewrites the files; look at the difference before you commit it
 func TestScenarios(t *testing.T) {
 	cases, err := filepath.Glob(folder + "/*/services.toml")
 	if err != nil || len(cases) == 0 {
@@ -56,7 +57,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// write writes what was compiled, a line for each frontend, backend and problem.
+// write formats the compiled state, a line for each frontend, backend and problem.
 func write(d balancer.Desired, dir string) string {
 	var b strings.Builder
 	for key, f := range d.Frontends.All() {
@@ -95,7 +96,7 @@ func write(d balancer.Desired, dir string) string {
 	return b.String()
 }
 
-// compare holds got to the file's content, or writes it.
+// compare compares got with the file's content, or writes the file.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {

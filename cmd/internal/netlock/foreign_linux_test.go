@@ -13,9 +13,10 @@ import (
 	"vipd/test/lab"
 )
 
-// TestForeignHolder has an unprivileged user take the name of the lock. Take reports that user, so vipd can go on.
+// TestForeignHolder lets an unprivileged user take the name of the lock. Take must report that
+// user, so that vipd can continue.
 func TestForeignHolder(t *testing.T) {
-	lab.New(t) // a network namespace of its own
+	lab.New(t) // its own network namespace
 	if os.Getuid() != 0 {
 		t.Skip("listens as another user, which takes root")
 	}

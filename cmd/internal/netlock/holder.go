@@ -5,21 +5,23 @@ import (
 	"fmt"
 )
 
-// Holder is the process that has the lock.
+// Holder is the process that holds the lock.
 type Holder struct {
 	// PID is its process id; 0 if it is in a process namespace that this process does not see.
 	PID int `json:"-"`
 	// Program is its name, "" if PID is 0.
 	Program string `json:"-"`
-	// Config is its configuration file and RunDir its run_dir, as absolute paths; "" if it does not answer, or is no vipd.
+	// Config is its configuration file and RunDir its run_dir, as absolute paths; "" if it does not
+	// answer, or is not a vipd.
 	Config string `json:"config"`
 	RunDir string `json:"run_dir"`
 }
 
-// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl, which takes the lock for a moment only.
+// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl, which holds the lock only
+// briefly.
 func (h Holder) IsDaemon() bool { return h.Program != "vipctl" }
 
-// String returns something like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
+// String returns text like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
 func (h Holder) String() string {
 	s := cmp.Or(h.Program, "vipd")
 	if h.PID == 0 {
@@ -33,15 +35,15 @@ func (h Holder) String() string {
 	return s + ")"
 }
 
-// HeldError says that another process has the lock, and who.
+// HeldError means that another process holds the lock.
 type HeldError struct{ Holder Holder }
 
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
 }
 
-// ForeignError says that a process of an unprivileged user has the lock. Any user can take the name of the lock, and must not keep
-// vipd from serving by it: the lock of run_dir has to do.
+// ForeignError means that a process of an unprivileged user has the lock's name. Any user can use
+// that name, and must not prevent vipd from serving: vipd then relies on the lock of run_dir.
 type ForeignError struct{ PID, UID int }
 
 func (e *ForeignError) Error() string {

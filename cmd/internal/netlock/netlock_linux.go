@@ -20,8 +20,8 @@ import (
 // name is the abstract name of the socket.
 const name = "@vipd"
 
-// answerTime bounds how long the holder may take to answer, and how long one client may keep it: it tells who else is there, also on a
-// host that has no time.
+// answerTime is the maximum time for the holder's answer, and the maximum time that a client
+// occupies the holder. It is long enough for an overloaded host.
 const answerTime = 5 * time.Second
 
 // Lock is the lock of the network namespace. The nil Lock holds nothing.
@@ -30,8 +30,9 @@ type Lock struct {
 	answer   []byte
 }
 
-// Take takes the lock of this process's network namespace, and tells those who ask of self while Run runs. The error is a
-// *HeldError if another process has it, which Take waits for if that is dying, and a *ForeignError if an unprivileged user has it.
+// Take acquires the lock of this process's network namespace. While Run runs, it reports self to
+// other processes. The error is a *HeldError if another process has the lock; if that process is
+// dying, Take waits for it. The error is a *ForeignError if an unprivileged user has the lock.
 func Take(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
@@ -54,7 +55,8 @@ func Take(self Holder) (*Lock, error) {
 	return &Lock{l, answer}, nil
 }
 
-// Run tells every process that connects who holds the lock, until ctx ends. The lock stays until Close.
+// Run reports the holder to every process that connects, until ctx ends. The lock stays until
+// Close.
 func (l *Lock) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -66,7 +68,7 @@ func (l *Lock) Run(ctx context.Context) error {
 			}
 			return nil
 		}
-		if err != nil { // out of file descriptors, most likely
+		if err != nil { // most likely out of file descriptors
 			select {
 			case <-ctx.Done():
 			case <-time.After(answerTime):
@@ -74,12 +76,12 @@ func (l *Lock) Run(ctx context.Context) error {
 			continue
 		}
 		_ = c.SetDeadline(time.Now().Add(answerTime))
-		_, _ = c.Write(l.answer) // a client that is gone needs no answer
+		_, _ = c.Write(l.answer) // a client that has disconnected needs no answer
 		_ = c.Close()
 	}
 }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (l *Lock) Close() error {
 	if l == nil {
 		return nil
@@ -87,21 +89,22 @@ func (l *Lock) Close() error {
 	return l.listener.Close()
 }
 
-// holder returns the process id of the holder and its user, without waiting for its answer. The process is 0 if it is unknown.
+// holder returns the process id of the holder and its user, without waiting for its answer. The
+// process is 0 if it is unknown.
 func holder() (pid, uid int) {
 	c, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
 		return 0, 0
 	}
-	defer func() { _ = c.Close() }() // it was only asked for its peer
+	defer func() { _ = c.Close() }() // it was only opened to read its peer
 	return Peer(c.(*net.UnixConn))
 }
 
-// Ask returns what can be known of the process that has the lock of this network namespace.
+// Ask returns the known details of the process that holds the lock of this network namespace.
 func Ask() (h Holder) {
 	conn, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
-		return h // it has just ended, or has no room for another client
+		return h // it has just ended, or has too many clients
 	}
 	defer func() { _ = conn.Close() }()
 	c := conn.(*net.UnixConn)
@@ -134,7 +137,8 @@ func Peer(c *net.UnixConn) (pid, uid int) {
 	return pid, uid
 }
 
-// Needed reports whether this process may change the network namespace: without CAP_NET_ADMIN it has nothing to lock.
+// Needed reports whether this process may change the network namespace: without CAP_NET_ADMIN it
+// needs no lock.
 func Needed() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -11,10 +11,10 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestHolder: the second process is told who has the lock, also while the first does not answer, and gets it when the first
-// has ended.
+// TestHolder lets a second process ask for the lock. It must learn the holder, even if that does
+// not answer, and get the lock when the holder ends.
 func TestHolder(t *testing.T) {
-	lab.New(t) // a network namespace of its own
+	lab.New(t) // its own network namespace
 	first, err := Take(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
 	if err != nil {
 		t.Fatal(err)

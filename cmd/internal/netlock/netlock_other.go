@@ -4,16 +4,17 @@ package netlock
 
 import "context"
 
-// Lock is the lock of the network namespace. There is none on this system, where vipd changes nothing but its own sockets.
+// Lock is the lock of the network namespace. It does not exist on this system, because vipd changes
+// only its own sockets here.
 type Lock struct{}
 
-// Take takes no lock.
+// Take returns no lock.
 func Take(Holder) (*Lock, error) { return nil, nil }
 
-// Ask returns a Holder that says nothing.
+// Ask returns an empty Holder.
 func Ask() (h Holder) { return h }
 
-// Run waits for ctx to end.
+// Run waits for the end of ctx.
 func (*Lock) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil

@@ -1,3 +1,3 @@
-// Package rates makes rates of what a node has counted at one moment after the other, and keeps those of the last ones for sparklines.
-// It has no clock and asks no daemon: Add takes what was counted, with its time.
+// Package rates computes rates from a node's counts at successive moments, and keeps the last rates
+// for sparklines. It has no clock and asks no daemon: callers pass counts with their time to Add.
 package rates

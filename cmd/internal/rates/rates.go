@@ -12,7 +12,8 @@ import (
 // Kept is the maximum number of past rates of a row.
 const Kept = 60
 
-// Window has the rates of the last moments. Its zero value is ready. It belongs to one goroutine.
+// Window has the rates of the last moments. Its zero value is ready to use. It belongs to one
+// goroutine.
 type Window struct {
 	last   api.Traffic
 	series map[place]*series
@@ -29,35 +30,35 @@ type series struct {
 	counted [3]uint64 // connections, bytes in, bytes out
 	rate    Rate
 	past    []float32 // of new connections, the latest last
-	at      time.Time // when it was last there
+	at      time.Time // when it was last present
 }
 
 // Rate is a rate per second.
 type Rate struct {
-	// New are connections that begin; In and Out are bytes from and to clients.
+	// New counts connections that begin; In and Out are bytes from and to clients.
 	New, In, Out float64
 }
 
 // Row is one service, or one endpoint of a service.
 type Row struct {
 	Service balancer.Name
-	// Endpoint is nil where the row is of a service.
+	// Endpoint is nil in a row of a service.
 	Endpoint *api.EndpointTraffic
 	Rate
-	// NoBytes: connections were counted, but no bytes: the kernel does not count them.
+	// NoBytes reports whether the kernel counts connections but no bytes.
 	NoBytes bool
 	Active  uint64
-	// Unanswered are the new connections that had no answer, since the daemon started.
+	// Unanswered counts new connections without an answer since the daemon started.
 	Unanswered uint64
-	// Up endpoints, of Of, get new connections: of a service at the port that has the fewest.
+	// Up of Of endpoints get new connections: of a service at the port with the fewest.
 	Up, Of int
-	// Use has the counts of a service per port; nil in a row of an endpoint.
+	// Use has the counts of a service per port. It is nil in a row of an endpoint.
 	Use api.Use
 	// Past are the last rates of new connections, the latest last.
 	Past []float32
 }
 
-// BytesIn and BytesOut are the rates of bytes as text; "-" where they are not counted.
+// BytesIn and BytesOut format the rates of bytes; "-" if they are not counted.
 func (r Row) BytesIn() string  { return r.bytes(r.In) }
 func (r Row) BytesOut() string { return r.bytes(r.Out) }
 
@@ -111,7 +112,7 @@ func (w *Window) add(p place, at time.Time, counted [3]uint64) {
 	s.counted, s.at = counted, at
 }
 
-// Last is what was counted last.
+// Last returns the latest counts.
 func (w *Window) Last() *api.Traffic { return &w.last }
 
 // Services returns a row for each service, in order of their names.

@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// counted is a service with one endpoint after so many seconds.
+// counted returns the counts of a service with one endpoint after that many seconds.
 func counted(second int, connections, in uint64) api.Traffic {
 	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
 		Name: "web", Connections: connections, In: in, Active: 3, Up: 1, Of: 1,
@@ -16,8 +16,8 @@ func counted(second int, connections, in uint64) api.Traffic {
 	}}}
 }
 
-// TestRates: rates are of the time between two moments; a restart of vipd, which counts anew, is none, and what is told twice is not
-// counted twice.
+// TestRates adds counts of several moments. Rates must cover the time between two moments. A
+// restart of vipd must not be a rate, and repeated counts must not count twice.
 func TestRates(t *testing.T) {
 	var w Window
 	for _, c := range []struct {
@@ -64,7 +64,7 @@ func TestSpark(t *testing.T) {
 	}
 }
 
-// TestBytes: three digits and a unit are enough.
+// TestBytes formats numbers of bytes with three digits and a unit.
 func TestBytes(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
 		if got := Bytes(n); got != want {

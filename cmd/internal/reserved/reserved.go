@@ -18,45 +18,49 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// The times between looks. A look at routes is some system calls; host names cost name servers something, with 10,000 nodes.
+// These are the intervals. A check of routes needs a few system calls; with 10,000 nodes, lookups
+// of host names load name servers.
 const (
 	routesEvery = 10 * time.Second
 	namesEvery  = 5 * time.Minute
 	lookupTime  = 5 * time.Second
 )
 
-// Options are what a Follower is made from.
+// Options configures a Follower.
 type Options struct {
 	// Endpoints are the URLs of etcd.
 	Endpoints []string
-	// Gateways returns the gateways by which this host reaches these addresses. Nil: they are no matter.
+	// Gateways returns the gateways by which this host reaches these addresses. If nil, gateways
+	// are ignored.
 	Gateways func(to []netip.Addr) []netip.Addr
-	// Sources returns the addresses from which this host sends to these addresses. Nil: they are no matter.
+	// Sources returns the addresses from which this host sends to these addresses. If nil, they are
+	// ignored.
 	Sources func(to []netip.Addr) []netip.Addr
-	// Sockets returns those that wait for clients on this host. Nil: they are no matter.
+	// Sockets returns this host's sockets that wait for clients. If nil, they are ignored.
 	Sockets func() []sockets.Socket
-	// Own returns the inodes of this process's sockets, which are no other program's.
+	// Own returns the inodes of this process's sockets, which belong to no other program.
 	Own func() map[string]bool
-	// HTTP is where this process has its API and metrics, HOST:PORT; "" means nowhere.
+	// HTTP is the address of this process's API and metrics, HOST:PORT; "" means none.
 	HTTP string
-	// Lookup returns the addresses of a host name. Nil: the system's resolver.
+	// Lookup returns the addresses of a host name. If nil, the system's resolver is used.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
-	// Resolver is the file that names the name servers. Default /etc/resolv.conf.
+	// Resolver is the file that lists the name servers. Default /etc/resolv.conf.
 	Resolver string
 }
 
-// Follower keeps up with what is reserved. All may be called by any goroutine; the zero value and nil reserve nothing.
+// Follower tracks reserved addresses and ports. Its methods may be called by any goroutine; the
+// zero value and nil reserve nothing.
 type Follower struct {
 	o       Options
 	members []netip.Addr            // as written
 	ports   []balancer.Reserved     // of etcd
-	names   map[string][]netip.Addr // what is known of the other members; belongs to Run
-	taken   taken                   // belongs to Run
+	names   map[string][]netip.Addr // resolved addresses of the other members; Run owns it
+	taken   taken                   // Run owns it
 	now     atomic.Pointer[[]balancer.Reserved]
 	sources atomic.Pointer[[]netip.Addr]
 }
 
-// New returns a follower that knows what is to be known without asking another host.
+// New returns a Follower with everything that is known without a request to another host.
 func New(o Options) *Follower {
 	if o.Lookup == nil {
 		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -69,7 +73,7 @@ func New(o Options) *Follower {
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Hostname() == "" {
-			continue // a socket, or what the store says is wrong
+			continue // a socket, or a mistake that the store reports
 		}
 		if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && n > 0 {
 			ports[uint16(n)] = true
@@ -84,7 +88,7 @@ func New(o Options) *Follower {
 		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
-		at, _ := netip.ParseAddr(host) // a name, or none, stands for all addresses
+		at, _ := netip.ParseAddr(host) // the zero address, for a name or nothing, stands for all addresses
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
 			if at.IsUnspecified() {
 				at = netip.Addr{}
@@ -96,13 +100,14 @@ func New(o Options) *Follower {
 	return f
 }
 
-// The ports that IANA has registered for etcd: a member that is down at the moment listens on none.
+// IANA has registered these ports for etcd. A member that is down at the moment does not listen on
+// them.
 const (
 	etcdClients = 2379
 	etcdPeers   = 2380
 )
 
-// All returns what is reserved: ports of etcd, then those of programs, then addresses, sorted.
+// All returns the reserved objects: ports of etcd, then those of programs, then addresses, sorted.
 func (f *Follower) All() []balancer.Reserved {
 	if f == nil || f.now.Load() == nil {
 		return nil
@@ -110,7 +115,8 @@ func (f *Follower) All() []balancer.Reserved {
 	return *f.now.Load()
 }
 
-// Sources returns the addresses from which this host reaches etcd, and everything without a route of its own.
+// Sources returns the addresses from which this host reaches etcd, and everything without a
+// specific route.
 func (f *Follower) Sources() []netip.Addr {
 	if f == nil || f.sources.Load() == nil {
 		return nil
@@ -118,7 +124,7 @@ func (f *Follower) Sources() []netip.Addr {
 	return *f.sources.Load()
 }
 
-// Run calls changed whenever something else is reserved, until ctx ends, whose error it returns.
+// Run calls changed at each change until ctx ends, and returns ctx's error.
 func (f *Follower) Run(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(routesEvery)
 	defer tick.Stop()
@@ -139,7 +145,7 @@ func (f *Follower) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// lookup resolves the names. A name that can't be resolved keeps its former addresses.
+// lookup resolves the names. A name that can't be resolved keeps its earlier addresses.
 func (f *Follower) lookup(ctx context.Context) {
 	for name := range f.names {
 		limited, cancel := context.WithTimeout(ctx, lookupTime)
@@ -150,13 +156,14 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere are addresses of documentation: they are reached as everything without a specific route is.
+// anywhere are documentation addresses: their route is the one of everything without a specific
+// route.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
-// ofEtcd is the word for addresses of etcd.
+// ofEtcd describes addresses of etcd.
 const ofEtcd = "an address of etcd"
 
-// look takes in what is reserved now, and reports whether that has changed.
+// look updates the reserved objects, and reports whether they have changed.
 func (f *Follower) look() bool {
 	what := map[netip.Addr]string{}
 	note := func(all []netip.Addr, purpose string) {
@@ -196,7 +203,7 @@ func (f *Follower) look() bool {
 	return true
 }
 
-// nameServers are those that the system's resolver asks; none where the file can't be read.
+// nameServers returns the system resolver's name servers, or none if the file can't be read.
 func (f *Follower) nameServers() (all []netip.Addr) {
 	text, _ := os.ReadFile(f.o.Resolver)
 	for line := range strings.Lines(string(text)) {

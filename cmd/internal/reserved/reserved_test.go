@@ -27,7 +27,7 @@ func addrs(all ...string) (out []netip.Addr) {
 	return out
 }
 
-// written writes which addresses are reserved.
+// written lists the reserved addresses as text.
 func written(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port == 0 {
@@ -50,8 +50,8 @@ const (
 	nameServer = " a name server, which this node needs to find etcd"
 )
 
-// TestWritten: addresses that are written out are reserved from the start, with the gateways to them; name servers are not,
-// which nobody has to ask.
+// TestWritten reserves addresses that are written in the configuration. They must be reserved from
+// the start, with the gateways to them; name servers must not, because they are not needed.
 func TestWritten(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {
@@ -72,8 +72,8 @@ func TestWritten(t *testing.T) {
 	same(t, nil)
 }
 
-// TestFollows: names that can't be resolved yet are asked for again, their addresses are kept while nobody answers, and what
-// has changed is told, once.
+// TestFollows resolves names. A name without an answer must be retried and keep its addresses, and
+// a change must be reported once.
 func TestFollows(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	err := os.WriteFile(resolver, []byte("# comment\nnameserver 192.168.1.53\nnameserver 127.0.0.53\nsearch example\nnameserver\n"), 0o600)
@@ -129,7 +129,7 @@ func TestFollows(t *testing.T) {
 	})
 }
 
-// ports writes which ports are reserved.
+// ports lists the reserved ports as text.
 func ports(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port != 0 {
@@ -139,8 +139,9 @@ func ports(f *reserved.Follower) (all []string) {
 	return all
 }
 
-// TestPorts: the ports of etcd are reserved, whether a member listens or not; those of programs while they listen and a
-// minute longer, but for sockets of this process, of clients, and on loopback.
+// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and those of
+// programs while they listen and a minute longer. Sockets of this process, of clients, and on
+// loopback must not count.
 func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"
 	of := func(at, inode string, proto balancer.Protocol) sockets.Socket {
@@ -166,7 +167,7 @@ func TestPorts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx, func() {}) }()
-		// later changes what is open, and returns after the looks that d has room for.
+		// later changes the open sockets, and returns after the checks that fit into d.
 		later := func(d time.Duration, change func()) {
 			mu.Lock()
 			change()

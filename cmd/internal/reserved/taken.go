@@ -11,19 +11,20 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// kept is how long a port stays reserved after its program was seen last: the program may be starting again.
+// kept is how long a port stays reserved after its program was last seen, because the program may
+// be restarting.
 const kept = time.Minute
 
-// taken follows the ports on which programs of the host listen.
+// taken tracks the ports on which programs of the host listen.
 type taken struct {
 	o    Options
-	seen map[balancer.Key]time.Time // when last; an address that is not valid stands for all
-	// before are the sockets of the look before, and own those of them that belong to this process.
+	seen map[balancer.Key]time.Time // last time; an invalid address stands for all
+	// before are the previous sockets, and own those that belong to this process.
 	before, own map[sockets.Socket]bool
 }
 
-// look returns the ports that are taken, sorted. A UDP socket counts from the second look on: most are a client's, and gone
-// by then.
+// look returns the ports in use, sorted. A UDP socket counts from the second time on, because most
+// belong to clients and have closed by then.
 func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 	if t.o.Sockets == nil {
 		return nil
@@ -54,8 +55,9 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 	return all
 }
 
-// findOwn finds the sockets on which this process serves, as userspace mode does: those with an address. To list a process's
-// sockets costs much where it has many connections, so that is done only where one is new.
+// findOwn finds the sockets on which this process serves, as userspace mode does: those with an
+// address. Listing a process's sockets is expensive if it has many connections, so it is only done
+// for new sockets.
 func (t *taken) findOwn(found map[sockets.Socket]bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}

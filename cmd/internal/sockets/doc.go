@@ -4,6 +4,6 @@
 //		fmt.Println(s.At, s.Inode)
 //	}
 //
-// It needs no privilege. Whose a socket is says its inode, in the /proc/PID/fd of a process that may be read. On systems
-// without /proc there are none.
+// It needs no privilege. The owner of a socket is found by its inode in the /proc/PID/fd of a
+// readable process. Systems without /proc have no sockets.
 package sockets

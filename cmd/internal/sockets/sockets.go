@@ -14,38 +14,40 @@ import (
 	"vipd/balancer"
 )
 
-// Socket is one that waits for clients. The unspecified address means all of the host; :: includes those of IPv4.
+// Socket is a socket that waits for clients. The unspecified address means all addresses of the
+// host; :: includes IPv4.
 type Socket struct {
 	At    balancer.Key
 	Inode string
 }
 
-// Takes reports whether the socket gets what is for key. One on :: usually takes IPv4 too.
+// Takes reports whether the socket receives packets for key. A socket on :: usually receives IPv4
+// too.
 func (s Socket) Takes(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
 	return meets && s.At.Port == key.Port && s.At.Proto == key.Proto
 }
 
-// Folder is where Files are.
+// Folder is the directory of Files.
 const Folder = "/proc/thread-self/net/"
 
 // File is one of the kernel's lists of sockets.
 type File struct {
 	Name  string
 	Proto balancer.Protocol
-	// state is that of sockets that wait for clients: TCP_LISTEN and TCP_CLOSE of the kernel's include/net/tcp_states.h, the
-	// latter of UDP sockets that are not connected.
+	// state is the state of sockets that wait for clients: TCP_LISTEN and, for UDP sockets that are
+	// not connected, TCP_CLOSE of the kernel's include/net/tcp_states.h.
 	state string
 }
 
-// Files are the kernel's lists.
+// Files returns the kernel's lists.
 func Files() []File {
 	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
 }
 
-// In reads those that wait for clients from the text of a file. The kernel lists TCP's first, and In stops after them: a
-// proxy has many other sockets.
+// In reads the sockets that wait for clients from the text of a file. The kernel lists those of TCP
+// first, and In stops after them, because a proxy has many other sockets.
 func (f File) In(text io.Reader) (all []Socket) {
 	lines := bufio.NewScanner(text)
 	for lines.Scan() {
@@ -65,7 +67,8 @@ func (f File) In(text io.Reader) (all []Socket) {
 	return all
 }
 
-// parse reads an address as the kernel writes it: words of 32 bits in the host's byte order, in hexadecimal, and the port.
+// parse parses an address in the kernel's form: words of 32 bits in the host's byte order, in
+// hexadecimal, and the port.
 func parse(text string) (netip.AddrPort, bool) {
 	address, port, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(address)
@@ -76,11 +79,11 @@ func parse(text string) (netip.AddrPort, bool) {
 	for i := 0; i < len(raw); i += 4 {
 		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
 	}
-	a, _ := netip.AddrFromSlice(raw) // of the length of an address
+	a, _ := netip.AddrFromSlice(raw) // it has the length of an address
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
 }
 
-// All reads all sockets of this network namespace that wait for clients.
+// All returns all sockets of this network namespace that wait for clients.
 func All() (all []Socket) {
 	for _, f := range Files() {
 		if text, err := os.Open(Folder + f.Name); err == nil { // IPv6 may be off
@@ -94,7 +97,7 @@ func All() (all []Socket) {
 // Own returns the inodes of the sockets of this process.
 func Own() map[string]bool {
 	own := map[string]bool{}
-	descriptors, _ := os.ReadDir("/proc/self/fd") // on systems without it there are no sockets to tell apart
+	descriptors, _ := os.ReadDir("/proc/self/fd") // systems without it have no sockets to distinguish
 	for _, d := range descriptors {
 		if inode, ok := strings.CutPrefix(target("/proc/self/fd/"+d.Name()), "socket:["); ok {
 			own[strings.TrimSuffix(inode, "]")] = true
@@ -103,10 +106,11 @@ func Own() map[string]bool {
 	return own
 }
 
-// Owners returns the name of the program that has each socket, by inode, of all processes that let themselves be seen.
+// Owners returns the name of the program that owns each socket, by inode, for all visible
+// processes.
 func Owners() map[string]string {
 	owners := map[string]string{}
-	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // it fails for bad patterns only
+	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for bad patterns
 	for _, d := range descriptors {
 		inode, ok := strings.CutPrefix(target(d), "socket:[")
 		if !ok {
@@ -122,6 +126,6 @@ func Owners() map[string]string {
 
 // target returns the target of a link, or "" if it can't be read.
 func target(link string) string {
-	to, _ := os.Readlink(link) // of a descriptor that is closed meanwhile
+	to, _ := os.Readlink(link) // the descriptor may have been closed
 	return to
 }

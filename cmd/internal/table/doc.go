@@ -1,5 +1,5 @@
-// Package table prints rows in columns: padded by what a terminal shows, without trailing spaces, and with columns that
-// only the wide form has.
+// Package table prints rows in columns. It pads by the width on a terminal, prints no trailing
+// spaces, and has columns that are only in the wide form.
 //
 //	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "ORIGIN", Wide: true})
 //	t.Row("web", "/etc/vipd/vipd.toml:12")

@@ -9,13 +9,13 @@ import (
 // Column is one column of a table.
 type Column struct {
 	Title string
-	// Wide columns are left out unless the form is wide.
+	// Wide columns are only shown in the wide form.
 	Wide bool
-	// Skip leaves the column out of every form.
+	// Skip hides the column in every form.
 	Skip bool
-	// Right pads on the left: for numbers.
+	// Right aligns numbers by padding on the left.
 	Right bool
-	// Style chooses the style of a cell by its text; nil means all are plain.
+	// Style chooses the style of a cell by its text; nil means plain.
 	Style func(text string) Style
 }
 
@@ -37,7 +37,7 @@ type Form struct {
 type Table struct {
 	columns []Column
 	rows    [][]string
-	// printed are the widths of the parts so far; nil means there was none.
+	// printed has the widths of the parts so far; nil means none.
 	printed []int
 }
 
@@ -65,8 +65,8 @@ func (t *Table) Len() int { return len(t.rows) }
 // gap separates columns.
 const gap = "  "
 
-// Part returns the text of the rows so far, and drops these rows: a long table is printed in parts. Only the first part has titles. Columns
-// are at least as wide as in the part before.
+// Part returns the text of the rows so far, and drops these rows, because a long table is printed
+// in parts. Only the first part has titles. Columns are at least as wide as in the part before.
 func (t *Table) Part(form Form) string {
 	text := t.Text(form)
 	t.printed, t.rows = t.widths(), nil
@@ -126,7 +126,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 	return widths
 }
 
-// line writes one row. Spaces are held back until text follows, so that no line ends in them.
+// line writes one row. It delays spaces until text follows, so that no line ends in them.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
 	pending, first, last := 0, true, t.last(form)
 	for i, c := range t.columns {
@@ -158,7 +158,7 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 	b.WriteByte('\n')
 }
 
-// shortest is the minimum width of a cell that was cut.
+// shortest is the minimum width of a cut cell.
 const shortest = 10
 
 // last returns the index of the last column that is shown.
@@ -171,7 +171,7 @@ func (t *Table) last(form Form) int {
 	return 0
 }
 
-// Line replaces control characters with spaces: text of others must not control the terminal.
+// Line replaces control characters with spaces, because foreign text must not control the terminal.
 func Line(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -21,7 +21,8 @@ func TestTextPadsByWidthWithoutTrailingSpaces(t *testing.T) {
 	}
 }
 
-// In parts a table is what it is as a whole, but that columns widen where a later part needs it.
+// TestParts prints a table in parts. The text must equal the whole table, except that columns widen
+// when a later part needs it.
 func TestParts(t *testing.T) {
 	tab := New(Column{Title: "NAME"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
 	text := ""
@@ -54,8 +55,8 @@ func TestColorDoesNotMoveColumns(t *testing.T) {
 	}
 }
 
-// Whatever is in the cells: as many lines as rows, no trailing space, no control character, and each column starts at
-// the same place in all lines.
+// TestTextLaws prints random cells. There must be as many lines as rows, no trailing space, no
+// control character, and each column must start at the same place in all lines.
 func TestTextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	letters := []rune("ab ö東\t\n\x1b-.:/\u0301")
@@ -114,7 +115,8 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 	}
 }
 
-// Names that are long are cut in their middle, numbers and what is short are not, and a cell keeps its style.
+// TestWidthCutsTheWidest limits the width. Long names must be cut in the middle, numbers and short
+// cells must not, and a cell must keep its style.
 func TestWidthCutsTheWidest(t *testing.T) {
 	styled := func(text string) Style {
 		if text == "a-name-that-is-too-long-01" {
@@ -140,7 +142,8 @@ func TestWidthCutsTheWidest(t *testing.T) {
 	}
 }
 
-// Whatever is in the cells: no line is wider than it may be, columns stay columns, and where there is room nothing is cut.
+// TestWidthLaws prints random cells in random widths. No line may be too wide, columns must stay
+// aligned, and nothing may be cut if there is room.
 func TestWidthLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	letters := []rune("abcö東-.:/\u0301")

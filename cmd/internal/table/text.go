@@ -9,7 +9,7 @@ import (
 // Style is the colour or weight of a text on a terminal.
 type Style string
 
-// The styles. The zero value is plain text.
+// These are the styles. The zero value is plain text.
 const (
 	Plain  Style = ""
 	Bold   Style = "1"
@@ -19,7 +19,7 @@ const (
 	Faint  Style = "2"
 )
 
-// Paint writes text in a style, for terminals.
+// Paint formats text in a style, for terminals.
 func Paint(text string, s Style) string {
 	if s == Plain {
 		return text

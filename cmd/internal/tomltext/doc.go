@@ -1,3 +1,3 @@
-// Package tomltext writes definitions of services as TOML: keys, and values as they come out of JSON. The reader is
-// store/tomlfile. Comments and tables ([services.web]) are the caller's.
+// Package tomltext formats definitions of services as TOML: keys, and values decoded from JSON. The
+// reader is store/tomlfile. Callers write comments and tables ([services.web]).
 package tomltext

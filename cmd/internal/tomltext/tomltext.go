@@ -28,20 +28,20 @@ func inOrder(table map[string]any, first, last []string) []string {
 		if i := slices.Index(first, key); i >= 0 {
 			return i - len(first)
 		}
-		return slices.Index(last, key) + 1 // 0 means it is in neither
+		return slices.Index(last, key) + 1 // 0 means that it is in neither
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return keys
 }
 
-// Value writes a value as JSON decodes it. A list of several tables is written a table a line, each after indent; with
-// indent "" all is on one line.
+// Value formats a value decoded from JSON. A list of several tables has a table a line, each after
+// indent; with indent "" everything is on one line.
 func Value(v any, indent string) string {
 	switch v := v.(type) {
 	case string:
 		return Quote(v)
 	case float64:
-		// JSON has one kind of number; definitions hold whole ones.
+		// JSON has one kind of number; definitions have integers.
 		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 			return strconv.FormatInt(int64(v), 10)
 		}
@@ -69,7 +69,7 @@ func list(values []any, indent string) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// table writes an inline table; what names an entry comes first.
+// table formats an inline table. Keys that identify an entry come first.
 func table(t map[string]any) string {
 	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol"}, nil)
 	if len(keys) == 0 {
@@ -82,12 +82,12 @@ func table(t map[string]any) string {
 	return "{ " + strings.Join(parts, ", ") + " }"
 }
 
-// Key writes a key, in quotes where TOML needs them.
+// Key formats a key, in quotes if TOML needs them.
 func Key(key string) string { return toml.Key{key}.String() }
 
-// Quote writes a string in quotes. TOML has fewer escapes than Go.
+// Quote formats a string in quotes. TOML has fewer escapes than Go.
 func Quote(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD") // a file of another encoding
+	text = strings.ToValidUTF8(text, "\uFFFD") // a file with another encoding
 	if key := Key(text); key != text {
 		return key
 	}

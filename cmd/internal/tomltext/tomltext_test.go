@@ -6,8 +6,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// TestQuote has what is written read again, as a key and as a value: plain text, text that is in quotes already, and every character that
-// TOML escapes.
+// TestQuote formats texts as a key and as a value: plain text, quoted text, and every character
+// that TOML escapes. A parser must read the same text.
 func TestQuote(t *testing.T) {
 	texts := []string{"", "web", "a b", `"web"`, `back\slash`, "é", "10.96.0.10"}
 	for r := range rune(0x80) {

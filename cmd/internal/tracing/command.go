@@ -8,23 +8,24 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Header is the name of W3C's traceparent, which says what span a request comes from.
+// Header is the name of W3C's traceparent header, which names the parent span of a request.
 const Header = "traceparent"
 
-// Within returns ctx inside the span that a traceparent names; ctx itself where it names none.
+// Within returns ctx inside the span that a traceparent names, or ctx itself if it names none.
 func Within(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{Header: parent})
 }
 
-// Parent is the traceparent of the span that ctx is inside of; "" means it is inside of none.
+// Parent returns the traceparent of the span that ctx is in, or "".
 func Parent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[Header]
 }
 
-// Command begins the span of a command of vipctl inside that of parent, a traceparent; "" means the trace begins here. The caller ends
-// it with what failed, which waits until it is sent, two seconds at most. Without an endpoint ctx is inside of parent itself.
+// Command starts the span of a vipctl command inside parent, a traceparent; if that is "", the
+// trace starts here. The caller ends it with the command's error, which waits up to two seconds
+// until the span is sent. Without an endpoint, the returned context is inside parent itself.
 func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {
 	ctx = Within(ctx, parent)
 	if o.Endpoint == "" {
@@ -43,12 +44,12 @@ func Command(ctx context.Context, o Options, name, parent string) (inside contex
 		span.End()
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTime)
 		defer cancel()
-		_ = t.provider.Shutdown(ending) // a receiver that is away misses the span
+		_ = t.provider.Shutdown(ending) // an unreachable receiver misses the span
 	}
 }
 
-// Reload begins the span of a reload, inside of what ctx is inside of. Changes of the store that are compiled before the caller ends it
-// are part of it. A nil Tracer traces nothing.
+// Reload starts the span of a reload inside ctx's span. Changes of the store that are compiled
+// before its end are part of it. A nil Tracer traces nothing.
 func (t *Tracer) Reload(ctx context.Context) (end func(error)) {
 	if t == nil {
 		return func(error) {}
@@ -70,11 +71,11 @@ func (t *Tracer) setReload(is trace.SpanContext) {
 	t.reload = is
 }
 
-// commands returns what the trace of a change goes on from: the newest of the commands that made it, with links to the others, else the
-// reload that it is part of, else nothing.
+// commands returns the parent of a change's trace: the newest command that caused it, with links to
+// the others; otherwise the reload that includes it; otherwise nothing.
 func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
 	parent = context.Background()
-	after := c.Before.Revision.Store // 0 at the start: what was written before is history
+	after := c.Before.Revision.Store // 0 at the start: earlier writes are not traced
 	if t.o.Commands != nil && !c.Seen.IsZero() && after > 0 && c.Snapshot.Revision > after && ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, commandTime)
 		defer cancel()

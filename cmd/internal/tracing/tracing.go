@@ -25,19 +25,21 @@ import (
 	"vipd/store"
 )
 
-// Options are what a Tracer is made of.
+// Options configures a Tracer.
 type Options struct {
 	// Endpoint is the receiver's URL, without /v1/traces.
 	Endpoint      string
 	Node, Version string
-	// Commands finds the commands behind changes of etcd; nil means changes come from files.
+	// Commands finds the commands that caused changes in etcd; nil means that changes come from
+	// files.
 	Commands Commands
 	Log      *slog.Logger
 }
 
-// Commands is where commands have left their traces: etcd.Store.
+// Commands reads the traces that commands have stored. etcd.Store implements it.
 type Commands interface {
-	// Traces returns those of the changes of these services between two revisions, the newest first.
+	// Traces returns the traces of changes of these services between two revisions, the newest
+	// first.
 	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)
 	Close() error
 }
@@ -47,35 +49,38 @@ type Tracer struct {
 	o        Options
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
-	carried  chan carried // what traces are made of, by Run
+	carried  chan carried // the input of Run
 
 	mu      sync.Mutex
 	pending []*Compile        // compiled, and not yet part of a round; the newest last
-	reload  trace.SpanContext // of the reload that is under way; invalid: there is none
+	reload  trace.SpanContext // of the reload in progress; invalid if there is none
 
-	// failed is the trace of the change that the last round could not apply as a whole; invalid: there is none. It is Run's.
+	// failed is the trace of the last change that could not be applied completely. It is invalid if
+	// there is none. Run owns it.
 	failed trace.SpanContext
 }
 
-// carried is a round of the engine, and the changes that it was about.
+// carried is a round of the engine with its changes.
 type carried struct {
 	round   *dataplane.Round
 	changes []*Compile
 }
 
 const (
-	// sendEvery is how long spans are gathered, and sendTime how long the receiver may take.
+	// sendEvery is the interval at which spans are sent, and sendTime the maximum time to send
+	// them.
 	sendEvery = time.Second
 	sendTime  = 5 * time.Second
-	// commandTime is how long etcd may take to say which command a change comes from, and the receiver to take a command's span.
+	// commandTime is the maximum time for etcd to return a change's command, and for the receiver
+	// to accept a command's span.
 	commandTime = 2 * time.Second
 	// maxPending is the maximum number of changes that wait for a round of the engine.
 	maxPending = 100
-	// named is how many services a span names.
+	// named is the maximum number of services in a span.
 	named = 10
 )
 
-// New returns a Tracer of vipd. Nothing is sent before something happens.
+// New returns a Tracer of vipd. It connects only when there is something to send.
 func New(o Options) (*Tracer, error) { return newTracer(o, "vipd") }
 
 func newTracer(o Options, program string) (*Tracer, error) {
@@ -95,7 +100,7 @@ func newTracer(o Options, program string) (*Tracer, error) {
 	return t, nil
 }
 
-// Run makes the traces, and returns when ctx has ended and what is left is sent, or can't be.
+// Run creates the traces. It returns when ctx has ended and the rest is sent, or can't be sent.
 func (t *Tracer) Run(ctx context.Context) {
 	for ended := false; !ended; {
 		select {
@@ -110,26 +115,27 @@ func (t *Tracer) Run(ctx context.Context) {
 		t.makeTraces(ctx, &c)
 	}
 	if t.o.Commands != nil {
-		_ = t.o.Commands.Close() // what it was asked has been answered
+		_ = t.o.Commands.Close() // all requests to it have ended
 	}
 	ending, cancel := context.WithTimeout(context.Background(), sendTime)
 	defer cancel()
-	_ = t.provider.Shutdown(ending) // a receiver that is away misses the last spans
+	_ = t.provider.Shutdown(ending) // an unreachable receiver misses the last spans
 }
 
-// Compile is a state that was compiled.
+// Compile is a compiled state.
 type Compile struct {
 	Snapshot *store.Snapshot
-	// Seen is when the snapshot was published; zero means it is no change of the store, but of health, a drain or the like.
+	// Seen is when the snapshot was published. It is zero if the change is not one of the store,
+	// but of health, a drain or the like.
 	Seen         time.Time
 	Began, Ended time.Time
-	// Before is what was wanted until then, and Desired what is.
+	// Before and Desired are the previous and the new desired state.
 	Before, Desired balancer.Desired
 
-	reload trace.SpanContext // that it is part of; invalid: it is part of none
+	reload trace.SpanContext // the reload that includes it; invalid if there is none
 }
 
-// Compiled takes in what is wanted from now on.
+// Compiled adds a new desired state.
 func (t *Tracer) Compiled(c *Compile) {
 	if c.Before.Frontends == c.Desired.Frontends && c.Seen.IsZero() {
 		return
@@ -147,7 +153,7 @@ func (t *Tracer) Compiled(c *Compile) {
 	t.pending = append(t.pending, c)
 }
 
-// Round takes in a round of the engine. It waits for nothing.
+// Round adds a round of the engine. It never blocks.
 func (t *Tracer) Round(r *dataplane.Round) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,11 +170,11 @@ func (t *Tracer) Round(r *dataplane.Round) {
 	t.pending = slices.Delete(t.pending, 0, last+1)
 	select {
 	case t.carried <- c:
-	default: // etcd does not say which commands they come from, for minutes
+	default: // etcd has not returned their commands for minutes
 	}
 }
 
-// makeTraces makes the traces of the changes that a round was about.
+// makeTraces creates the traces of a round's changes.
 func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	for i, c := range of.changes {
 		t.change(ctx, c, of.round, i == len(of.changes)-1)
@@ -178,7 +184,8 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change makes the trace of a change. A change that a later one overtook shares the round of the later one.
+// change creates the trace of a change. A change that a later one overtook shares the later one's
+// round.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began
 	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {
@@ -202,7 +209,7 @@ func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own
 	t.end(root, r, own)
 }
 
-// again makes the trace of a round that is about no new change: a retry, or a repair.
+// again creates the trace of a round without a new change: a retry, or a repair.
 func (t *Tracer) again(r *dataplane.Round) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(r.Began), trace.WithNewRoot(), trace.WithAttributes(attribute.String("vipd.cause", "repair"))}
 	if t.failed.IsValid() {
@@ -216,7 +223,7 @@ func (t *Tracer) again(r *dataplane.Round) {
 	}
 }
 
-// end ends a trace with the round; where it is the last change of the round, what fails is tried again for it.
+// end ends a trace with the round. The round's last change is remembered for retries of failures.
 func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	if r.Err != nil {
 		root.SetStatus(codes.Error, r.Err.Error())
@@ -230,7 +237,7 @@ func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	root.End(trace.WithTimestamp(r.Ended))
 }
 
-// round makes the spans of a round.
+// round creates the spans of a round.
 func (t *Tracer) round(ctx context.Context, r *dataplane.Round) {
 	ctx, engine := t.tracer.Start(ctx, "engine", trace.WithTimestamp(r.Began),
 		trace.WithAttributes(attribute.Bool("vipd.full", r.Full), attribute.Int("vipd.frontends.changed", r.Changes)))
@@ -258,7 +265,7 @@ func (t *Tracer) span(ctx context.Context, name string, began, ended time.Time, 
 	span.End(trace.WithTimestamp(ended))
 }
 
-// cause says what has changed.
+// cause describes the change.
 func cause(c *Compile) string {
 	if c.Seen.IsZero() {
 		return "node"
@@ -266,7 +273,8 @@ func cause(c *Compile) string {
 	return "store"
 }
 
-// changedServices names the services whose frontends a change is about, the first of many, and counts those.
+// changedServices returns the first names of services whose frontends a change affects, and the
+// number of those frontends.
 func changedServices(c *Compile) (names []string, frontends int) {
 	all := map[string]bool{}
 	for _, d := range snap.Diff(c.Before.Frontends, c.Desired.Frontends) {

@@ -1,6 +1,6 @@
-// Package version says which build this is. Both binaries share it; a release build fills it in:
+// Package version identifies the build. Both binaries share it; a release build sets the version:
 //
 //	go build -ldflags "-X vipd/cmd/internal/version.Version=v1.2.3" ./cmd/vipd
 //
-// Commit and the toolchain come from what Go writes into every binary.
+// The commit and the toolchain come from the build information that Go embeds.
 package version

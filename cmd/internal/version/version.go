@@ -6,20 +6,21 @@ import (
 	"runtime/debug"
 )
 
-// Version is the release. The linker sets it (-X), which asks for a variable; nothing else writes to it.
+// Version is the release. The linker sets it (-X), which needs a variable; nothing else writes to
+// it.
 var Version = "dev"
 
-// Info is what is known of this build.
+// Info identifies a build.
 type Info struct {
 	Version string `json:"version"`
-	// Commit is the revision of the source, with "-dirty" where that was changed; "" where it is not known.
+	// Commit is the revision of the source, with "-dirty" if it was changed; "" if it is unknown.
 	Commit string `json:"commit,omitempty"`
-	// Go is the toolchain's version, Platform OS/ARCH.
+	// Go is the toolchain's version, and Platform is OS/ARCH.
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-// Current returns what is known of the running program.
+// Current returns the build of the running program.
 func Current() Info {
 	info := Info{Version: Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	build, ok := debug.ReadBuildInfo()
@@ -41,7 +42,7 @@ func Current() Info {
 	return info
 }
 
-// String writes the build in one line.
+// String formats the build in one line.
 func (i Info) String() string {
 	commit := cmp.Or(i.Commit, "unknown")
 	return i.Version + ", commit " + commit + ", " + i.Go + ", " + i.Platform

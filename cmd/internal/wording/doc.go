@@ -1,2 +1,3 @@
-// Package wording writes counts, verbs and lists for sentences. The sentences themselves are written by its callers.
+// Package wording formats counts, verbs and lists for sentences. Callers write the sentences
+// themselves.
 package wording

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Count writes "1 service", "3 services".
+// Count formats "1 service", "3 services".
 func Count[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -30,7 +30,7 @@ func Do(n int) string {
 	return "do"
 }
 
-// List writes "a, b and c", or with another word before the last.
+// List formats "a, b and c", or with another word before the last.
 func List(all []string, word string) string {
 	last := len(all) - 1
 	if last < 1 {
@@ -39,7 +39,7 @@ func List(all []string, word string) string {
 	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
-// Some writes "a, b and 5 more" if a list has more than limit elements, and "none" if it is empty.
+// Some formats "a, b and 5 more" if a list has more than limit elements, and "none" if it is empty.
 func Some(all []string, limit int) string {
 	switch more := len(all) - limit; {
 	case len(all) == 0:
