@@ -183,7 +183,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, errors.Unwrap(err) // without the URL, which is meaningless to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	said, err := io.ReadAll(answer.Body) // to its end, to keep the connection open: the owner treats its end as vipd's end
+	text, err := io.ReadAll(answer.Body) // to its end, to keep the connection open: the owner treats its end as vipd's end
 	if err != nil {
 		return nil, err
 	}
@@ -191,5 +191,5 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, fmt.Errorf("it answers %s", answer.Status)
 	}
 	var s OwnerStatus
-	return &s, json.Unmarshal(said, &s)
+	return &s, json.Unmarshal(text, &s)
 }

@@ -41,8 +41,8 @@ func TestUsePerPort(t *testing.T) {
 			if got := u.Text("/"); got != c.text {
 				t.Errorf("Text = %q, want %q", got, c.text)
 			}
-			if up, of := u.Worst(); up != c.up || of != c.of {
-				t.Errorf("Worst = %d of %d, want %d of %d", up, of, c.up, c.of)
+			if up, total := u.Worst(); up != c.up || total != c.of {
+				t.Errorf("Worst = %d of %d, want %d of %d", up, total, c.up, c.of)
 			}
 			if got := u.None(); got != c.none {
 				t.Errorf("None = %t, want %t", got, c.none)

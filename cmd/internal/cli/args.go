@@ -63,9 +63,9 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan splits a command line into arguments and flags; takes lists the flags with a value. marked
+// scan splits a command line into arguments and flags; withValue has the flags with a value. marked
 // is the number of arguments before "--", or -1 without "--".
-func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag, marked int) {
+func scan(args []string, withValue map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		switch {
@@ -75,8 +75,8 @@ func scan(args []string, takes map[string]bool) (rest []string, used []usedFlag,
 			rest = append(rest, arg)
 			continue
 		}
-		f := readFlag(arg, takes)
-		if takes[f.name] && !f.hasValue {
+		f := readFlag(arg, withValue)
+		if withValue[f.name] && !f.hasValue {
 			if i++; i < len(args) {
 				f.value, f.hasValue = args[i], true
 			} else {
@@ -115,25 +115,25 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 // valueFlags maps all names of flags of these verbs to whether they have a value. If verbs differ,
 // it is true.
 func valueFlags(verbs []*Verb) map[string]bool {
-	takes := map[string]bool{"version": false}
+	withValue := map[string]bool{"version": false}
 	for _, v := range verbs {
 		for _, f := range v.allFlags() {
 			for _, name := range f.Names() {
-				takes[name] = takes[name] || takesValue(f)
+				withValue[name] = withValue[name] || takesValue(f)
 			}
 		}
 	}
-	return takes
+	return withValue
 }
 
 // takenBy maps each name of a flag to whether it has a value: for a verb or, for flags that the
 // verb lacks, for any verb.
 func takenBy(verbs []*Verb, v *Verb) map[string]bool {
-	takes := valueFlags(verbs)
+	withValue := valueFlags(verbs)
 	if v != nil {
-		maps.Copy(takes, valueFlags([]*Verb{v}))
+		maps.Copy(withValue, valueFlags([]*Verb{v}))
 	}
-	return takes
+	return withValue
 }
 
 // verbIn returns the verb of a command line. That is the word that is the first argument if the
@@ -231,7 +231,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	if set.Set(f.Names()[0], parsed) == nil {
 		return nil
 	}
-	if _, is := f.(*urfave.DurationFlag); is {
+	if _, ok := f.(*urfave.DurationFlag); ok {
 		return WrongUse("%s %q is not a time, such as 90s or 10m", u.text, value)
 	}
 	return WrongUse("%s %q is not a whole number", u.text, value)

@@ -52,8 +52,8 @@ func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true
 	}
-	said, err := c.fleetConfig()
-	return err == nil && said.Store.Kind == config.EtcdStore
+	conf, err := c.fleetConfig()
+	return err == nil && conf.Store.Kind == config.EtcdStore
 }
 
 // OverridesInEtcd reports whether overrides of services in etcd go to etcd.
@@ -72,14 +72,14 @@ type fleetConfig struct {
 // fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its
 // directory.
 func (c *Call) fleetConfig() (fleetConfig, error) {
-	said := fleetConfig{Etcd: config.Default().Etcd}
-	if err := readPart(c.Flags.String("config"), &said); err != nil {
-		return said, err
+	conf := fleetConfig{Etcd: config.Default().Etcd}
+	if err := readPart(c.Flags.String("config"), &conf); err != nil {
+		return conf, err
 	}
-	for _, path := range []*string{&said.Etcd.PasswordFile, &said.Etcd.CAFile, &said.Etcd.CertFile, &said.Etcd.KeyFile} {
+	for _, path := range []*string{&conf.Etcd.PasswordFile, &conf.Etcd.CAFile, &conf.Etcd.CertFile, &conf.Etcd.KeyFile} {
 		*path = c.besideConfig(*path)
 	}
-	return said, nil
+	return conf, nil
 }
 
 // EtcdConfig returns etcd's client configuration. Flags override the file.

@@ -84,7 +84,7 @@ func writeFlag(b *strings.Builder, f urfave.Flag) {
 		left, usage = left+" "+value, before+value+after
 	}
 	value := doc.GetValue()
-	if n, is := f.(*urfave.IntFlag); is && n.DefaultText != "" {
+	if n, isInt := f.(*urfave.IntFlag); isInt && n.DefaultText != "" {
 		value = n.DefaultText
 	}
 	if takesValue(f) && value != "" && value != "0s" {

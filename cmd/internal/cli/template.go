@@ -107,8 +107,8 @@ func parsePart(inner string) (p part, err error) {
 	}
 	path, isRange := strings.CutPrefix(inner, "range ")
 	path = strings.TrimSpace(path)
-	if of, isList := strings.CutPrefix(strings.TrimPrefix(path, "."), "items["); isList {
-		path = "[" + of // kubectl's lists have their items below it
+	if items, isList := strings.CutPrefix(strings.TrimPrefix(path, "."), "items["); isList {
+		path = "[" + items // kubectl's lists have their items below it
 	}
 	p.isRange = isRange
 	switch { // kubectl's habits: no $, and @ or nothing for everything

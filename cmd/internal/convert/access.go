@@ -77,12 +77,12 @@ func (d *draft) limit(s *service, line int, allowed netset) {
 	s.clients = s.clients.intersection(allowed)
 	reachable, all := netset(nil), true
 	for _, v4 := range []bool{true, false} {
-		if len(s.vips) > 0 && !slices.ContainsFunc(s.vips, func(e entry) bool { return strings.Contains(e.value.(string), ".") == v4 }) {
+		if len(s.vips) > 0 && !slices.ContainsFunc(s.vips, func(e listElement) bool { return strings.Contains(e.value.(string), ".") == v4 }) {
 			continue // the service has no VIP of the family
 		}
-		of := s.clients.family(v4)
-		reachable = append(reachable, of...)
-		all = all && slices.Equal(of, everyone().family(v4))
+		family := s.clients.family(v4)
+		reachable = append(reachable, family...)
+		all = all && slices.Equal(family, everyone().family(v4))
 	}
 	if all {
 		return

@@ -98,7 +98,7 @@ func (d *draft) spread(line int, name string, listeners []listener) []*service {
 		if s == nil {
 			s = d.newService(line, name)
 			for _, l := range vips[p] {
-				s.vips = append(s.vips, entry{value: l.addr.String(), line: l.line})
+				s.vips = append(s.vips, listElement{value: l.addr.String(), line: l.line})
 			}
 			sets[key], out = s, append(out, s)
 		}
@@ -106,7 +106,7 @@ func (d *draft) spread(line int, name string, listeners []listener) []*service {
 		if p.proto != balancer.TCP {
 			fields["protocol"] = string(p.proto)
 		}
-		s.ports = append(s.ports, entry{value: fields, line: vips[p][0].line})
+		s.ports = append(s.ports, listElement{value: fields, line: vips[p][0].line})
 	}
 	return out
 }

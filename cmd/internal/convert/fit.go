@@ -98,7 +98,7 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 	}
 	for list, indexes := range refused {
 		entries, i := s.list(list), -1
-		*entries = slices.DeleteFunc(*entries, func(entry) bool {
+		*entries = slices.DeleteFunc(*entries, func(listElement) bool {
 			i++
 			return indexes[i]
 		})
@@ -136,8 +136,8 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 }
 
 // list is the list of a name; nil means there is none.
-func (s *service) list(name string) *[]entry {
-	return map[string]*[]entry{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
+func (s *service) list(name string) *[]listElement {
+	return map[string]*[]listElement{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
 
 // settle names the ports of a service if it has several, and writes the endpoints' port in the shortest way.
@@ -189,7 +189,7 @@ func (s *service) fields() map[string]any {
 	return fields
 }
 
-func values(entries []entry) []any {
+func values(entries []listElement) []any {
 	out := make([]any, len(entries))
 	for i, e := range entries {
 		out[i] = e.value

@@ -10,8 +10,8 @@ func (f *fitter) fitFamilies(s *service) {
 	if len(s.vips) == 0 || len(s.endpoints) == 0 {
 		return
 	}
-	has := func(entries []entry, v4 bool) bool {
-		return slices.ContainsFunc(entries, func(e entry) bool { return e.address().Is4() == v4 })
+	has := func(entries []listElement, v4 bool) bool {
+		return slices.ContainsFunc(entries, func(e listElement) bool { return e.address().Is4() == v4 })
 	}
 	for _, v4 := range []bool{true, false} {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[v4]
@@ -29,8 +29,8 @@ func (f *fitter) fitFamilies(s *service) {
 }
 
 // without removes the entries of a family, with a note for each.
-func (f *fitter) without(entries []entry, v4 bool, why string) []entry {
-	return slices.DeleteFunc(entries, func(e entry) bool {
+func (f *fitter) without(entries []listElement, v4 bool, why string) []listElement {
+	return slices.DeleteFunc(entries, func(e listElement) bool {
 		if e.address().Is4() != v4 {
 			return false
 		}
@@ -40,7 +40,7 @@ func (f *fitter) without(entries []entry, v4 bool, why string) []entry {
 }
 
 // address returns the address of a VIP or of an endpoint.
-func (e *entry) address() netip.Addr {
+func (e *listElement) address() netip.Addr {
 	text, isVIP := e.value.(string)
 	if !isVIP {
 		text, _ = e.fields()["address"].(string)
@@ -59,7 +59,7 @@ func (f *fitter) fitLoops(s *service) {
 		if !vips[e.address()] {
 			continue
 		}
-		isPort := slices.ContainsFunc(s.ports, func(p entry) bool {
+		isPort := slices.ContainsFunc(s.ports, func(p listElement) bool {
 			return e.port == 0 || p.fields()["port"] == int64(e.port)
 		})
 		if isPort {

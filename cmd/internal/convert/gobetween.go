@@ -33,7 +33,7 @@ func (t table) under(name string) table {
 
 // text returns a field that is a string or a number, as text; "" if it is missing.
 func (t table) text(name string) string {
-	if v, there := t.fields[name]; there {
+	if v, found := t.fields[name]; found {
 		return fmt.Sprint(v)
 	}
 	return ""

@@ -212,7 +212,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 		s.endpoint(line, addr, port)
 		s.ways = append(s.ways, "")
 	}
-	s.endpoints[i] = entry{value: map[string]any{"address": addr.String()}, port: port, line: line}
+	s.endpoints[i] = listElement{value: map[string]any{"address": addr.String()}, port: port, line: line}
 	for _, option := range []struct{ word, field string }{{"-w", "weight"}, {"-x", "max_connections"}} {
 		if text, given := o.values[option.word]; given {
 			r.amount(s.endpoints[i].fields(), line, option.word, option.field, text)

@@ -72,8 +72,8 @@ func (k *kubernetes) object(n yamlNode, depth int) error {
 		k.services = append(k.services, n)
 		k.known[key(namespace, name)] = true
 	case kind == "EndpointSlice":
-		of := key(namespace, meta.get("labels", "kubernetes.io/service-name").text())
-		k.slices[of] = append(k.slices[of], n)
+		id := key(namespace, meta.get("labels", "kubernetes.io/service-name").text())
+		k.slices[id] = append(k.slices[id], n)
 	case kind == "Endpoints":
 		k.endpoints[key(namespace, name)] = append(k.endpoints[key(namespace, name)], n)
 	case strings.HasSuffix(kind, "List") && depth < maxDepth:
@@ -196,14 +196,14 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 	s := k.newService(n.line(), name)
 	for _, ip := range half.vips {
 		if addr, err := parseAddr(ip.text()); err == nil {
-			s.vips = append(s.vips, entry{value: addr.String(), line: ip.line()})
+			s.vips = append(s.vips, listElement{value: addr.String(), line: ip.line()})
 		} else {
 			k.note(ip.line(), "left out: %v", err)
 		}
 	}
 	if len(s.vips) == 0 {
 		for _, addr := range k.wildcard {
-			s.vips = append(s.vips, entry{value: addr.String(), line: n.line()})
+			s.vips = append(s.vips, listElement{value: addr.String(), line: n.line()})
 		}
 	}
 	if len(s.vips) == 0 {

@@ -262,7 +262,7 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 		if nodePorts && p.nodePort > 0 {
 			fields["node_port"] = p.nodePort
 		}
-		s.ports = append(s.ports, entry{value: fields, line: p.node.line()})
+		s.ports = append(s.ports, listElement{value: fields, line: p.node.line()})
 	}
 }
 

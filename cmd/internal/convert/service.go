@@ -9,7 +9,7 @@ import (
 type service struct {
 	name                   string
 	line                   int
-	vips, ports, endpoints []entry
+	vips, ports, endpoints []listElement
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
@@ -19,15 +19,15 @@ type service struct {
 	reasons []Note
 }
 
-// entry is an element of a list.
-type entry struct {
+// listElement is an element of a list.
+type listElement struct {
 	value any
 	line  int
 	// port is the port of an endpoint; 0 means the service's.
 	port uint16
 }
 
-func (e *entry) fields() map[string]any { return e.value.(map[string]any) }
+func (e *listElement) fields() map[string]any { return e.value.(map[string]any) }
 
 // setting is a field.
 type setting struct {
@@ -75,6 +75,6 @@ func find(all []setting, name string) *setting {
 // endpoint adds an endpoint, without the fields that have their default.
 func (s *service) endpoint(line int, address netip.Addr, port uint16) map[string]any {
 	fields := map[string]any{"address": address.String()}
-	s.endpoints = append(s.endpoints, entry{value: fields, port: port, line: line})
+	s.endpoints = append(s.endpoints, listElement{value: fields, port: port, line: line})
 	return fields
 }

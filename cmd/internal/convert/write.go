@@ -92,8 +92,8 @@ func (w *writer) setting(one setting) {
 }
 
 // list writes a list: an element a line if they come from several lines.
-func (w *writer) list(s *service, name string, entries []entry) {
-	apart := slices.ContainsFunc(entries, func(e entry) bool { return e.line != entries[0].line })
+func (w *writer) list(s *service, name string, entries []listElement) {
+	apart := slices.ContainsFunc(entries, func(e listElement) bool { return e.line != entries[0].line })
 	if !apart {
 		comment := ""
 		if len(entries) > 0 && entries[0].line != s.line {

@@ -45,12 +45,12 @@ func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
 			return out
 		}
 		if err != nil {
-			line, said := 1, strings.TrimPrefix(err.Error(), "yaml: ")
+			line, message := 1, strings.TrimPrefix(err.Error(), "yaml: ")
 			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 				line, _ = strconv.Atoi(m[1]) // the pattern has digits only
-				said = err.Error()[len(m[0]):]
+				message = err.Error()[len(m[0]):]
 			}
-			d.note(min(offset+max(1, line), len(d.lines)), "left out: this document is not YAML: %s", plain(said))
+			d.note(min(offset+max(1, line), len(d.lines)), "left out: this document is not YAML: %s", plain(message))
 			return out
 		}
 		if len(root.Content) > 0 && root.Content[0].Tag != "!!null" {

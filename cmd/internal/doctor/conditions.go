@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// conditions are the conditions of a foreign rule, in either syntax, as far as they are known here.
+// conditions are the known conditions of a foreign rule, in either syntax.
 type conditions struct {
 	to, from [][]netip.Prefix // each is one condition
 	notTo    []netip.Prefix
-	// ports of the destination and the source; nil means any.
+	// toPorts and fromPorts are the ports of the destination and the source; nil means any.
 	toPorts, fromPorts []portRange
 	protocols          []string // nil means any
-	// never reports whether no packet of a connection to a VIP fulfils a condition, or whether that can't be known: a named set.
+	// never reports whether no packet of a connection to a VIP matches a condition, or whether that
+	// is unknown, as for a named set.
 	never bool
-	// more reports whether there are conditions that are not known here, such as a device.
+	// more reports whether there are unknown conditions, such as a device.
 	more bool
 }
 
 type portRange struct{ first, last uint16 }
 
-// sample is a packet of a connection to a VIP. What is not known of it has its zero value.
+// sample is a packet of a connection to a VIP. Unknown fields are zero.
 type sample struct {
 	from, to netip.AddrPort
 	protocol string
@@ -34,22 +35,22 @@ func (c *conditions) match(p sample) bool {
 	if c.never || c.protocols != nil && !slices.Contains(c.protocols, p.protocol) {
 		return false
 	}
-	in := func(lists [][]netip.Prefix, ports []portRange, at netip.AddrPort) bool {
-		if !at.IsValid() {
+	in := func(lists [][]netip.Prefix, ports []portRange, payload netip.AddrPort) bool {
+		if !payload.IsValid() {
 			return lists == nil && ports == nil
 		}
 		for _, list := range lists {
-			if !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(at.Addr()) }) {
+			if !slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(payload.Addr()) }) {
 				return false
 			}
 		}
-		return ports == nil || slices.ContainsFunc(ports, func(r portRange) bool { return r.first <= at.Port() && at.Port() <= r.last })
+		return ports == nil || slices.ContainsFunc(ports, func(r portRange) bool { return r.first <= payload.Port() && payload.Port() <= r.last })
 	}
 	except := slices.ContainsFunc(c.notTo, func(n netip.Prefix) bool { return n.Contains(p.to.Addr()) })
 	return in(c.to, c.toPorts, p.to) && in(c.from, c.fromPorts, p.from) && !except
 }
 
-// conditionsOf reads a rule as iptables-save writes it.
+// conditionsOf parses a rule in iptables-save's syntax.
 func conditionsOf(rule string) (c conditions) {
 	text, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
 	words := append(strings.Fields(text), "")
@@ -87,7 +88,7 @@ func (c *conditions) add(option, value string, not bool) {
 	}
 }
 
-// portRanges reads ports as iptables writes them, such as 80,443,8000:8100.
+// portRanges parses ports in iptables' syntax, such as 80,443,8000:8100.
 func portRanges(text string) (all []portRange) {
 	for _, part := range strings.Split(text, ",") {
 		low, high, isRange := strings.Cut(part, ":")
@@ -138,33 +139,33 @@ func (r *nftRule) conditions() (c conditions) {
 }
 
 func (c *conditions) addMatch(m *nftMatch) {
-	is, text := m.Op == "==" || m.Op == "in", strings.Trim(string(m.Right), `"`)
-	at := m.Left.Payload
+	equal, text := m.Op == "==" || m.Op == "in", strings.Trim(string(m.Right), `"`)
+	payload := m.Left.Payload
 	switch networks := prefixes(m.Right); {
 	case strings.HasPrefix(text, "@"):
 		c.never = true // a named set
-	case at.Field == "daddr" && is:
+	case payload.Field == "daddr" && equal:
 		c.to = append(c.to, networks)
-	case at.Field == "daddr" && m.Op == "!=":
+	case payload.Field == "daddr" && m.Op == "!=":
 		c.notTo = append(c.notTo, networks...)
-	case at.Field == "saddr" && is:
+	case payload.Field == "saddr" && equal:
 		c.from = append(c.from, networks)
-	case at.Field == "dport" && is:
-		c.toPorts, c.protocols = nftPorts(m.Right), portProtocols(at.Protocol)
-	case at.Field == "sport" && is:
-		c.fromPorts, c.protocols = nftPorts(m.Right), portProtocols(at.Protocol)
-	case is && (at.Field == "protocol" || at.Field == "nexthdr" || m.Left.Meta.Key == "l4proto"):
+	case payload.Field == "dport" && equal:
+		c.toPorts, c.protocols = nftPorts(m.Right), portProtocols(payload.Protocol)
+	case payload.Field == "sport" && equal:
+		c.fromPorts, c.protocols = nftPorts(m.Right), portProtocols(payload.Protocol)
+	case equal && (payload.Field == "protocol" || payload.Field == "nexthdr" || m.Left.Meta.Key == "l4proto"):
 		c.protocols = wordsOf(m.Right)
 	case m.Left.Meta.Key == "iif" || m.Left.Meta.Key == "iifname":
-		c.never, c.more = c.never || is && text == "lo", c.more || text != "lo"
+		c.never, c.more = c.never || equal && text == "lo", c.more || text != "lo"
 	case m.Left.FIB.Result == "type" && text == "local":
-		c.never = c.never || !is
+		c.never = c.never || !equal
 	default:
 		c.more = true
 	}
 }
 
-// portProtocols returns the protocols of a port's header; "th" stands for all that have ports.
+// portProtocols returns the protocols of a port's header; "th" stands for all protocols with ports.
 func portProtocols(header string) []string {
 	if header == "th" {
 		return nil
@@ -181,7 +182,7 @@ func wordsOf(from json.RawMessage) []string {
 	var more struct {
 		Set []string `json:"set"`
 	}
-	_ = json.Unmarshal(from, &more) // others match nothing
+	_ = json.Unmarshal(from, &more) // other values match nothing
 	return more.Set
 }
 

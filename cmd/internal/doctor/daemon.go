@@ -15,7 +15,7 @@ func checkConfig(_ context.Context, o *observed) []Finding {
 	return []Finding{problem("the configuration: "+o.ConfigProblem, "", "vipctl check "+o.ConfigFile)}
 }
 
-// checkDaemon returns the state of the running vipd.
+// checkDaemon reports the state of the running vipd.
 func checkDaemon(_ context.Context, o *observed) []Finding {
 	if o.Status == nil {
 		return []Finding{noDaemon(o)}
@@ -37,7 +37,7 @@ func checkDaemon(_ context.Context, o *observed) []Finding {
 	return found
 }
 
-// checkFolders reports the folders that vipd does not start with: a running vipd works until its next start.
+// checkFolders reports directories that prevent vipd's next start.
 func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	for _, refused := range o.Refused(o.Config) {
 		found = append(found, problem("vipd does not start with "+refused.Field+": "+refused.Err.Error(), "", "vipctl check "+o.ConfigFile))
@@ -45,7 +45,8 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// noDaemon returns the finding about a vipd that does not answer, which is a problem if its VIPs are still on this host.
+// noDaemon returns the finding about a vipd that does not answer. It is a problem if its VIPs are
+// still on this host.
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
 		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; "+

@@ -7,7 +7,7 @@ import (
 
 // check is a function in the table of checks. It returns what it found on a host.
 type check struct {
-	// name is shared by the checks of one subject, which stand behind each other in the table.
+	// name is shared by consecutive checks of one subject.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
 	// everywhere reports whether the check also makes sense on systems other than Linux.
@@ -70,15 +70,16 @@ func runChecks(ctx context.Context, o *observed, some []check) (found []Finding)
 	return found
 }
 
-// Examine makes every check, and returns what they found in the order of the checks.
+// Examine runs every check, and returns the findings in the order of the checks.
 func Examine(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h)
 	o.tryModes(ctx)
 	return runChecks(ctx, o, checks())
 }
 
-// Watched returns the warnings and problems that the daemon looks for each minute: rules that drop packets to VIPs, and programs that
-// get no connections because services are where they listen. It tries nothing, and reads no rules of vipd for single services.
+// Watched returns the warnings and problems that the daemon looks for each minute: rules that drop
+// packets to VIPs, and programs that get no connections because services use their ports. It tries
+// nothing, and does not read vipd's rules of single services.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, []check{{"sockets", checkSockets, false}}))

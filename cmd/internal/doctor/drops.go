@@ -27,7 +27,7 @@ type verdict struct {
 
 // before returns the rules of other programs in front of vipd's own jump, and that jump, or "" if
 // it is missing.
-func (b *backend) before(chain string) (others []string, jump string) {
+func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
 		if target(rule) == "VIPD-"+chain {
@@ -42,7 +42,7 @@ func (b *backend) before(chain string) (others []string, jump string) {
 const deepest = 16
 
 // judge returns which connections to VIPs some rules of the table filter drop.
-func judge(o *observed, b *backend, rules []string, depth int) verdict {
+func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	var sum verdict
 	returns := false
 	for _, rule := range rules {
@@ -97,11 +97,11 @@ func unconditional(rule string) bool {
 // connection, and pings.
 func irrelevant(rule string) bool {
 	words := strings.Fields(rule)
-	is := func(option string, values ...string) bool {
+	hasOption := func(option string, values ...string) bool {
 		i := slices.Index(words, option)
 		return i >= 0 && i+1 < len(words) && slices.Contains(values, words[i+1]) && (i == 0 || words[i-1] != "!")
 	}
-	return is("--ctstate", "INVALID") || is("--state", "INVALID") || is("-p", "icmp", "ipv6-icmp", "icmpv6")
+	return hasOption("--ctstate", "INVALID") || hasOption("--state", "INVALID") || hasOption("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
 // letsVIPsThrough reports whether connections to VIPs match the condition of a rule.
@@ -115,7 +115,7 @@ func letsVIPsThrough(o *observed, rule string) bool {
 }
 
 // dropsBefore looks for rules of other programs that drop before vipd's jump accepts.
-func dropsBefore(o *observed, b *backend, chain string) []Finding {
+func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	others, jump := b.before(chain)
 	verdict := judge(o, b, others, 0)
 	if verdict.drops == nothing {
@@ -170,7 +170,7 @@ func checkRules(ctx context.Context, o *observed) (found []Finding) {
 }
 
 // ownPolicy returns the finding about a policy DROP in the backend that vipd uses.
-func ownPolicy(o *observed, b *backend, name string) Finding {
+func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts", name, b.program)
 	_, jump := b.before(name)
 	switch {
@@ -184,7 +184,7 @@ func ownPolicy(o *observed, b *backend, name string) Finding {
 }
 
 // otherPolicy returns the finding about a policy DROP in the backend that vipd does not use.
-func otherPolicy(o *observed, b *backend, name string) Finding {
+func otherPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {
 		if target(rule) == "ACCEPT" && (unconditional(rule) || letsVIPsThrough(o, rule)) {

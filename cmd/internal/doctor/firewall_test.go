@@ -68,10 +68,11 @@ func TestFindingsOfFirewalls(t *testing.T) {
 	})
 }
 
-// TestJudge: what the rules before vipd's drop.
+// TestJudge reads lists of rules before vipd's. It must report the right part of the dropped
+// traffic.
 func TestJudge(t *testing.T) {
 	o := observe(t.Context(), newMade().Host)
-	b := &backend{tables: map[string]map[string]*chain{"filter": {
+	b := &iptablesRules{tables: map[string]map[string]*chain{"filter": {
 		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
 		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},
 		"SOME":   {rules: []string{"-p udp -j DROP", "-j RETURN", "-j DROP"}},

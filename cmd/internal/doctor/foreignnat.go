@@ -10,9 +10,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole table is read: it may have rules for each
-// service of vipd or kube-proxy.
-func (b *backend) readNAT(ctx context.Context, o *observed) {
+// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole
+// table is read: it may have rules for each service of vipd or kube-proxy.
+func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return
 	}
@@ -21,7 +21,7 @@ func (b *backend) readNAT(ctx context.Context, o *observed) {
 	for i := 0; i < len(names) && i < maxFollowed; i++ {
 		listed, err := o.Run(ctx, b.program, "-w", "-t", "nat", "-S", names[i])
 		if err != nil {
-			continue // it went away just now
+			continue // the chain has just disappeared
 		}
 		c := &chain{}
 		b.tables["nat"][names[i]] = c
@@ -44,12 +44,13 @@ func isTarget(to string) bool {
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
-// sees reports whether a rule's family is the address's.
+// sees reports whether a rule has the address's family.
 func (f *foreignRule) sees(a netip.Addr) bool {
 	return f.family == "inet" || (f.family == "ip") == a.Is4()
 }
 
-// named returns the services whose packets the rule matches, of those that packets returns for a frontend.
+// named returns the services with a packet that the rule matches. The function packets returns the
+// packets of a frontend.
 func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
 	for _, at := range o.Frontends {
 		if !f.sees(at.Addr) {
@@ -70,7 +71,7 @@ func toVIP(f Frontend) []sample {
 	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
 }
 
-// bothWays returns the packets of clients and the answers.
+// bothWays returns the packets of clients and the replies.
 func bothWays(f Frontend) []sample {
 	all := append(toVIP(f), sample{from: f.AddrPort(), protocol: string(f.Proto)})
 	for _, b := range f.Backends {
@@ -79,7 +80,7 @@ func bothWays(f Frontend) []sample {
 	return all
 }
 
-// forwarded returns the packets of clients and the answers, as forward and postrouting see them.
+// forwarded returns the packets of clients and the replies, in the form of forward and postrouting.
 func forwarded(f Frontend) []sample {
 	all := bothWays(f)
 	for _, b := range f.Backends {
@@ -88,7 +89,7 @@ func forwarded(f Frontend) []sample {
 	return all
 }
 
-// grade returns a problem if the rule has no condition that is not known here, otherwise a warning.
+// grade returns a problem if all conditions of the rule are known here, otherwise a warning.
 func (f *foreignRule) grade(what, why string) Finding {
 	if f.more {
 		return warning(what, why+" if they match the rule's other conditions", f.remove)
@@ -109,10 +110,10 @@ func (f *foreignRule) translatesFirst(o *observed) bool {
 	case mode == config.IPTablesMode:
 		return f.priority < natTablePriority || f.priority == natTablePriority && f.first
 	}
-	return true // virtual servers and sockets get the translated packet
+	return true // virtual servers and sockets receive the translated packet
 }
 
-// checkTranslations looks for rules of others that send connections for VIPs elsewhere.
+// checkTranslations looks for rules of other programs that redirect connections to VIPs.
 func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 	for _, f := range o.foreign {
 		if !f.translates || !f.translatesFirst(o) {
@@ -126,7 +127,7 @@ func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkTracking looks for rules of others that keep connections to VIPs from being tracked.
+// checkTracking looks for rules of other programs that exempt connections to VIPs from tracking.
 func checkTracking(_ context.Context, o *observed) (found []Finding) {
 	if o.binds() {
 		return nil // the kernel translates nothing
@@ -135,16 +136,16 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 		if !f.untracks {
 			continue
 		}
-		if of := f.named(o, bothWays); len(of) > 0 {
-			found = append(found, f.grade(fmt.Sprintf("a rule of another program keeps connections of %s from being tracked (%s)", list(of), f.where),
+		if affected := f.named(o, bothWays); len(affected) > 0 {
+			found = append(found, f.grade(fmt.Sprintf("a rule of another program keeps connections of %s from being tracked (%s)", list(affected), f.where),
 				"the kernel translates only tracked connections, so these get no answer"))
 		}
 	}
 	return found
 }
 
-// marksLate reports whether the rule changes a connection's mark after vipd has set it. Earlier changes don't matter at the first
-// packet, at which vipd reads the mark.
+// marksLate reports whether the rule changes a connection's mark after vipd has set it. Earlier
+// changes don't matter at the first packet, at which vipd reads the mark.
 func (f *foreignRule) marksLate() bool {
 	const sorting, source = -110, 96 // as in the guard
 	switch f.hook {
@@ -156,7 +157,7 @@ func (f *foreignRule) marksLate() bool {
 	return true
 }
 
-// checkMarks looks for rules of others that change vipd's bits of connection marks.
+// checkMarks looks for rules of other programs that change vipd's bits of connection marks.
 func checkMarks(_ context.Context, o *observed) (found []Finding) {
 	ours := uint32(0)
 	for i := range 3 {

@@ -14,35 +14,38 @@ type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.
 	family string
-	// hook is the hook of the chain that leads to it, and priority the chain's. First reports whether it comes before vipd's rules in
-	// the same chain of iptables.
+	// hook is the hook of the base chain, and priority its priority. first reports whether the rule
+	// precedes vipd's rules in the same chain of iptables.
 	hook     string
 	priority int
 	first    bool
-	// where names its place, with the rule in iptables' syntax; remove is the command that deletes it.
+	// where describes its place, with the rule in iptables' syntax; remove is the command that
+	// deletes it.
 	where, remove string
 
 	untracks, translates bool
 	// overwrites are the bits of a connection's mark that it changes.
 	overwrites uint32
-	// unmarked reports whether it needs a connection without a mark, and opening whether it needs a new connection.
+	// unmarked reports whether it matches only connections without a mark, and opening whether it
+	// matches only new connections.
 	unmarked, opening bool
 }
 
-// Priorities of iptables' tables.
+// These are priorities of iptables' tables.
 const (
 	rawTablePriority    = -300
 	mangleTablePriority = -150
 	natTablePriority    = -100
 )
 
-// maxFollowed is the maximum number of chains that are read behind the base chains of a table, and limits the depth of jumps.
+// maxFollowed is the maximum number of chains that are read behind the base chains of a table. It
+// also limits the depth of jumps.
 const maxFollowed = 32
 
-// foreignRules reads the rules of other programs. It reads no table of vipd or kube-proxy.
+// foreignRules reads the rules of other programs. It skips tables of vipd and kube-proxy.
 func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	if !o.Root {
-		return nil // checkRules says so
+		return nil // checkRules reports it
 	}
 	var bases []*nftChain
 	if o.has("nft") {
@@ -77,9 +80,9 @@ func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	return all
 }
 
-// tablesReader collects the rules of iptables that a base chain leads to.
+// tablesReader collects the rules of iptables that are reachable from a base chain.
 type tablesReader struct {
-	b           *backend
+	b           *iptablesRules
 	table, hook string
 	priority    int
 	first       bool
@@ -152,7 +155,7 @@ func connectionBits(words []string) uint32 {
 	return 0
 }
 
-// nftReader collects the rules of nft that a base chain leads to.
+// nftReader collects the rules of nft that are reachable from a base chain.
 type nftReader struct {
 	o     *observed
 	base  *nftChain
@@ -167,7 +170,7 @@ func (r *nftReader) read(ctx context.Context, name string) {
 	r.seen[name] = true
 	chain := *r.base
 	chain.Name = name
-	objects, _ := r.o.nft(ctx, "list", "chain", chain.Family, chain.Table, chain.Name) // it went away just now
+	objects, _ := r.o.nft(ctx, "list", "chain", chain.Family, chain.Table, chain.Name) // the chain has just disappeared
 	for _, object := range objects {
 		if object.Rule == nil {
 			continue
@@ -238,9 +241,10 @@ func (r *nftRule) connectionBits() (bits uint32) {
 	return bits
 }
 
-// changedBits returns the bits in which a value may differ from the connection's mark that it is computed from.
+// changedBits returns the bits in which a value, computed from the connection's mark, may differ
+// from it.
 func changedBits(value json.RawMessage) uint32 {
-	var of struct {
+	var expression struct {
 		CT *struct {
 			Key string `json:"key"`
 		} `json:"ct"`
@@ -248,24 +252,24 @@ func changedBits(value json.RawMessage) uint32 {
 		And []json.RawMessage `json:"&"`
 		Xor []json.RawMessage `json:"^"`
 	}
-	if json.Unmarshal(value, &of) != nil {
+	if json.Unmarshal(value, &expression) != nil {
 		return ^uint32(0)
 	}
 	number := func(operands []json.RawMessage) (n uint32, known bool) {
 		known = len(operands) == 2 && json.Unmarshal(operands[1], &n) == nil
 		return n, known
 	}
-	if of.CT != nil && of.CT.Key == "mark" {
+	if expression.CT != nil && expression.CT.Key == "mark" {
 		return 0
 	}
-	if n, known := number(of.Or); known {
-		return changedBits(of.Or[0]) | n
+	if n, known := number(expression.Or); known {
+		return changedBits(expression.Or[0]) | n
 	}
-	if n, known := number(of.Xor); known {
-		return changedBits(of.Xor[0]) | n
+	if n, known := number(expression.Xor); known {
+		return changedBits(expression.Xor[0]) | n
 	}
-	if n, known := number(of.And); known {
-		return changedBits(of.And[0]) | ^n
+	if n, known := number(expression.And); known {
+		return changedBits(expression.And[0]) | ^n
 	}
 	return ^uint32(0)
 }

@@ -14,62 +14,67 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// Frontend is an address and port where services listen.
+// Frontend is an address and port of services.
 type Frontend struct {
 	balancer.Key
 	NodePort bool
 	Service  balancer.Name
-	// Scheduler is as compiled for the mode in use; "" if it is not known.
+	// Scheduler is the compiled scheduler for the mode in use; "" if it is unknown.
 	Scheduler balancer.Scheduler
 	// Backends are its endpoints.
 	Backends []netip.AddrPort
-	// Idle is the reason why no endpoint gets new connections there; "" means that an endpoint does.
+	// Idle says why no endpoint gets new connections there; "" means that an endpoint does.
 	Idle string
 }
 
-// FrontendOf returns what checks need of a compiled frontend.
+// FrontendOf returns the part of a compiled frontend that checks need.
 func FrontendOf(f *balancer.Frontend) Frontend {
-	of := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler}
+	frontend := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler}
 	var states []balancer.BackendState
 	for _, b := range f.Backends {
-		of.Backends, states = append(of.Backends, b.Addr), append(states, b.State)
+		frontend.Backends, states = append(frontend.Backends, b.Addr), append(states, b.State)
 	}
-	of.Idle = Idle(states)
-	return of
+	frontend.Idle = Idle(states)
+	return frontend
 }
 
-// Host is what checks can read of a host.
+// Host has everything that checks can read of a host.
 type Host struct {
 	System
 	Ledgers
 	Failover
 	Link
-	// Config is what ConfigFile says, or the defaults; ConfigProblem is why it is not, or not wholly, what the file says.
+	// Config is the content of ConfigFile, or the defaults. ConfigProblem says why it differs from
+	// the file.
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Problems are the problems of the running vipd, or without a vipd those of the configuration's services.
+	// Problems are the problems of the running vipd, or otherwise those of the configuration's
+	// services.
 	Problems []balancer.Problem
-	// Status is the status of the running vipd; nil means that no vipd answers, for the reason NoDaemon.
+	// Status is the status of the running vipd. It is nil if no vipd answers, for the reason
+	// NoDaemon.
 	Status   *api.Status
 	NoDaemon string
-	// Frontends are the frontends of the running vipd, or without a vipd those compiled from the configuration.
+	// Frontends are the frontends of the running vipd, or otherwise those compiled from the
+	// configuration.
 	Frontends []Frontend
 	// Modes are the modes of this version, the best first.
 	Modes []modes.Mode
 }
 
-// Ledgers reads the records that vipd keeps of its kernel objects.
+// Ledgers reads vipd's records of its kernel objects.
 type Ledgers struct {
-	// Owned returns the virtual servers of IPVS that vipd's ledger names.
+	// Owned returns the virtual servers of IPVS in vipd's ledger.
 	Owned func() ([]balancer.Key, error)
-	// Held returns the addresses that vipd's ledger names, with their devices.
+	// Held returns the addresses in vipd's ledger, with their devices.
 	Held func() (map[netip.Addr]string, error)
 }
 
-// Failover reads how this host owns VIPs.
+// Failover reads this host's state as an owner of VIPs.
 type Failover struct {
-	// Fence tries whether the kernel can fence VIPs that have one owner; the error says why not.
+	// Fence tries whether the kernel can fence VIPs that have one owner. The error says why it
+	// can't.
 	Fence func() error
 	// Owner returns the status of this host's vipd owner.
 	Owner func() (*api.OwnerStatus, error)
@@ -77,31 +82,34 @@ type Failover struct {
 	Members func(ctx context.Context) ([][]string, error)
 }
 
-// Link asks the networks of the host about other hosts.
+// Link probes the networks of the host for other hosts.
 type Link struct {
-	// Elsewhere asks on the link of a device which other hosts have addresses that this host has or will have there.
+	// Elsewhere probes the link of a device for other hosts with addresses that this host has or
+	// will have there.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Neighbours lists the hosts that the kernel knows on its links, with the devices.
+	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
 }
 
-// observed is a Host with the observations that several checks share. Checks don't change it.
+// observed is a Host with observations that several checks share. Checks don't change it.
 type observed struct {
 	Host
 	// vips are the addresses of all frontends except node ports.
 	vips map[netip.Addr]bool
 	// interfaces are the devices of the host.
 	interfaces []Interface
-	// backends are the backends of iptables that can be read.
-	backends []*backend
-	// foreign are the rules of other programs that change how connections are tracked, translated or marked.
+	// backends are the readable backends of iptables.
+	backends []*iptablesRules
+	// foreign are the rules of other programs that affect tracking, translation or marks.
 	foreign []foreignRule
-	// trials has each mode, and serves the mode that vipd would use by them; "" if they did not show it.
+	// trials has each mode. serves is the mode that vipd would use by their results, or "" if they
+	// are inconclusive.
 	trials []trial
 	serves config.ModeName
 }
 
-// observe reads the devices of a host, and its rules in these tables, or in all tables if there are none.
+// observe reads the devices of a host, and its rules in these tables, or in all tables if none are
+// named.
 func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
 	o.interfaces, _ = h.Interfaces() // if they can't be listed, none can be named
@@ -117,8 +125,8 @@ func observe(ctx context.Context, h Host, tables ...string) *observed {
 	return o
 }
 
-// mode returns the mode in use. Without a daemon it is the mode that the trials chose, or, if they could not, the mode of the
-// configuration; for auto it is the best mode.
+// mode returns the mode in use. Without a daemon it is the mode that the trials chose, or otherwise
+// the configured mode; for auto it is the best mode.
 func (o *observed) mode() modes.Mode {
 	name := cmp.Or(o.serves, o.Config.Mode)
 	if o.Status != nil {
@@ -146,6 +154,6 @@ func (o *observed) hasFamily(is4 bool) bool {
 // connectionMark is the bit in a connection's mark that marks connections to frontends.
 func (o *observed) connectionMark() uint32 { return 1 << ((o.Config.IPTables.MasqueradeBit + 1) % 32) }
 
-// translates reports whether connection tracking knows connections to VIPs as translated. It does not know of what
-// virtual servers translate.
+// translates reports whether connection tracking has translated connections to VIPs. It does not
+// know translations of virtual servers.
 func (o *observed) translates() bool { return o.mode().Name != config.IPVSMode }

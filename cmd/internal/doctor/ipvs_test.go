@@ -245,7 +245,7 @@ func TestLackOfIPVS(t *testing.T) {
 func TestLikely(t *testing.T) {
 	files := map[string]string{"/proc/sys/kernel/osrelease": "6.1\n"}
 	read := func(path string) ([]byte, error) {
-		if text, there := files[path]; there {
+		if text, exists := files[path]; exists {
 			return []byte(text), nil
 		}
 		return nil, fs.ErrNotExist

@@ -41,18 +41,18 @@ func checkMatches(_ context.Context, o *observed) (found []Finding) {
 		return []Finding{note("the kernel's matches of iptables can't be seen: "+oneLine(err), "", "sudo vipctl doctor")}
 	}
 	matches := strings.Fields(string(text))
-	var there []string
+	var present []string
 	for _, n := range needs() {
 		switch {
 		case !n.by(o.mode()):
 		case slices.Contains(matches, n.match), o.module("xt_"+n.match) != unseen:
-			there = append(there, "xt_"+n.match)
+			present = append(present, "xt_"+n.match)
 		default:
 			found = append(found, warning(fmt.Sprintf("the kernel does not show the match xt_%s", n.match), n.loss, "modprobe xt_"+n.match))
 		}
 	}
-	if len(there) > 0 {
-		found = append(found, fine("the kernel has what rules need: "+strings.Join(there, ", ")))
+	if len(present) > 0 {
+		found = append(found, fine("the kernel has what rules need: "+strings.Join(present, ", ")))
 	}
 	return found
 }

@@ -56,18 +56,18 @@ func (s System) capable(number int) bool {
 func (s System) packaged(module string) string {
 	release := s.release()
 	system := s.text("/etc/os-release")
-	is := func(id string) bool {
+	isDistribution := func(id string) bool {
 		return slices.ContainsFunc(strings.Split(system, "\n"), func(line string) bool {
 			name, value, _ := strings.Cut(line, "=")
 			return (name == "ID" || name == "ID_LIKE") && slices.Contains(strings.Fields(strings.Trim(value, `"`)), id)
 		})
 	}
 	switch {
-	case is("ubuntu"):
+	case isDistribution("ubuntu"):
 		return "apt-get install linux-modules-extra-" + release
-	case is("debian"):
+	case isDistribution("debian"):
 		return "apt-get install linux-image-" + runtime.GOARCH + "  # and boot it"
-	case is("fedora"), is("rhel"):
+	case isDistribution("fedora"), isDistribution("rhel"):
 		return "dnf provides '*/" + module + ".ko*'"
 	}
 	return "grep CONFIG_IP_VS /boot/config-" + release

@@ -30,13 +30,14 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether iptables-nft made the chain. Such chains are read as iptables' rules.
+// fromTables reports whether iptables-nft created the chain. Such chains are read as iptables'
+// rules.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&
 		strings.ToUpper(c.Name) == c.Name
 }
 
-// place writes the chain as nft's commands do.
+// place returns the chain in the form of nft's commands.
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
 // nft runs nft -j.
@@ -54,16 +55,16 @@ func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 	return answer.Objects, nil
 }
 
-// checkForeignChains looks for chains of others' nft tables that drop connections to VIPs.
+// checkForeignChains looks for chains in other programs' nft tables that drop connections to VIPs.
 func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
-		return nil // checkRules says so
+		return nil // checkRules reports it
 	}
 	if !o.has("nft") {
 		return []Finding{note("others' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
 	}
 	hooks := []string{"prerouting", "input", "output"}
-	if o.mode().Forward { // else connections to VIPs end on this host
+	if o.mode().Forward { // otherwise connections to VIPs end on this host
 		hooks = append(hooks, "forward")
 	}
 	objects, err := o.nft(ctx, "list", "chains")
@@ -80,7 +81,8 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no foreign nft table drops by default or mentions your VIPs")
 }
 
-// foreignChain looks for drops in a chain: by its policy, by a rule without conditions, or by a rule that names a service.
+// foreignChain looks for drops in a chain: by its policy, by a rule without conditions, or by a
+// rule that names a service.
 func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Finding) {
 	how := ""
 	if c.Policy == "drop" {
@@ -144,14 +146,14 @@ func (r *nftRule) dropsAll() bool {
 	return ends
 }
 
-// ends reports whether the rule has one of the verdicts.
+// ends reports whether the rule ends in one of the verdicts.
 func (r *nftRule) ends(verdicts ...string) bool {
 	return slices.ContainsFunc(r.Expr, func(e map[string]json.RawMessage) bool {
 		return slices.ContainsFunc(verdicts, func(verdict string) bool { return e[verdict] != nil })
 	})
 }
 
-// named returns the frontends and endpoints whose packets the rule matches by their destination.
+// named returns the frontends and endpoints that the rule matches by their destination.
 func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
 	port := uint16(0) // any
@@ -225,7 +227,8 @@ func prefixes(from json.RawMessage) []netip.Prefix {
 	return all
 }
 
-// letsVIPs reports whether the rule accepts translated connections, or connections with vipd's mark.
+// letsVIPs reports whether the rule accepts translated connections, or connections with vipd's
+// mark.
 func letsVIPs(o *observed, r *nftRule) bool {
 	accepts, known := false, false
 	for _, e := range r.Expr {

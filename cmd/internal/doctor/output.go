@@ -23,7 +23,7 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 }
 
 // droppedOutput returns the endpoints to which OUTPUT of one backend drops packets, by the rule.
-func droppedOutput(o *observed, b *backend) (found []Finding) {
+func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
 	}
@@ -63,7 +63,7 @@ type packet struct {
 
 // fate returns whether a chain of the table filter accepts a packet, or the rule that drops it. A
 // rule with unknown conditions, such as a user of the host, may accept but never drops.
-func (b *backend) fate(to packet, name string, depth int) (accepted bool, by string) {
+func (b *iptablesRules) fate(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
 	for _, rule := range c.rules {
@@ -115,8 +115,8 @@ func (to packet) matches(rule string) (may, sure bool) {
 
 // withoutComment removes the comment of a rule.
 func withoutComment(rule string) string {
-	before, text, there := strings.Cut(rule, "-m comment --comment ")
-	if !there {
+	before, text, found := strings.Cut(rule, "-m comment --comment ")
+	if !found {
 		return rule
 	}
 	_, after, _ := strings.Cut(text, " ")

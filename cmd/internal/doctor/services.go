@@ -40,8 +40,8 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkIdle looks for services whose clients are not served for a reason that is not a problem of the service. Services with the same
-// cause share a finding.
+// checkIdle looks for services whose clients are not served for a reason that is not a problem of
+// the service. Services with the same cause share a finding.
 func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
 	idle := map[string][]string{}
@@ -52,7 +52,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	for _, f := range o.Frontends {
 		name := string(f.Service)
 		if f.Idle == "" || served[f.Service] && f.NodePort && len(f.Backends) == 0 {
-			continue // a service has node ports in both families, whether it needs them or not
+			continue // a service has node ports in both families, even if it needs only one
 		}
 		if o.reportsEndpoints(f.Service) {
 			continue
@@ -93,16 +93,17 @@ func (o *observed) reportsEndpoints(service balancer.Name) bool {
 	})
 }
 
-// defined reports whether a problem is of a definition or of the configuration: check, plan, reload and status report it in the same
-// words. Checks of the host report the others.
+// defined reports whether a problem comes from a definition or the configuration. Verbs check,
+// plan, reload and status report those in the same words; checks of the host report the others.
 func (o *observed) defined(p balancer.Problem) bool {
 	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
-		return false // checkDaemon and checkConfig say so
+		return false // checkDaemon and checkConfig report it
 	}
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns the level of a problem. Check, plan and reload fail for the same problems as doctor, and doctor also fails for an outage.
+// level returns the level of a problem. Verbs check, plan and reload fail for the same problems as
+// doctor, which also fails for an outage.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning
@@ -110,28 +111,29 @@ func level(p balancer.Problem) Level {
 	return Problem
 }
 
-// checkProblems repeats the problems of definitions, the graver ones first. Services with the same problem share a finding.
+// checkProblems repeats the problems of definitions, the most severe ones first. Services with the
+// same problem share a finding.
 func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	const maxNamed = 8
 	type cause struct {
 		level       Level
 		field, text string
 	}
-	of := map[cause][]balancer.Problem{}
+	byCause := map[cause][]balancer.Problem{}
 	var causes []cause
 	for _, p := range o.Problems {
 		if !o.defined(p) {
 			continue
 		}
 		c := cause{level(p), p.Field, p.PortText()}
-		if of[c] == nil {
+		if byCause[c] == nil {
 			causes = append(causes, c)
 		}
-		of[c] = append(of[c], p)
+		byCause[c] = append(byCause[c], p)
 	}
 	slices.SortStableFunc(causes, func(a, b cause) int { return cmp.Compare(a.level, b.level) }) // "problem" is before "warning"
 	for _, c := range causes[:min(len(causes), maxNamed)] {
-		found = append(found, findingOf(c.level, of[c], o.ConfigFile))
+		found = append(found, findingOf(c.level, byCause[c], o.ConfigFile))
 	}
 	if more := len(causes) - maxNamed; more > 0 {
 		found = append(found, Finding{Level: causes[maxNamed].level, What: wording.Count(more, "more problem") + " of services and the configuration", Mend: "vipctl status"})

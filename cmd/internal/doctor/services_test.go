@@ -46,7 +46,8 @@ func TestFindingsOfServices(t *testing.T) {
 	})
 }
 
-// TestIdle: a service is served by an endpoint that gets new connections, and by no other.
+// TestIdle combines states of backends. A service must be served only if a backend gets new
+// connections.
 func TestIdle(t *testing.T) {
 	type states = []balancer.BackendState
 	for _, test := range []struct {

@@ -83,9 +83,9 @@ func (s System) release() string { return s.text("/proc/sys/kernel/osrelease") }
 
 // kernelSince reports whether the kernel has this version or a later one; false if that is unknown.
 func (s System) kernelSince(major, minor int) bool {
-	var is [2]int
-	_, err := fmt.Sscanf(s.release(), "%d.%d", &is[0], &is[1])
-	return err == nil && slices.Compare(is[:], []int{major, minor}) >= 0
+	var version [2]int
+	_, err := fmt.Sscanf(s.release(), "%d.%d", &version[0], &version[1])
+	return err == nil && slices.Compare(version[:], []int{major, minor}) >= 0
 }
 
 // presence is the presence of a module in the kernel.

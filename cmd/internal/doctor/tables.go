@@ -9,29 +9,30 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// backend holds the rules of iptables in one of the kernel's two backends, for one family.
-type backend struct {
+// iptablesRules holds the rules of iptables in one of the kernel's two backends, for one family.
+type iptablesRules struct {
 	// family is iptables or ip6tables.
 	family string
 	kind   config.IptablesBackend
 	// program is the command that reads and writes it.
 	program string
 	tables  map[string]map[string]*chain
-	// err is why it could not be read.
+	// err says why it could not be read.
 	err error
 }
 
 // chain is one chain of a table.
 type chain struct {
-	// policy is the verdict at its end; "-" in chains that are not the kernel's own.
+	// policy is the verdict at the end of a built-in chain; "-" in others.
 	policy string
-	// rules as iptables-save writes them, without -A and the chain's name.
+	// rules are in iptables-save's syntax, without -A and the chain's name.
 	rules []string
 }
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend of a program without a suffix, and its version; "" if it is not installed.
+// plain returns the backend of a program without a suffix, and its version; "" if it is not
+// installed.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
 		return "", ""
@@ -46,22 +47,22 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have no other backend, and don't print it
 }
 
-// readBackends reads the rules of both backends and families, in these tables, or in all if there are none. In legacy it reads only
-// loaded tables, because reading a table loads it.
-func readBackends(ctx context.Context, o *observed, only []string) []*backend {
+// readBackends reads the rules of both backends and families, in these tables, or in all if none
+// are named. In legacy it reads only loaded tables, because reading a table loads it.
+func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRules {
 	if !o.Root {
 		return nil
 	}
-	var all []*backend
+	var all []*iptablesRules
 	for _, family := range families() {
 		plain, _ := o.plain(ctx, family)
 		for _, kind := range []config.IptablesBackend{config.NFTBackend, config.LegacyBackend} {
-			b := &backend{family: family, kind: kind, program: family + "-" + string(kind), tables: map[string]map[string]*chain{}}
+			b := &iptablesRules{family: family, kind: kind, program: family + "-" + string(kind), tables: map[string]map[string]*chain{}}
 			if !o.has(b.program + "-save") {
 				if plain != kind {
 					continue
 				}
-				b.program = family // some systems have the plain names only
+				b.program = family // some systems have only the plain names
 			}
 			switch {
 			case kind == config.NFTBackend && only == nil:
@@ -88,8 +89,8 @@ func (s System) legacyTables(family string) []string {
 	return strings.Fields(s.text("/proc/thread-self/net/" + name))
 }
 
-// read adds what iptables-save prints.
-func (b *backend) read(ctx context.Context, o *observed, args ...string) {
+// read adds the output of iptables-save.
+func (b *iptablesRules) read(ctx context.Context, o *observed, args ...string) {
 	saved, err := o.Run(ctx, b.program+"-save", args...)
 	if err != nil {
 		b.err = err
@@ -115,16 +116,16 @@ func (b *backend) read(ctx context.Context, o *observed, args ...string) {
 	}
 }
 
-// chainOf returns a chain; an empty one if it does not exist.
-func (b *backend) chainOf(table, name string) *chain {
+// chainOf returns a chain, which is empty if it does not exist.
+func (b *iptablesRules) chainOf(table, name string) *chain {
 	if c := b.tables[table][name]; c != nil {
 		return c
 	}
 	return &chain{}
 }
 
-// counts returns the number of vipd's rules and of others' rules. A jump into a chain of vipd is vipd's.
-func (b *backend) counts() (ours, foreign int) {
+// counts returns the number of vipd's rules and of others'. A jump into a chain of vipd is vipd's.
+func (b *iptablesRules) counts() (ours, foreign int) {
 	for _, chains := range b.tables {
 		for name, c := range chains {
 			for _, rule := range c.rules {
@@ -139,8 +140,8 @@ func (b *backend) counts() (ours, foreign int) {
 	return ours, foreign
 }
 
-// ours returns the backend that vipd uses for the family, or would use: the backend with its rules, else the configured one, else
-// the backend of the host's other rules.
+// ours returns the backend that vipd uses for the family, or would use: the backend with its rules,
+// otherwise the configured one, otherwise the backend of the host's other rules.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {

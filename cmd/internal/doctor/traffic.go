@@ -48,16 +48,16 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	}
 	found := t.askLinks(ctx, addresses)
 	var order []Finding
-	of := map[Finding][]string{}
+	byFinding := map[Finding][]string{}
 	for _, a := range addresses {
 		f := t.arrival(a)
-		if of[f] == nil {
+		if byFinding[f] == nil {
 			order = append(order, f)
 		}
-		of[f] = append(of[f], a.Address)
+		byFinding[f] = append(byFinding[f], a.Address)
 	}
 	for i, f := range order {
-		all := of[f]
+		all := byFinding[f]
 		order[i].What = list(all) + " " + wording.Be(len(all)) + " " + f.What
 		order[i].Mend = strings.ReplaceAll(f.Mend, "VIP", all[0])
 	}

@@ -51,7 +51,7 @@ func TestTakeFromDying(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := holder.StdoutPipe()
+	output, err := holder.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,14 +59,14 @@ func TestTakeFromDying(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = end.Close(); _ = holder.Wait() }()
-	if _, err := bufio.NewReader(told).ReadString('\n'); err != nil {
+	if _, err := bufio.NewReader(output).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
 	wait.For(t, wait.Bound(0), "the first thread of the holder to end", func() bool { return IsDying(holder.Process.Pid) })
 	if pid := Holder(path); pid != holder.Process.Pid {
 		t.Fatalf("the holder is %d, want %d", pid, holder.Process.Pid)
 	}
-	asked := 0
+	tries := 0
 	for held := true; held; { // a busy machine may need longer than patience
 		held = Await(func() bool {
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -77,12 +77,12 @@ func TestTakeFromDying(t *testing.T) {
 			held, _ := lock(f)
 			return held
 		}, func() int {
-			if asked++; asked == 2 {
+			if tries++; tries == 2 {
 				_ = end.Close()
 			}
 			return Holder(path)
 		})
-		if held && asked < 2 {
+		if held && tries < 2 {
 			t.Fatal("a holder that is dying was not waited for")
 		}
 	}

@@ -97,8 +97,8 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 // of its ports and in either family, and is not forced. A usable endpoint does not drain, has a
 // weight, and is not down by the health in in.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
-	takes := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
-	if q.Force || !takes {
+	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
+	if q.Force || !drains {
 		return nil
 	}
 	var last []string
@@ -122,18 +122,18 @@ func lastAt(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target)
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			taken, left := 0, 0
+			drained, left := 0, 0
 			for _, e := range balancer.EndpointsOf(s, in) {
 				t := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
 				switch {
 				case e.Address.Is4() != vip.Is4() || !usable(in, e, t):
 				case slices.ContainsFunc(targets, func(of balancer.Target) bool { return covers(of, t) }):
-					taken++
+					drained++
 				default:
 					left++
 				}
 			}
-			if words := "port " + s.PortWords(p, vip); taken > 0 && left == 0 && !slices.Contains(ports, words) {
+			if words := "port " + s.PortWords(p, vip); drained > 0 && left == 0 && !slices.Contains(ports, words) {
 				ports = append(ports, words)
 			}
 		}

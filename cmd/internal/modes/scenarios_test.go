@@ -88,8 +88,8 @@ func write(d balancer.Desired, dir string) string {
 	for a, n := range d.Addresses.All() {
 		fmt.Fprintf(&b, "address %s, %d frontends\n", a, n)
 	}
-	for _, of := range d.Problems.All() {
-		for _, p := range *of {
+	for _, problems := range d.Problems.All() {
+		for _, p := range *problems {
 			fmt.Fprintf(&b, "%s: %s\n", p.Severity, strings.ReplaceAll(p.String(), dir+"/", ""))
 		}
 	}

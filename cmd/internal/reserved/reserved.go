@@ -165,12 +165,12 @@ const ofEtcd = "an address of etcd"
 
 // look updates the reserved objects, and reports whether they have changed.
 func (f *Follower) look() bool {
-	what := map[netip.Addr]string{}
+	reasons := map[netip.Addr]string{}
 	note := func(all []netip.Addr, purpose string) {
 		for _, a := range all {
 			a = a.Unmap().WithZone("")
-			if _, known := what[a]; !known && a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() {
-				what[a] = purpose
+			if _, known := reasons[a]; !known && a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() {
+				reasons[a] = purpose
 			}
 		}
 	}
@@ -181,7 +181,7 @@ func (f *Follower) look() bool {
 	if len(f.names) > 0 {
 		note(f.nameServers(), "a name server, which this node needs to find etcd")
 	}
-	to := slices.SortedFunc(maps.Keys(what), netip.Addr.Compare)
+	to := slices.SortedFunc(maps.Keys(reasons), netip.Addr.Compare)
 	for _, a := range anywhere {
 		to = append(to, netip.MustParseAddr(a))
 	}
@@ -193,8 +193,8 @@ func (f *Follower) look() bool {
 		note(f.o.Gateways(to), "a gateway of this node")
 	}
 	all := slices.Concat(f.ports, f.taken.look(time.Now()))
-	for _, a := range slices.SortedFunc(maps.Keys(what), netip.Addr.Compare) {
-		all = append(all, balancer.Reserved{Addr: a, Etcd: what[a] == ofEtcd, Description: what[a]})
+	for _, a := range slices.SortedFunc(maps.Keys(reasons), netip.Addr.Compare) {
+		all = append(all, balancer.Reserved{Addr: a, Etcd: reasons[a] == ofEtcd, Description: reasons[a]})
 	}
 	if slices.Equal(all, f.All()) {
 		return false

@@ -57,17 +57,17 @@ func TestWritten(t *testing.T) {
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var asked []netip.Addr
+	var listed []netip.Addr
 	f := reserved.New(reserved.Options{
 		Endpoints: []string{"https://10.1.0.1:2379", "https://[fd00::1]:2379", "http://127.0.0.1:2379", "http://localhost:2379", "unix:///run/etcd", "::"}, Resolver: resolver,
 		Gateways: func(to []netip.Addr) []netip.Addr {
-			asked = to
+			listed = to
 			return addrs("192.168.1.1", "fe80::1%eth0", "10.1.0.1")
 		},
 	})
 	same(t, f, "10.1.0.1"+ofEtcd, "192.168.1.1"+gateway, "fd00::1"+ofEtcd, "fe80::1"+gateway)
-	if want := addrs("10.1.0.1", "fd00::1", "198.51.100.1", "2001:db8::1"); !slices.Equal(asked, want) {
-		t.Errorf("asked for the ways to %v, want %v", asked, want)
+	if want := addrs("10.1.0.1", "fd00::1", "198.51.100.1", "2001:db8::1"); !slices.Equal(listed, want) {
+		t.Errorf("asked for the ways to %v, want %v", listed, want)
 	}
 	same(t, nil)
 }
@@ -83,7 +83,7 @@ func TestFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards these
 		var answer []netip.Addr
-		lookups, told, way := 0, 0, "192.168.1.1"
+		lookups, changes, way := 0, 0, "192.168.1.1"
 		routed := func() string { mu.Lock(); defer mu.Unlock(); return way }
 		f := reserved.New(reserved.Options{
 			Endpoints: []string{"https://etcd.example:2379"}, Resolver: resolver,
@@ -99,7 +99,7 @@ func TestFollows(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- f.Run(ctx, func() { mu.Lock(); told++; mu.Unlock() }) }()
+		go func() { ended <- f.Run(ctx, func() { mu.Lock(); changes++; mu.Unlock() }) }()
 		later := func(d time.Duration) { mu.Unlock(); time.Sleep(d); synctest.Wait(); mu.Lock() }
 		mu.Lock()
 		later(time.Minute)
@@ -112,14 +112,14 @@ func TestFollows(t *testing.T) {
 		answer = nil
 		later(time.Hour)
 		same(t, f, known...)
-		if n := lookups - before; told != 1 || n < 11 || n > 13 {
-			t.Errorf("told %d times, want once; %d lookups in an hour, want 12", told, n)
+		if n := lookups - before; changes != 1 || n < 11 || n > 13 {
+			t.Errorf("told %d times, want once; %d lookups in an hour, want 12", changes, n)
 		}
 		way = "192.168.1.2"
 		later(15 * time.Second)
 		same(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
-		if told != 2 {
-			t.Errorf("told %d times of two changes", told)
+		if changes != 2 {
+			t.Errorf("told %d times of two changes", changes)
 		}
 		mu.Unlock()
 		cancel()
@@ -144,17 +144,17 @@ func ports(f *reserved.Follower) (all []string) {
 // loopback must not count.
 func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"
-	of := func(at, inode string, proto balancer.Protocol) sockets.Socket {
+	socket := func(at, inode string, proto balancer.Protocol) sockets.Socket {
 		a := netip.MustParseAddrPort(at)
 		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: a.Port(), Proto: proto}, Inode: inode}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards these
-		open, own, asked := []sockets.Socket{of("127.0.0.1:7000", "1", balancer.TCP), of("0.0.0.0:22", "2", balancer.TCP), of("192.168.1.5:53", "3", balancer.UDP)}, map[string]bool{}, 0
+		open, own, listed := []sockets.Socket{socket("127.0.0.1:7000", "1", balancer.TCP), socket("0.0.0.0:22", "2", balancer.TCP), socket("192.168.1.5:53", "3", balancer.UDP)}, map[string]bool{}, 0
 		f := reserved.New(reserved.Options{
 			Endpoints: []string{"https://127.0.0.1:12379", "https://10.1.0.1"}, HTTP: "192.168.1.5:9100",
 			Sockets: func() []sockets.Socket { mu.Lock(); defer mu.Unlock(); return slices.Clone(open) },
-			Own:     func() map[string]bool { mu.Lock(); defer mu.Unlock(); asked++; return maps.Clone(own) },
+			Own:     func() map[string]bool { mu.Lock(); defer mu.Unlock(); listed++; return maps.Clone(own) },
 		})
 		always := []string{":2379/tcp it is a port of etcd", ":2380/tcp it is a port of etcd", ":12379/tcp it is a port of etcd", "192.168.1.5:9100/tcp vipd's own HTTP listener is there"}
 		want := func(what string, programs ...string) {
@@ -179,14 +179,14 @@ func TestPorts(t *testing.T) {
 		want("a UDP socket that stays", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(10*time.Second, func() {
 			own["4"] = true
-			open = append(open, of("192.168.1.5:80", "4", balancer.TCP), of("0.0.0.0:40000", "5", balancer.UDP))
+			open = append(open, socket("192.168.1.5:80", "4", balancer.TCP), socket("0.0.0.0:40000", "5", balancer.UDP))
 		})
-		before := asked
+		before := listed
 		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode == "5" }) })
 		want("what this process and a client have", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode < "4" }) })
-		if asked != before {
-			t.Errorf("its own sockets were listed %d times without anything new", asked-before)
+		if listed != before {
+			t.Errorf("its own sockets were listed %d times without anything new", listed-before)
 		}
 		want("programs that start again", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(time.Minute, func() {})

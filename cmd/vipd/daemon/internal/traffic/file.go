@@ -44,9 +44,9 @@ type reading struct {
 	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
-// entry is a line of the file: the counts of a backend, or of a port as a whole. The last line of a
+// savedCount is a line of the file: the counts of a backend, or of a port as a whole. The last line of a
 // key counts.
-type entry struct {
+type savedCount struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
@@ -80,8 +80,8 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 }
 
 // entry returns the line of a backend.
-func (r reading) entry(k counters.BackendKey) entry {
-	e := entry{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
+func (r reading) entry(k counters.BackendKey) savedCount {
+	e := savedCount{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
 	for mode, amounts := range r.kept {
 		if had := amounts[k]; had != (amount{}) {
 			if e.Kernel == nil {
@@ -126,7 +126,7 @@ func (r reading) changed(before reading) (keys []counters.BackendKey) {
 	return keys
 }
 
-func (f *file) read() (all []entry, err error) {
+func (f *file) read() (all []savedCount, err error) {
 	in, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -142,7 +142,7 @@ func (f *file) read() (all []entry, err error) {
 		if errors.Is(err, io.EOF) { // a kill cut the file off after the last complete line
 			return all, nil
 		}
-		var e entry
+		var e savedCount
 		if err == nil {
 			err = json.Unmarshal(line, &e)
 		}
@@ -158,7 +158,7 @@ func (f *file) read() (all []entry, err error) {
 	}
 }
 
-func (e *entry) key() counters.BackendKey {
+func (e *savedCount) key() counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
