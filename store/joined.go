@@ -29,11 +29,11 @@ var _ Source = (*Joined)(nil)
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex          // held while publish runs: it is never called twice at once
-	var local, fleet *Snapshot // what was last published; nil means nothing yet
+	var mu sync.Mutex          // held while publish runs, because it must not run concurrently
+	var local, fleet *Snapshot // last snapshots; nil means none yet
 	var both joined
 	watch := func(s Source, last **Snapshot) error {
-		defer cancel() // one without the other is not complete
+		defer cancel() // one without the other is incomplete
 		return s.Watch(ctx, func(s Snapshot) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -53,7 +53,7 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 
 // joined is the combination of two snapshots. The zero value combines two empty ones.
 type joined struct {
-	local, fleet Snapshot // of which it was made
+	local, fleet Snapshot // its inputs
 	out          Snapshot
 }
 

@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestJoinedIsASource runs the suite of all sources over a fleet beside which the node has nothing of its own.
+// TestJoinedIsASource runs the suite of all sources over a fleet, with a node that has no services
+// of its own.
 func TestJoinedIsASource(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{newMemory()} })
 }
@@ -35,7 +36,7 @@ func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 
 func (fleetPlace) Paused() bool { return false }
 
-// TestJoined holds what is joined to a model, after each step of random histories.
+// TestJoined runs random histories. After each step the combination must equal a model.
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -51,7 +52,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// follow returns the last snapshot that a source has published.
+// follow returns a function for the last published snapshot of a source.
 func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	var last = make(chan store.Snapshot, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +108,7 @@ func step(r *rand.Rand, local, fleet *memory) {
 	}
 }
 
-// model joins two snapshots in the plainest way.
+// model joins two snapshots in the simplest way.
 func model(local, fleet store.Snapshot) string {
 	out := fleet
 	for name, s := range local.Services.All() {
@@ -131,7 +132,7 @@ func without[K snap.Ordered[K], V comparable](m snap.Map[K, V], drop func(K) boo
 	return m
 }
 
-// describe writes down what a snapshot says, but for the texts of problems.
+// describe lists the content of a snapshot, without the texts of problems.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {
@@ -151,7 +152,8 @@ func describe(s store.Snapshot) string {
 	return b.String()
 }
 
-// TestJoinedTells has problems name both places, and trouble of either be told.
+// TestJoinedTells joins sources with problems. Problems must name both places, and trouble of
+// either must be reported.
 func TestJoinedTells(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -170,7 +172,8 @@ func TestJoinedTells(t *testing.T) {
 	}
 }
 
-// TestJoinedRetained has the services that the node's files retain because of an error reported with the fleet's.
+// TestJoinedRetained retains services of the node's files because of an error. The combination must
+// report them with the fleet's.
 func TestJoinedRetained(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -206,7 +209,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	})
 }
 
-// TestJoinedEnds has one source's end be the end of both.
+// TestJoinedEnds ends one source. The other must end too.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}

@@ -16,8 +16,9 @@ import (
 	"vipd/store/storetest"
 )
 
-// memory is a source that a test fills itself with services, endpoints and overrides. Its methods may be called by several
-// goroutines at once, before and while Watch runs. What it is given must not be changed afterwards.
+// memory is a source that a test fills with services, endpoints and overrides. Its methods may be
+// called by several goroutines at once, before and while Watch runs. Values must not be changed
+// after they were passed.
 type memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
@@ -35,8 +36,8 @@ func newMemory() *memory {
 	}
 }
 
-// Watch publishes the state, now and after changes, until ctx ends. Changes that are made while publish runs are
-// published together. Several may watch.
+// Watch publishes the state, now and after changes, until ctx ends. Changes during publish are
+// published together. Several goroutines may watch.
 func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
@@ -48,7 +49,7 @@ func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 		s.mu.Unlock()
 	}()
 	for published := (store.Snapshot{}); ; {
-		// Values may have changed and come back in between, with other pointers.
+		// Values may have changed and changed back in between, with other pointers.
 		if state := s.Snapshot().Keeping(published); published.Revision == 0 || !state.Same(published) {
 			publish(state)
 			published = state
@@ -61,14 +62,14 @@ func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	}
 }
 
-// Snapshot returns the state as it is now.
+// Snapshot returns the current state.
 func (s *memory) Snapshot() store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// Set adds a service, or replaces the one of its name.
+// Set adds a service, or replaces the service of its name.
 func (s *memory) Set(service *balancer.Service) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, service.Name)
@@ -76,8 +77,9 @@ func (s *memory) Set(service *balancer.Service) {
 	})
 }
 
-// Define is Set for a service as users write it, as balancer.DecodeService reads it. A definition with an error leaves
-// the service as it was, and its problems are published and returned.
+// Define is Set for a service in the form that users write and balancer.DecodeService reads. A
+// definition with an error does not change the service, and its problems are published and
+// returned.
 func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }
@@ -91,7 +93,7 @@ func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []b
 	return problems
 }
 
-// Delete removes a service, if it is there.
+// Delete removes a service, if it exists.
 func (s *memory) Delete(name balancer.Name) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, name)
@@ -99,27 +101,27 @@ func (s *memory) Delete(name balancer.Name) {
 	})
 }
 
-// SetEndpoint adds an endpoint that is published apart from its service, or replaces the one of its ID.
+// SetEndpoint adds a separate endpoint, or replaces the one of its ID.
 func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
 
-// DeleteEndpoint removes an endpoint that was published apart from its service, if it is there.
+// DeleteEndpoint removes a separate endpoint, if it exists.
 func (s *memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
 
-// SetOverride says something of endpoints by hand, in place of what was said before.
+// SetOverride sets an override.
 func (s *memory) SetOverride(target balancer.Target, override *balancer.Override) {
 	s.change(func(next *store.Snapshot) { next.Overrides = put(next.Overrides, target, override) })
 }
 
-// DeleteOverride takes back what was said of endpoints by hand.
+// DeleteOverride removes an override.
 func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// put sets a value, unless an equal one is there: that keeps its pointer.
+// put sets a value, unless an equal one exists, which keeps its pointer.
 func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
 	if old, ok := m.Get(key); ok && reflect.DeepEqual(old, value) {
 		return m
@@ -127,7 +129,7 @@ func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 	return m.Set(key, value)
 }
 
-// change makes one change, and wakes those who watch if it makes a difference.
+// change makes one change, and wakes watchers if it makes a difference.
 func (s *memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Same reports whether two snapshots differ in nothing but their revisions: then a source has
-// nothing to publish. It costs the comparison of what differs.
+// Same reports whether two snapshots differ only in their revisions, so a source has nothing to
+// publish. Its cost depends on the differences.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
@@ -30,7 +30,7 @@ func message(err error) string {
 }
 
 // Keeping returns s with the pointers of old for all equal values, as successive snapshots must
-// have them. It costs the comparison of what differs.
+// have them. Its cost depends on the differences.
 func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Services = keeping(s.Services, old.Services)
 	s.Endpoints = keeping(s.Endpoints, old.Endpoints)

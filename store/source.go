@@ -12,9 +12,9 @@ import (
 // Source publishes the state of one place.
 type Source interface {
 	// Watch publishes the state after each change until ctx ends, and returns nil then. Each
-	// snapshot is complete, also the first. Changes that arrive within a short time are published
-	// together. publish is never called by two goroutines at once, and must not block. An error
-	// means that this source can't continue at all; whatever may pass (a missing file, a lost
+	// snapshot is complete, including the first. Changes that arrive within a short time are
+	// published together. publish is never called concurrently, and must not block. An error means
+	// that this source can't continue at all. Anything that may pass (a missing file, a lost
 	// connection, a syntax error) is a problem in the snapshot.
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }

@@ -19,7 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReader: a role that may read three folders is enough, with tokens that end, and over TLS. The password is nowhere.
+// TestReader follows with a role that may read three folders, with expiring tokens, and over TLS.
+// That must suffice, and the password must appear nowhere.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
@@ -39,12 +40,12 @@ func TestReader(t *testing.T) {
 		relay.Cut()
 		f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 		if i == 1 {
-			time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+			time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
 		}
 		relay.Heal()
 		f.wait("the return", connected)
 	}
-	p.client = c.Client() // the token of the one before has ended
+	p.client = c.Client() // the previous client's token has expired
 	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 	f.stop()
 	if strings.Contains(log.String(), password) || log.Len() == 0 {
@@ -52,14 +53,15 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// overTLS is how a cluster with TLS is reached.
+// overTLS returns the client configuration of a cluster with TLS.
 func overTLS(c *etcdkit.Cluster) client.Config {
 	config := configAt(c, 0)
 	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
 	return config
 }
 
-// TestUntrusted: of certificates that one end does not take it is told which, and why.
+// TestUntrusted uses certificates that one side rejects. The error must name the certificate and
+// the reason.
 func TestUntrusted(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
@@ -90,7 +92,7 @@ func TestUntrusted(t *testing.T) {
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
-			_ = conn.Close() // as what stands before members does when all are away
+			_ = conn.Close() // like a proxy in front of members that are all down
 		}
 	}()
 	config := overTLS(c)
@@ -100,7 +102,7 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestNoAccess: who gets in, and who not, is told.
+// TestNoAccess connects with and without access. The error must say who has none, and why.
 func TestNoAccess(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -131,7 +133,8 @@ func TestNoAccess(t *testing.T) {
 	}
 }
 
-// TestNoAccessChanges: who mends one reason reads the next one soon, and not what is mended.
+// TestNoAccessChanges fixes one reason of several. The next reason must be reported soon, and the
+// fixed one no longer.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -162,8 +165,9 @@ func TestNoAccessChanges(t *testing.T) {
 	}
 }
 
-// TestRevoked: a watch goes on when the right to read is taken away, and tells nothing any more. That is noticed, also when
-// the user is gone or its token has ended meanwhile, and said; what was read last stays; and the right comes back.
+// TestRevoked revokes the right to read. etcd keeps the watch, but sends nothing more. That must be
+// noticed, even if the user was removed or its token has expired; the last state must stay, and the
+// returned right must be used.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
@@ -182,7 +186,7 @@ func TestRevoked(t *testing.T) {
 	change := func() (name string) {
 		n++
 		name = fmt.Sprint("web", n)
-		p.client = c.Client() // the token of the one before has ended
+		p.client = c.Client() // the previous client's token has expired
 		p.put("/services/"+name, fmt.Sprintf(`{"vips":["10.96.1.%d"],"ports":[{"port":80}]}`, n))
 		return name
 	}
@@ -218,7 +222,7 @@ func TestRevoked(t *testing.T) {
 		step.back()
 		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 	}
-	c.Revoke("vipd", "/vipda/vips/") // which is not needed for the rest
+	c.Revoke("vipd", "/vipda/vips/") // the rest does not need it
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
 		t.Errorf("without the right: connected %t, %v", s.Connected, s.Problems)

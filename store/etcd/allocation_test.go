@@ -21,7 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestParallelAllocation: a hundred who apply at once get a hundred addresses, also where there are no more.
+// TestParallelAllocation applies a hundred services at once. They must get a hundred addresses,
+// even if the pool has no more.
 func TestParallelAllocation(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -75,7 +76,8 @@ func TestParallelAllocation(t *testing.T) {
 	}
 }
 
-// TestAllocation: an address stays while it is asked for, whatever else changes.
+// TestAllocation changes a service with an address. The address must stay as long as it is
+// requested.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -107,7 +109,8 @@ func TestAllocation(t *testing.T) {
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
 		t.Errorf("with one more it is followed with %v", s.Allocated)
 	}
-	// A text that somebody wrote without allocating: the addresses that it has are used, and applying it gets the rest.
+	// A text that was written without allocating must use its addresses, and applying it must
+	// allocate the rest.
 	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
 	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
 	if len(s.Allocated) != 2 {
@@ -119,7 +122,8 @@ func TestAllocation(t *testing.T) {
 	}
 }
 
-// TestAllocationEnds: an address is not given where others name it, and is given back when it is no longer asked for.
+// TestAllocationEnds names allocated addresses, and stops requesting them. A named address must not
+// be allocated, and an unrequested one must be released.
 func TestAllocationEnds(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -131,7 +135,7 @@ func TestAllocationEnds(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
-	// What another service names in its text is not given.
+	// An address in another service's text must not be allocated.
 	for a := range 16 {
 		apply(t, w, definitions.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
 			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -139,12 +143,12 @@ func TestAllocationEnds(t *testing.T) {
 	}
 	_, err := newWriter(t, p.config).Apply(t.Context(), definitions.Change{Name: "late", Fields: auto("")})
 	expectError(t, err, `pool default is exhausted`)
-	// The oldest stays where there are fewer.
+	// With fewer requests, the oldest address must stay.
 	apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {
 		t.Errorf("with one left it holds %q, before %q", got, first)
 	}
-	// One that is named now is no longer allocated.
+	// An address that is named now must no longer be allocated.
 	pinned := auto("blue")
 	pinned["vips"] = append(pinned["vips"].([]any), first[0])
 	r = apply(t, w, definitions.Change{Name: "web", Fields: pinned, Base: definitions.Any})
@@ -157,8 +161,9 @@ func TestAllocationEnds(t *testing.T) {
 	}
 }
 
-// TestAllocationHistories applies, removes and sets pools at random, by several writers: no address has two holders,
-// each service has what it asks for, and what it had stays where it may.
+// TestAllocationHistories applies, removes and sets pools at random, by several writers. No address
+// may have two holders, each service must have its requests, and its old addresses must stay if
+// possible.
 func TestAllocationHistories(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -184,7 +189,7 @@ type allocations struct {
 	*rand.Rand
 	*place
 	writers []*etcd.Store
-	asks    map[string][]string // the pools that each service asks for
+	asks    map[string][]string // the pools that each service requests
 	pools   map[string][]netip.Prefix
 	had     map[string]string
 	last    int64
@@ -219,7 +224,7 @@ func (h *allocations) step() {
 	h.check()
 }
 
-// setPool gives a pool networks that overlap with the other's.
+// setPool sets networks of a pool that overlap with the other's.
 func (h *allocations) setPool(name string) {
 	h.t.Helper()
 	all := cidrs("10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126")
@@ -247,7 +252,7 @@ func (h *allocations) setPool(name string) {
 	}
 }
 
-// check holds what etcd has to the model.
+// check compares etcd with the model.
 func (h *allocations) check() {
 	h.t.Helper()
 	now := h.holders()
@@ -255,8 +260,8 @@ func (h *allocations) check() {
 	for a, by := range now {
 		addr := netip.MustParseAddr(a)
 		in := func(p netip.Prefix) bool { return p.Contains(addr) }
-		of := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
-		if !slices.ContainsFunc(h.asks[by], of) {
+		hasAddress := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
+		if !slices.ContainsFunc(h.asks[by], hasAddress) {
 			h.t.Errorf("%s holds %s, and asks for %v of %v", by, a, h.asks[by], h.pools)
 		}
 		count[by]++
@@ -274,7 +279,7 @@ func (h *allocations) check() {
 	h.had = now
 }
 
-// follows holds what a source and a fresh reading say to what etcd has.
+// follows compares a source and a fresh read with etcd.
 func (h *allocations) follows(f *follower) {
 	h.t.Helper()
 	s := f.reaches(h.last)

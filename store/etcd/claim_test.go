@@ -10,8 +10,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestClaims lets a writer apply services with few and many claims. Its own claims since its look make none of its changes stale. The
-// claims of another writer do, and those of a version that wrote a key for each claim.
+// TestClaims writes services with few and many claims. A writer's own claims must not make its
+// changes stale. Claims of another writer must, and so must those of a version that wrote a key for
+// each claim.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -47,6 +48,6 @@ func TestClaims(t *testing.T) {
 		t.Errorf("claims of an earlier version are passed over: %+v, %v", r, err)
 	}
 	same := checked(at(1, 1))
-	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // which claims nothing new
+	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // without a new claim
 	apply(t, w, same)
 }

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClockJump: when somebody sets the clock of the host by an hour, nothing is lost and nothing said again. Only what
-// was to end at a time of day ends then.
+// TestClockJump sets the host's clock by an hour. Nothing may be lost or repeated. Only objects
+// with an end at a time of day may end.
 func TestClockJump(t *testing.T) {
 	t.Parallel()
 	for _, hours := range []int64{1, -1} {
@@ -36,7 +36,7 @@ func TestClockJump(t *testing.T) {
 				if err != nil {
 					lost.Store(&err)
 				}
-			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, and longer than a busy machine stands still
+			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, and longer than a busy machine pauses
 			f := follow(t, source)
 			f.wait("the first state", connected)
 			for _, id := range ids { // both vanish together, and are kept
@@ -51,7 +51,7 @@ func TestClockJump(t *testing.T) {
 				want++
 				f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
 			}
-			time.Sleep(3 * time.Second) // in which it is looked many times whether the stream is silent
+			time.Sleep(3 * time.Second) // the stream's silence is checked many times
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
 				t.Errorf("the jump was told in %d snapshots, the last with %d endpoints, connected %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
@@ -65,7 +65,7 @@ func TestClockJump(t *testing.T) {
 			f = follow(t, second)
 			f.wait("the first state", connected)
 			ahead.Store(hours * 3600)
-			c.Members[0].Pause() // a silence is noticed all the same
+			c.Members[0].Pause() // a silence must still be noticed
 			f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
 			ahead.Store(0)
 			c.Members[0].Resume()

@@ -12,7 +12,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSays: what makes a difference to any reader is a change, and nothing else is.
+// TestSays compares definitions. Exactly the differences that matter to a reader must count as
+// changes.
 func TestSays(t *testing.T) {
 	const stored = `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red"}`
 	for name, test := range map[string]struct {

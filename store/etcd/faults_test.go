@@ -22,8 +22,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults holds a source to the state that a fresh reading finds, whatever has happened in between: the network to
-// members is cut or swallows everything, members crash and return, the leader moves, what changed is compacted.
+// TestFaults disturbs a cluster at random: the network to members is cut or drops everything,
+// members crash and return, the leader moves, and changes are compacted. The source must always
+// reach the state of a fresh read.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(wait.Soak(1, 3)) {
@@ -48,7 +49,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// world is a cluster of three behind relays, and what is done to it.
+// world is a cluster of three behind relays, with its faults.
 type world struct {
 	*rand.Rand
 	*place
@@ -70,7 +71,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// through is how etcd is reached over the relays.
+// through returns the client configuration over the relays.
 func (w *world) through() client.Config {
 	config := w.config
 	config.Endpoints = nil
@@ -112,7 +113,7 @@ func (w *world) heal() {
 	}
 }
 
-// write does one thing that users do, or should not.
+// write makes one valid or invalid change.
 func (w *world) write() {
 	name, n := fmt.Sprintf("s%d", w.IntN(4)), w.IntN(5)
 	endpoint := fmt.Sprintf("/endpoints/%s/e%d", name, w.IntN(4))
@@ -146,7 +147,7 @@ func (w *world) write() {
 	}
 }
 
-// compare holds what the source published last to what one finds that reads everything now.
+// compare compares the last published snapshot with a fresh read.
 func (w *world) compare(f *follower) {
 	w.t.Helper()
 	w.last = w.put("/services/last", fmt.Sprintf(`{"vips":["10.96.1.1"],"ports":[{"port":%d}]}`, 1+w.IntN(60000)))
@@ -171,12 +172,13 @@ func (w *world) compare(f *follower) {
 	}
 }
 
-// TestOneRevision: the first state is that of one moment, though it is read in pages while it changes.
+// TestOneRevision reads the first state in pages while it changes. It must be the state of one
+// moment.
 func TestOneRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	for i := range 100 { // so that there are many pages between a and z
+	for i := range 100 { // makes many pages between a and z
 		p.put(fmt.Sprintf("/services/m%d", i), web)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +203,7 @@ func TestOneRevision(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		f.mu.Lock()
-		s := f.all[slices.IndexFunc(f.all, connected)] // before it, a busy machine may have been told that etcd is away
+		s := f.all[slices.IndexFunc(f.all, connected)] // before it, a busy machine may have reported that etcd is unavailable
 		f.mu.Unlock()
 		f.stop()
 		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
@@ -211,7 +213,8 @@ func TestOneRevision(t *testing.T) {
 	}
 }
 
-// TestWritesWaitForALeader: a write that meets an election through a member that lives waits for the new leader.
+// TestWritesWaitForALeader writes through a live member during an election. The write must wait for
+// the new leader.
 func TestWritesWaitForALeader(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 	client := c.Client()
@@ -231,7 +234,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if _, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(tries), Base: definitions.Any}); err != nil {
 			t.Fatal(err)
 		}
-		c.Members[leader].Pause() // what is asked now is waiting for it when another is elected
+		c.Members[leader].Pause() // requests wait for it while another one is elected
 		began := time.Now()
 		r, err := w.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any})
 		took := time.Since(began)
@@ -239,13 +242,14 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if err == nil && r.Changed {
 			return
 		}
-		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, which an election may take on a busy machine
+		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, which an election may need on a busy machine
 			t.Fatalf("a write during an election: %+v, %v", r, err)
 		}
 	}
 }
 
-// TestMemberProblem stops one member of three: a source names it in a problem, and no longer once it answers.
+// TestMemberProblem stops one member of three. A source must name it in a problem until it answers
+// again.
 func TestMemberProblem(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})

@@ -19,16 +19,16 @@ import (
 	"vipd/test/wait"
 )
 
-// within is how long what should happen at once may take on a busy machine.
+// within is the time limit, on a busy machine, of things that should happen at once.
 const within = time.Minute
 
-// follower is what a source has published, held to the laws that hold through outages too.
+// follower records the snapshots of a source, and checks the laws that also hold through outages.
 type follower struct {
 	t      testing.TB
 	Source *watch.Source
 	stop   func()
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	all    []store.Snapshot
 	broken string
 }
@@ -55,7 +55,7 @@ func follow(t testing.TB, source *watch.Source) *follower {
 	return f
 }
 
-// keep follows by a source that keeps its state in a folder. It is there when stop returns.
+// keep follows by a source that saves its state in a directory. The state exists when stop returns.
 func keep(t testing.TB, o watch.Options, path string) *follower {
 	t.Helper()
 	o.StateDir = statedir.New(path, func() {})
@@ -92,14 +92,14 @@ func (f *follower) breaks(format string, args ...any) {
 	}
 }
 
-// count is how many snapshots there were.
+// count returns the number of snapshots.
 func (f *follower) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.all)
 }
 
-// turns is how often etcd was gone, or came back.
+// turns returns how often etcd was lost or returned.
 func (f *follower) turns() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,7 +129,7 @@ func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapsho
 	return last
 }
 
-// tells shows the last snapshots where a test has failed.
+// tells logs the last snapshots if a test has failed.
 func (f *follower) tells() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,8 +143,8 @@ func (f *follower) tells() {
 	f.t.Logf("position %+v", f.Source.Position())
 }
 
-// reaches waits until everything up to a revision is published. It asks for the position before it takes the snapshot: the
-// other way round the snapshot may be the one before.
+// reaches waits until everything up to a revision is published. It reads the position before the
+// snapshot; otherwise the snapshot may be the previous one.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
 	defer f.tells()
@@ -162,7 +162,7 @@ func (f *follower) sees(revision int64) {
 
 func connected(s store.Snapshot) bool { return s.Connected }
 
-// newSource returns a source with short times.
+// newSource returns a source with short intervals.
 func newSource(t testing.TB, o watch.Options) *watch.Source {
 	t.Helper()
 	if o.Timing == nil {
@@ -175,7 +175,8 @@ func newSource(t testing.TB, o watch.Options) *watch.Source {
 	return s
 }
 
-// agree reports whether two snapshots hold the same, but for what has problems: there, one may have the last good state.
+// agree compares two snapshots. Objects with problems may differ, because one snapshot may have
+// their last good state.
 func agree(a, b store.Snapshot) error {
 	bad, badVIPs := map[string]bool{}, false
 	for _, s := range []store.Snapshot{a, b} {
@@ -186,7 +187,7 @@ func agree(a, b store.Snapshot) error {
 			}
 		}
 	}
-	if badVIPs { // who holds such an address may differ, and what follows from that
+	if badVIPs { // the holder of such an address may differ, with its consequences
 		a, b = withoutVIPs(a), withoutVIPs(b)
 	}
 	key := func(key string) bool { return bad[key] }
@@ -207,7 +208,7 @@ func agree(a, b store.Snapshot) error {
 	return nil
 }
 
-// withoutVIPs is a snapshot without allocated addresses, and without the problems of them.
+// withoutVIPs returns a snapshot without allocated addresses and their problems.
 func withoutVIPs(s store.Snapshot) store.Snapshot {
 	for name, service := range s.Services.All() {
 		bare := *service

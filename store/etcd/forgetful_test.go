@@ -17,25 +17,26 @@ import (
 	"google.golang.org/grpc"
 )
 
-// forgetful is a proxy that loses its watch of one range, which others ask it for, too: it gives it to whoever comes, and tells
-// nothing of it. It answers all else as etcd does.
+// forgetful is a proxy that loses its watch of a range that other clients share. It assigns that
+// watch to every client, and reports nothing of it. It otherwise behaves like etcd.
 type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the key where the range begins, once it forgets. confirms: the watch had been there before it was lost.
+	// lost is the first key of the range once it is lost. confirms reports whether the watch
+	// existed before.
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
-	// stuck: it makes no watch at all any more, and tells nothing of those that it has made.
+	// stuck makes it create no watch and report nothing of existing ones.
 	stuck atomic.Bool
-	// member: it numbers watches as members do, and reports progress: none while it is stuck.
+	// member makes it number watches like a member and report progress, except while it is stuck.
 	member bool
-	// asked counts who asked for it.
+	// asked counts the clients that requested it.
 	asked atomic.Int64
 }
 
-// listen serves on a port of its own, which it returns.
+// listen serves on a port of its own, and returns its URL.
 func (p *forgetful) listen(t *testing.T) (url string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,7 +59,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	send := func(r *etcdserverpb.WatchResponse) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = stream.Send(r) // a client that has left is seen by Recv
+		_ = stream.Send(r) // Recv sees that a client has disconnected
 	}
 	for next := int64(0); ; next++ {
 		request, err := stream.Recv()
@@ -105,7 +106,8 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	}
 }
 
-// TestProxyForgets: a proxy that has lost a watch gives it to everybody. The source does not wait for it for ever, and finds another.
+// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait for it
+// forever, and must find another one.
 func TestProxyForgets(t *testing.T) {
 	t.Parallel()
 	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {
@@ -130,7 +132,8 @@ func TestProxyForgets(t *testing.T) {
 	}
 }
 
-// TestProxyForgetsLater: a proxy loses one of the watches that it has told of, and goes on with the others. Whatever is missed is found.
+// TestProxyForgetsLater loses one of a proxy's confirmed watches, while the others continue. The
+// source must find every missed change.
 func TestProxyForgetsLater(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*place) int64{
@@ -143,7 +146,7 @@ func TestProxyForgetsLater(t *testing.T) {
 			c := etcdkit.Start(t, etcdkit.Options{})
 			p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 			p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
-			p.put("/services/web", web) // which probe asks for
+			p.put("/services/web", web) // probe requests it
 			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: true}
 			config := p.config
 			config.Endpoints = []string{proxy.listen(t)}
@@ -151,13 +154,13 @@ func TestProxyForgetsLater(t *testing.T) {
 			f.wait("the first state", connected)
 			proxy.forgets.Store(true)
 			f.reaches(change(p))
-			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // by another watch
+			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // through another watch
 		})
 	}
 }
 
-// TestProxyStuck: a proxy makes no watches any more, as that of etcd 3.4 where etcd restarts under load, and answers questions. What changes is
-// found by these.
+// TestProxyStuck follows through a proxy that creates no watches but answers reads, as in etcd 3.4
+// after a restart of etcd under load. The source must find changes by reads.
 func TestProxyStuck(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -175,11 +178,12 @@ func TestProxyStuck(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
 }
 
-// TestWatchBehind lets the watches of a member fall behind while it answers reads. The source gives them up, and follows another member.
+// TestWatchBehind lets the watches of a member fall behind while it answers reads. The source must
+// abandon them, and follow another member.
 func TestWatchBehind(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
-	relay.Cut() // the source begins at the other one
+	relay.Cut() // the source starts at the other one
 	p.client = c.Client()
 	behind := &forgetful{client: p.client, member: true}
 	config := p.config

@@ -25,7 +25,7 @@ import (
 
 type votes = snap.Map[balancer.Target, *quorum.Vote]
 
-// ups are votes that say that n targets are up.
+// ups returns votes that n targets are up.
 func ups(n int) (all votes) {
 	for i := range n {
 		all = all.Set(place80(i), &quorum.Vote{Verdict: balancer.HealthUp, Since: time.UnixMilli(1_800_000_000_123).UTC(), Cause: "connected"})
@@ -37,7 +37,7 @@ func place80(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80}
 }
 
-// voting is a node's voter that runs.
+// voting is a running voter of a node.
 type voting struct {
 	*fleet.HealthVoter
 	reports
@@ -56,7 +56,7 @@ func vote(t *testing.T, config client.Config, node string) *voting {
 	return out
 }
 
-// inBackground runs something until the test, or the function that it returns, ends it.
+// inBackground runs a function until the test ends, or until stop is called.
 func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -71,14 +71,14 @@ type reader struct {
 	t    *testing.T
 	stop func()
 
-	mu   sync.Mutex // guards the rest
+	mu   sync.Mutex // guards the fields below
 	last quorum.Board
 	err  error
 	told int
-	also func(quorum.Board) // hears of it too
+	also func(quorum.Board) // also receives it
 }
 
-// tell has somebody else hear what is on the board.
+// tell makes also receive the content of the board.
 func (r *reader) tell(also func(quorum.Board)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,14 +114,14 @@ func (r *reader) board() (quorum.Board, error) {
 	return r.last, r.err
 }
 
-func (r *reader) wait(what string, is func(quorum.Board) bool) quorum.Board {
+func (r *reader) wait(what string, board func(quorum.Board) bool) quorum.Board {
 	r.t.Helper()
-	wait.For(r.t, within, what, func() bool { b, _ := r.board(); return is(b) })
+	wait.For(r.t, within, what, func() bool { b, _ := r.board(); return board(b) })
 	b, _ := r.board()
 	return b
 }
 
-// has is the condition that a node is there with its votes.
+// has is the condition that a node is present with its votes.
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
@@ -142,7 +142,8 @@ func (p *place) now() int64 {
 	return answer.Header.Revision
 }
 
-// TestHealthVotes: votes are written in few transactions, once, and again whenever they are lost; they go with the node.
+// TestHealthVotes writes votes. They must need few transactions, be written once and again after
+// each loss, and be removed with the node.
 func TestHealthVotes(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -158,7 +159,7 @@ func TestHealthVotes(t *testing.T) {
 	}
 	before = p.now()
 	n.Set(quorum.Checker{Exec: true}, all)
-	time.Sleep(life) // the lease is renewed thrice
+	time.Sleep(life) // the lease is renewed three times
 	if writes := p.now() - before; writes != 0 && n.troubles() == 0 {
 		t.Errorf("%d writes though nothing changed", writes)
 	}
@@ -172,12 +173,12 @@ func TestHealthVotes(t *testing.T) {
 	was, _ := b.board()
 	all = all.Delete(place80(7)).Set(place80(8), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(5).UTC(), Cause: "connection refused"})
 	n.Set(quorum.Checker{Exec: true}, all)
-	is := b.wait("what has changed", has("n1", all))
+	board := b.wait("what has changed", has("n1", all))
 	if writes := p.now() - before; writes != 1 && n.troubles() == 0 {
 		t.Errorf("two changes took %d transactions", writes)
 	}
 	changed := 0
-	for range snap.Diff(was.Votes, is.Votes) {
+	for range snap.Diff(was.Votes, board.Votes) {
 		changed++
 	}
 	if changed != 2 {
@@ -201,8 +202,8 @@ func TestHealthVotes(t *testing.T) {
 	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
 }
 
-// TestHealthVotesMended: votes that others have removed or changed, and those that come from nowhere, are as the node says
-// again, with nothing written but what that takes.
+// TestHealthVotesMended removes, changes and adds votes by another program. They must be restored,
+// without any unnecessary write.
 func TestHealthVotesMended(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -227,7 +228,7 @@ func TestHealthVotesMended(t *testing.T) {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.tell(n.SetBoard) // not before, lest it mend the first while the others are done
+	b.tell(n.SetBoard) // only then, so that it does not repair the first while the others are written
 	b.wait("all as it was", has("n1", all))
 	b.tell(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
@@ -236,14 +237,15 @@ func TestHealthVotesMended(t *testing.T) {
 	b.wait("none left", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.tell(n.SetBoard)
 	b.wait("all as it was", has("n1", all))
-	time.Sleep(life) // what more is written, is within a lease
+	time.Sleep(life) // any further write would happen within a lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
 		t.Errorf("%d writes, want one and two, or two and two where it was noticed half way", writes)
 	}
 }
 
-// TestHealthVotesSucceeded: a daemon that comes after one that was killed takes its node's key over at once and withdraws its
-// votes, without the node being gone in between. Whoever does not know the former lease leaves all as it is.
+// TestHealthVotesSucceeded starts a daemon after one that was killed. It must take over its node's
+// key at once and withdraw its votes, without a moment in which the node is missing. Without the
+// former lease it must change nothing.
 func TestHealthVotesSucceeded(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -255,14 +257,14 @@ func TestHealthVotesSucceeded(t *testing.T) {
 			gone.Add(1)
 		}
 	})
-	former, err := p.client.Grant(t.Context(), 3600) // as of a daemon that was killed: nobody renews it, and it does not end
+	former, err := p.client.Grant(t.Context(), 3600) // of a killed daemon: nobody renews it, and it does not expire
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := p.config.Prefix + "/health/"
 	puts := []clientv3.Op{
 		clientv3.OpPut(folder+"n1/live", `{"version":1}`, clientv3.WithLease(former.ID)),
-		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // whose name begins the same
+		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // a name with a common prefix
 		clientv3.OpPut(folder+"n10/web/"+place80(0).Address(), `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`),
 	}
 	for i, service := range []string{"a", "live", "livelier", "web"} { // before and after the node's own key
@@ -287,7 +289,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	stranger, granted := start(int64(former.ID) + 1)
 	stop := inBackground(t, stranger.Run)
 	wait.For(t, within, "the stranger to have a lease", func() bool { return granted.Load() != 0 })
-	time.Sleep(time.Second) // in which it tries
+	time.Sleep(time.Second) // during which it retries
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
 		t.Errorf("after a stranger the board has %+v", now)
@@ -307,8 +309,8 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	}
 }
 
-// TestHealthBoard: a board is what etcd holds, whatever has happened to the network in between; what can't be read is not
-// on it, and while etcd is away what was there last is.
+// TestHealthBoard disturbs the network. The board must equal etcd's readable content, and keep its
+// last content while etcd is unavailable.
 func TestHealthBoard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -358,8 +360,8 @@ func TestHealthBoard(t *testing.T) {
 	}
 }
 
-// TestHealthRights: a node's role may read what all have found, and write what it has found itself and nothing else; who
-// may not is told.
+// TestHealthRights uses a node's role. It must allow reading all votes and writing only the node's
+// own. A missing right must be reported.
 func TestHealthRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -395,7 +397,7 @@ func TestHealthRights(t *testing.T) {
 	}
 }
 
-// TestHealthProxied: votes travel through a gRPC proxy, also after etcd was away behind it.
+// TestHealthProxied transports votes through a gRPC proxy, also after an outage of etcd behind it.
 func TestHealthProxied(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -16,13 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-// hostile is what somebody writes who may write anything.
+// hostile is a value that a malicious user writes.
 type hostile struct {
 	text, want string
 	warning    bool
 }
 
-// hostileKeys are keys and values with what is to be said of them.
+// hostileKeys returns keys and values with their expected problems.
 func hostileKeys() map[string]hostile {
 	return map[string]hostile{
 		"/services/a":              {"", "is empty", false},
@@ -68,7 +68,8 @@ func hostileKeys() map[string]hostile {
 	}
 }
 
-// TestHostileKeys: whatever is written is named, and nobody else is affected.
+// TestHostileKeys writes malicious keys. Each must be named in a problem, and no other object may
+// be affected.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -76,7 +77,7 @@ func TestHostileKeys(t *testing.T) {
 	p := &place{t: t, config: config}
 	p.client = c.Client()
 	p.put("/services/web", web)
-	// After a silent attempt, the folders' own keys are in full readings alone.
+	// After a silent attempt, the folders' own keys are only in full reads.
 	source := newSource(t, watch.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
@@ -94,7 +95,7 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// told says what is wrong with how a key is told; "" means nothing.
+// told describes what is wrong with a key's problem, or returns "".
 func (h hostile) told(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {
@@ -108,7 +109,8 @@ func (h hostile) told(key string, problems []balancer.Problem) string {
 	return fmt.Sprintf("%s is not told: %v", key, problems)
 }
 
-// TestHostileNames: names as long as etcd takes them, and with characters that move a terminal's cursor, are told in short and in print.
+// TestHostileNames writes names of etcd's maximum length, and with characters that move a
+// terminal's cursor. Problems must have them shortened and escaped.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -134,7 +136,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestHostileStart: who finds all of it at the start names each, and serves what is right.
+// TestHostileStart starts a source with malicious keys in etcd. It must name each, and serve the
+// valid ones.
 func TestHostileStart(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -158,7 +161,8 @@ func TestHostileStart(t *testing.T) {
 	}
 }
 
-// TestLastGood: each kind of key keeps its last good value while it has an error, and a warning changes nothing.
+// TestLastGood breaks each kind of key. It must keep its last good value while it has an error, and
+// a warning must change nothing.
 func TestLastGood(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -191,7 +195,8 @@ func TestLastGood(t *testing.T) {
 	f.wait("the removal of what was broken", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
 }
 
-// TestChangedBack: a value that is what it was before its change was published keeps its pointer.
+// TestChangedBack changes a value and changes it back before it is published. It must keep its
+// pointer.
 func TestChangedBack(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -199,13 +204,13 @@ func TestChangedBack(t *testing.T) {
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
-	for range 20 { // most of these pairs are published as one, which is nothing
+	for range 20 { // most of these pairs are published as one, which changes nothing
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
 		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
 	}
 }
 
-// TestOverrideLapses: an override is gone when its time is over, without anybody writing.
+// TestOverrideLapses lets an override expire. It must disappear without a write.
 func TestOverrideLapses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -218,7 +223,7 @@ func TestOverrideLapses(t *testing.T) {
 	f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
 
-// TestDefaults: exchanged defaults reach the services that don't set the field.
+// TestDefaults replaces the defaults. The new ones must apply to services that don't set the field.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -246,7 +251,8 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// TestLeases: the last endpoints whose leases end together stay in use; those that are deleted do not.
+// TestLeases lets the leases of the last endpoints expire together, and deletes endpoints. The
+// first must stay in use, the second must not.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -266,7 +272,7 @@ func TestLeases(t *testing.T) {
 	if before.Endpoints.Len() != 2 {
 		t.Fatalf("%d endpoints", before.Endpoints.Len())
 	}
-	for _, lease := range []clientv3.LeaseID{a, b} { // revoking one is what its end comes to
+	for _, lease := range []clientv3.LeaseID{a, b} { // revoking a lease has the effect of its end
 		if _, err := p.client.Revoke(t.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +294,7 @@ func TestLeases(t *testing.T) {
 	f.wait("all to go with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
 }
 
-// TestManyLeases: what has become of many leases is asked on one connection.
+// TestManyLeases lets many leases end. Their state must be read over one connection.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -304,7 +310,7 @@ func TestManyLeases(t *testing.T) {
 		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
 		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
 	}
-	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it asks on another one
+	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it uses another connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +321,7 @@ func TestManyLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait("all to go: their leases live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
-	if made := relay.Connections() - before; made > 3 { // they may come in parts
+	if made := relay.Connections() - before; made > 3 { // they may arrive in parts
 		t.Errorf("%d connections were made", made)
 	}
 }

@@ -35,8 +35,8 @@ func atAddress(a string) balancer.Node {
 	return balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(a)}}
 }
 
-// TestPublishedNodes publishes the addresses of nodes, changes and removes them, also by other programs. A source and a writer see
-// them while the node lives.
+// TestPublishedNodes publishes, changes and removes the addresses of nodes, also by other programs.
+// A source and a writer must see them while the node lives.
 func TestPublishedNodes(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -65,8 +65,8 @@ func TestPublishedNodes(t *testing.T) {
 	f.wait("the end of a node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n3": "10.3.0.9"}))
 }
 
-// TestUnpublishedNode lets a node write with a role of an earlier version. Its presence is written, and the missing right is
-// reported apart until it is granted.
+// TestUnpublishedNode lets a node write with a role of an earlier version. Its presence must be
+// written, and the missing right be reported separately until it is granted.
 func TestUnpublishedNode(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})

@@ -22,9 +22,9 @@ import (
 	"vipd/test/wait"
 )
 
-// told are the configurations that a source has told, and how many snapshots there were before the first.
+// told records the configurations from a source, and the number of snapshots before the first.
 type told struct {
-	mu  sync.Mutex // guards the rest
+	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
 }
 
@@ -48,8 +48,9 @@ func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
 	}
 }
 
-// TestNodeConfig: what a node is told is known before the first snapshot, followed live, and kept for a restart without
-// etcd. What can't be read leaves what was told before.
+// TestNodeConfig configures a node. It must know its configuration before the first snapshot,
+// follow changes, and keep it over a restart without etcd. An unreadable one must keep the previous
+// one.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -64,7 +65,7 @@ func TestNodeConfig(t *testing.T) {
 	n := f.count()
 	p.put("/nodes/n1/config", `{"mode":"auto","zone":"z1"}`)
 	c.wait(t, ipvs, both)
-	p.put("/nodes/n1/status", `{}`) // nobody follows that
+	p.put("/nodes/n1/status", `{}`) // nobody follows it
 	p.put("/nodes/n10/config", `{}`)
 	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
 	if f.count() != n {
@@ -99,7 +100,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other told // the host has got another name: what the old one was told is not for it
+	var other told // the host has another name now: the old name's configuration does not apply
 	options.Node, options.Configured = "n2", other.add
 	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
@@ -108,7 +109,8 @@ func TestNodeConfig(t *testing.T) {
 
 func quoted(text string) string { return text[:min(len(text), 40)] }
 
-// TestConfiguredBeforeFirst: a node knows what it is told before it gets the first snapshot.
+// TestConfiguredBeforeFirst starts a source. The node must know its configuration before the first
+// snapshot.
 func TestConfiguredBeforeFirst(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -124,7 +126,8 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 	}
 }
 
-// role is what a daemon on n1 needs in etcd: to read what it follows, and to write two keys.
+// role returns the rights that a daemon on n1 needs in etcd: to read the followed keys, and to
+// write two keys.
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
@@ -133,7 +136,7 @@ func role() etcdkit.User {
 	}
 }
 
-// as is how a user reaches etcd.
+// as returns the client configuration of a user.
 func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	t.Helper()
 	config := p.config
@@ -144,8 +147,8 @@ func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	return config
 }
 
-// TestRole: the rights to read five places and to write two keys are enough for a daemon, and these two are all that it
-// ever writes.
+// TestRole runs a daemon with the rights to read five places and to write two keys. They must
+// suffice, and it must write nothing else.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -204,8 +207,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestMissingRights: without the right to read addresses or the node's configuration the rest is followed, with a
-// problem that ends when the right is there; what was read before stays in use.
+// TestMissingRights removes the right to read addresses or the node's configuration. The rest must
+// be followed, with a problem that ends when the right returns. The last values must stay in use.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -241,7 +244,7 @@ func TestMissingRights(t *testing.T) {
 	c.Grant("n1", "/vipda/vips/")
 	f.wait("no problems", func(s store.Snapshot) bool { return len(s.Problems) == 0 && len(s.Services.At("auto").Allocated) == 1 })
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})
-	p.put("/vips/10.96.0.1", "nobody-else") // whatever: it is still followed
+	p.put("/vips/10.96.0.1", "nobody-else") // an arbitrary value; it is still followed
 	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 0 })
 	p.put("/vips/10.96.0.1", "auto")
 	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 1 })

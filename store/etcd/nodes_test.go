@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNodes lists what there is, whatever was written.
+// TestNodes lists nodes after arbitrary writes.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -51,8 +51,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNewestRevision: what nodes write of themselves is no change that they could be behind, and what is changed counts soon, also
-// for who has asked before.
+// TestNewestRevision changes keys. Nodes' own keys must not count as changes that they could be
+// behind; other changes must count soon, even for a client that has asked before.
 func TestNewestRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -71,7 +71,8 @@ func TestNewestRevision(t *testing.T) {
 	}
 }
 
-// TestNodesOnly: the right to read nodes is enough to see them, though not how far they should be.
+// TestNodesOnly reads nodes with only that right. They must be listed, without the revision that
+// they should have.
 func TestNodesOnly(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -86,7 +87,7 @@ func TestNodesOnly(t *testing.T) {
 	}
 }
 
-// TestSetNode changes what nodes are told, and leaves what it does not know.
+// TestSetNode changes the configuration of nodes. Unknown fields must stay.
 func TestSetNode(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

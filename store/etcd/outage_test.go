@@ -23,7 +23,7 @@ import (
 
 const web = `{"vips":["10.96.0.10"],"ports":[{"port":80}],"endpoints":[{"address":"192.168.1.11"}]}`
 
-// single is one member behind a relay, with a service and an endpoint in it.
+// single starts one member behind a relay, with a service and an endpoint.
 func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, *place) {
 	t.Helper()
 	c := etcdkit.Start(t, o)
@@ -35,7 +35,8 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 	return c, relay, p
 }
 
-// TestOutage: what etcd held stays; it is told once that etcd is away, why may be told anew, and once that it is back.
+// TestOutage interrupts the connection to etcd. The last state must stay. The outage must be
+// reported once, although its reason may change, and so must its end.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -43,7 +44,7 @@ func TestOutage(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
 			timing := hastened()
 			if name == "refused" {
-				timing.Silence = wait.Bound(0) // which is no part of it, and on a busy machine would be another outage
+				timing.Silence = wait.Bound(0) // not under test; on a busy machine it would cause another outage
 			}
 			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
@@ -70,7 +71,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestSilence: a server that is stopped keeps its connections, and says nothing on them.
+// TestSilence stops a server, which keeps its connections and sends nothing. The source must report
+// an outage.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -83,7 +85,7 @@ func TestSilence(t *testing.T) {
 	f.wait("the return", connected)
 }
 
-// TestCompaction: what changed during an outage is compacted, so that only a full reading can tell.
+// TestCompaction compacts changes of an outage. Only a full read can find them.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -105,10 +107,10 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// TestWipe: an etcd that begins anew, or from a backup, has revisions that were seen before.
+// TestWipe restarts etcd empty, or from a backup. Its revisions have been seen before.
 func TestWipe(t *testing.T) {
 	t.Parallel()
-	for _, writes := range []int{0, 20} { // behind what was seen, and past it
+	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
 		c, relay, p := single(t, etcdkit.Options{})
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
@@ -127,7 +129,8 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// TestRestart: a source that starts while etcd is away serves what was kept, and goes on from there.
+// TestRestart starts a source while etcd is unavailable. It must serve the saved state, and
+// continue from there.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -170,7 +173,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// keptState returns options of a source, and the folder with the last good state of an etcd which can't be reached any more.
+// keptState returns options of a source, and the directory with the last good state of an etcd that
+// is no longer reachable.
 func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -182,7 +186,8 @@ func keptState(t *testing.T) (options watch.Options, dir string) {
 	return options, dir
 }
 
-// TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
+// TestDamagedState damages the saved state. The file must be set aside, and nothing of it may be
+// served.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	options, dir := keptState(t)
@@ -210,12 +215,12 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// TestUnreadableState: a file that the system does not let vipd read is left where it is, and that is told.
+// TestUnreadableState makes the saved state unreadable. It must stay, and be reported.
 func TestUnreadableState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "etcd.state")
-	if err := os.Mkdir(path, 0o700); err != nil { // which nobody can read as a file, root neither
+	if err := os.Mkdir(path, 0o700); err != nil { // nobody can read a directory as a file, not even root
 		t.Fatal(err)
 	}
 	var log lockedText
@@ -234,8 +239,8 @@ func TestUnreadableState(t *testing.T) {
 	}
 }
 
-// TestStateOfPrefixWithSlash: a slash behind the prefix makes it no other fleet, whether it is written in the file or in the
-// configuration.
+// TestStateOfPrefixWithSlash adds a slash to the prefix, in the file or in the configuration. It
+// must remain the same fleet.
 func TestStateOfPrefixWithSlash(t *testing.T) {
 	t.Parallel()
 	options, dir := keptState(t)
@@ -253,7 +258,7 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As a vipd has written it that was configured with the slash.
+	// This is the form that a vipd configured with the slash has written.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
 	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
@@ -262,8 +267,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	serves("/vipda/")
 }
 
-// TestTooManyKeys: more keys than may be are refused as a whole, whether they are there at the start or come later; what
-// was there before is served until they are gone.
+// TestTooManyKeys exceeds the maximum number of keys, at the start or later. All of them must be
+// rejected, and the previous state be served until they are removed.
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -287,7 +292,8 @@ func TestTooManyKeys(t *testing.T) {
 	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
 }
 
-// TestStateDirMissing: where the state can't be kept, that is a problem, and everything else goes on.
+// TestStateDirMissing removes the directory of the saved state. That must be a problem, and
+// everything else must continue.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})

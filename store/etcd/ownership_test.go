@@ -26,8 +26,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnershipWithoutRights: a host that may not write what it owns, or not read whether it is on standby, takes part in nothing, and says
-// which right it lacks.
+// TestOwnershipWithoutRights removes a host's right to write what it owns, or to read whether it is
+// on standby. It must not take part, and must name the missing right.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -76,7 +76,8 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	}
 }
 
-// TestOwnershipBehindProxy: a gRPC proxy of etcd does not tell how far a watch has come, and the host says what to do.
+// TestOwnershipBehindProxy connects through a gRPC proxy of etcd, which does not report the
+// progress of a watch. The host must report the remedy.
 func TestOwnershipBehindProxy(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -87,14 +88,14 @@ func TestOwnershipBehindProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var told atomic.Bool
+	var reported atomic.Bool
 	var attempts atomic.Int64
 	o.Member = func() failover.Member { attempts.Add(1); return failover.Member{Boot: 1} }
 	o.Tell, o.Secrets, o.Standby = func([]failover.RecordChange, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
-			told.Store(true)
-		} else if err == nil && told.Load() {
+			reported.Store(true)
+		} else if err == nil && reported.Load() {
 			t.Error("all is said to be well again, and nothing has changed")
 		}
 	}
@@ -102,11 +103,11 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	running.Go(func() { o.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	wait.For(t, wait.Patience, "the way out", told.Load)
+	wait.For(t, wait.Patience, "the way out", reported.Load)
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
-// takePart has a host take part, and returns once it has read all records.
+// takePart makes a host take part, and returns once it has read all records.
 func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
 	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
@@ -129,8 +130,8 @@ func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownersh
 	return o
 }
 
-// TestRekey replaces the key of heartbeats while a host takes part. The host accepts the next key before it signs with it, and refuses the
-// last one at the end.
+// TestRekey replaces the key of heartbeats while a host takes part. The host must accept the next
+// key before it signs with it, and reject the last one at the end.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -140,12 +141,12 @@ func TestRekey(t *testing.T) {
 	}
 	defer w.Close()
 	var mu sync.Mutex
-	var told [][][]byte
+	var reported [][][]byte
 	takePart(t, p.config, func(o *owners.Ownership) {
 		o.Secrets = func(keys [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, keys)
+			reported = append(reported, keys)
 		}
 	})
 	if err := w.RekeyOwnership(t.Context(), 100*time.Millisecond); err != nil {
@@ -154,20 +155,21 @@ func TestRekey(t *testing.T) {
 	wait.For(t, wait.Patience, "the host to hear of all steps", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return len(told) == 4
+		return len(reported) == 4
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	before, next := told[0][0], told[3][0]
+	before, next := reported[0][0], reported[3][0]
 	if bytes.Equal(before, next) || len(next) != 32 {
 		t.Errorf("the next key is %x after %x, want 32 other bytes", next, before)
 	}
-	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(told, want) {
-		t.Errorf("the host was told %x, want %x", told, want)
+	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(reported, want) {
+		t.Errorf("the host was told %x, want %x", reported, want)
 	}
 }
 
-// TestReadOwnershipWithoutKey reads who owns VIPs as a user that may read all records, but not the key of heartbeats.
+// TestReadOwnershipWithoutKey reads the owners of VIPs as a user that may read all records except
+// the key of heartbeats.
 func TestReadOwnershipWithoutKey(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -200,8 +202,8 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	}
 }
 
-// TestOwnershipTokens turns authentication on after a host registered, and lets its token end between two writes. Both writes are
-// carried out, each with a new token.
+// TestOwnershipTokens turns authentication on after a host registered, and lets its token expire
+// between two writes. Both writes must succeed, each with a new token.
 func TestOwnershipTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: time.Second})
@@ -214,7 +216,7 @@ func TestOwnershipTokens(t *testing.T) {
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	write := func() {
 		w := failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
-		wait.For(t, wait.Patience, "the connection to etcd", func() bool { // turning authentication on ends it for a moment
+		wait.For(t, wait.Patience, "the connection to etcd", func() bool { // turning authentication on interrupts it for a moment
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome != failover.Done {
 				t.Log(outcome, err)
@@ -223,12 +225,13 @@ func TestOwnershipTokens(t *testing.T) {
 		})
 	}
 	write()
-	time.Sleep(3 * time.Second) // until the token has ended: etcd checks whole seconds
+	time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
 	write()
 }
 
-// TestOwnershipWhenFull: what a full etcd refuses was not carried out where its conditions still hold. Otherwise that is not known: etcd refuses
-// the transaction that fills it, and carries it out.
+// TestOwnershipWhenFull writes to a full etcd. A refused write must count as not executed if its
+// conditions still hold, and otherwise as unknown: etcd refuses the transaction that fills it, but
+// executes it.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -257,8 +260,8 @@ func TestOwnershipWhenFull(t *testing.T) {
 	}
 }
 
-// TestMoveIsForgotten: what a command has asked for and can't take back, as its host has died, etcd forgets when the command would
-// have stopped waiting.
+// TestMoveIsForgotten kills the host of a command that has requested a move. etcd must drop the
+// request when the command would have stopped waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -283,7 +286,8 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
 }
 
-// TestLateRegistration: a registration that comes to etcd after a newer one is not carried out; the host registers again.
+// TestLateRegistration delays a registration behind a newer one. It must not be executed, and the
+// host must register again.
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -294,7 +298,7 @@ func TestLateRegistration(t *testing.T) {
 	var calls atomic.Int64
 	o.Member = func() failover.Member {
 		n := calls.Add(1)
-		if n == 1 { // what it returns is late
+		if n == 1 { // its result is late
 			p.put("/ownership/nodes/gw1", `{"boot":"00000000000000ff"}`)
 		}
 		return failover.Member{Boot: failover.ID(n)}
@@ -307,16 +311,16 @@ func TestLateRegistration(t *testing.T) {
 	}
 	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(error) {}
 	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
-	var there failover.Member
+	var member failover.Member
 	all := <-loaded
-	if err := json.Unmarshal(all[0].Text, &there); err != nil || len(all) > 1 || there.Boot < 2 || there.Boot == 0xff { // a later one than the second if etcd was late
-		t.Errorf("etcd has %+v, %v, want the second run", there, err)
+	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // a later one than the second if etcd was late
+		t.Errorf("etcd has %+v, %v, want the second run", member, err)
 	}
 }
 
-// TestOwnershipAfterRestoreAndCompaction follows records, of which the host's own key is the last one. While the host is cut off, etcd
-// is restored from a backup without the last session, written to, and compacted. The host notices the other history, although its own
-// key is newer there.
+// TestOwnershipAfterRestoreAndCompaction follows records, the last of which is the host's own key.
+// While the host is cut off, etcd is restored from a backup without the last session, written to,
+// and compacted. The host must notice the other history, although its own key is newer there.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -369,7 +373,8 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	}
 }
 
-// TestFenceNode: a node can be fenced that is not registered and has a session, also twice; another name says which have one.
+// TestFenceNode fences a node that is not registered and has a session, twice. Another name must
+// fail with the nodes that have one.
 func TestFenceNode(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -386,6 +391,6 @@ func TestFenceNode(t *testing.T) {
 	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with one are gw1, gw2")
 	fence("gw2", "gw2 was registered in etcd less than 15 s ago")
 	fence("gw1", "")
-	p.remove("/ownership/sessions/gw1") // it is buried
+	p.remove("/ownership/sessions/gw1") // it is fenced
 	fence("gw1", "")
 }

@@ -31,7 +31,8 @@ func outcomes(p *definitions.Plan) (text string) {
 	return text
 }
 
-// TestPlan reads and judges a plan against services in etcd, and writes it. An address moves from a removed service to a new one.
+// TestPlan reads and judges a plan against services in etcd, and writes it. An address must move
+// from a removed service to a new one.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -55,7 +56,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanJudges plans a claim of another service and an address of a pool that does not exist. Both are errors of the services.
+// TestPlanJudges plans a claim of another service and an address of a missing pool. Both must be
+// errors of the services.
 func TestPlanJudges(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -84,8 +86,9 @@ func TestPlanJudges(t *testing.T) {
 	}
 }
 
-// TestPlanOvertaken lets another writer change a service, and claim an address, between the judgement and the writing of a plan. Both
-// changes have an error, the third is written, and a change that the other writer made as well is no error.
+// TestPlanOvertaken lets another writer change a service, and claim an address, between the
+// judgement and the write of a plan. Both changes must fail, the third must be written, and a
+// change that the other writer made as well must not be an error.
 func TestPlanOvertaken(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -101,11 +104,11 @@ func TestPlanOvertaken(t *testing.T) {
 	for _, s := range p.Steps {
 		var conflict *definitions.ConflictError
 		var contested *definitions.ContestedError
-		is := map[balancer.Name]bool{
+		states := map[balancer.Name]bool{
 			"changed": errors.As(s.Err, &conflict), "claimed": errors.As(s.Err, &contested), "free": s.Err == nil && s.Outcome == definitions.Created,
 			"agreed": s.Err == nil && s.Outcome == definitions.Unchanged,
 		}
-		if !is[s.Name] {
+		if !states[s.Name] {
 			t.Errorf("%s is %s with the error %v", s.Name, s.Outcome, s.Err)
 		}
 	}

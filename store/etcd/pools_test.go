@@ -20,7 +20,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// auto is a service that asks for an address of each of the pools.
+// auto returns a service that requests an address of each of the pools.
 func auto(pools ...string) map[string]any {
 	var vips []any
 	for _, p := range pools {
@@ -43,7 +43,7 @@ func setPool(t *testing.T, w *etcd.Store, name string, networks ...string) {
 	}
 }
 
-// holders reads who holds which address, straight from etcd.
+// holders reads the holder of each address directly from etcd.
 func (p *place) holders() map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
@@ -69,7 +69,7 @@ func expectError(t *testing.T, err error, wants ...string) {
 	}
 }
 
-// vips are the addresses that a service holds, sorted.
+// vips returns the addresses that a service holds, sorted.
 func (p *place) vips(name string) (of []string) {
 	p.t.Helper()
 	for a, by := range p.holders() {
@@ -81,7 +81,8 @@ func (p *place) vips(name string) (of []string) {
 	return of
 }
 
-// TestPoolRace: a pool that loses networks while addresses of them are taken keeps them, or they were not taken.
+// TestPoolRace removes networks of a pool while addresses of them are allocated. Either the pool
+// must keep the network, or the allocation must fail.
 func TestPoolRace(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -166,7 +167,8 @@ func manyNetworks() (out []netip.Prefix) {
 	return out
 }
 
-// TestOrphanedAddresses: addresses that were left behind by hand are told, and go with the way out that is told.
+// TestOrphanedAddresses leaves addresses without a service. They must be reported, and be removed
+// by the advised command.
 func TestOrphanedAddresses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

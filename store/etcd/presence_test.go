@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// reports are what a registrar or a presence has said of itself.
+// reports records the reports of a registrar or a presence.
 type reports struct {
 	mu  sync.Mutex // guards all
 	all []string
@@ -41,26 +41,26 @@ func (r *reports) last() string {
 	return r.all[len(r.all)-1]
 }
 
-// troubles is how often it was not well.
+// troubles returns the number of reports with trouble.
 func (r *reports) troubles() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, said := range r.all {
-		if said != "<nil>" {
+	for _, report := range r.all {
+		if report != "<nil>" {
 			n++
 		}
 	}
 	return n
 }
 
-// heard says whether a report has this word.
+// heard reports whether a report contains a word.
 func (r *reports) heard(word string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Contains(strings.Join(r.all, "\n"), word)
 }
 
-// present is a node's presence that runs.
+// present is a running presence of a node.
 type present struct {
 	*fleet.Presence
 	reports
@@ -83,7 +83,7 @@ func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration
 	return out
 }
 
-// node waits until a node is as it should be; nil means there is none.
+// node waits until a node satisfies a condition; nil means that it does not exist.
 func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
@@ -114,7 +114,8 @@ func says(revision int64) func(*fleet.Node) bool {
 	}
 }
 
-// TestPresence: the keys are there while the daemon is, again after each loss, and no longer than that.
+// TestPresence runs a daemon's presence, and removes its keys. They must exist while the daemon
+// runs, return after each loss, and be removed at its end.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -152,7 +153,7 @@ func TestPresence(t *testing.T) {
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", says(7))
 	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
-	for tries, ended := 1, false; !ended; tries++ { // once more where etcd was late: the end waits two seconds for it
+	for tries, ended := 1, false; !ended; tries++ { // again if etcd was late: the end waits two seconds for it
 		began := time.Now()
 		n.stop()
 		late := time.Since(began) >= 2*time.Second
@@ -169,7 +170,8 @@ func TestPresence(t *testing.T) {
 	p.leases(0)
 }
 
-// leases waits until there are n leases: one that etcd has granted too late for who asked ends by itself.
+// leases waits until there are n leases. A lease that etcd granted too late for its client expires
+// by itself.
 func (p *place) leases(n int) (ids []clientv3.LeaseID) {
 	p.t.Helper()
 	p.try(fmt.Sprintf("have %d leases", n), func(ctx context.Context) error {
@@ -189,7 +191,7 @@ func (p *place) leases(n int) (ids []clientv3.LeaseID) {
 	return ids
 }
 
-// revoke ends the one lease that there is.
+// revoke revokes the only lease.
 func (p *place) revoke() {
 	p.t.Helper()
 	if _, err := p.client.Revoke(p.t.Context(), p.leases(1)[0]); err != nil {
@@ -197,8 +199,8 @@ func (p *place) revoke() {
 	}
 }
 
-// TestReissued: what a daemon keeps in etcd is there again once certificates of another authority have replaced those that it began
-// with, in the same files.
+// TestReissued replaces certificates in their files by those of another authority. A daemon's keys
+// must be in etcd again.
 func TestReissued(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
@@ -213,12 +215,13 @@ func TestReissued(t *testing.T) {
 	p.node("n1", "its next status", says(8))
 }
 
-// TestStatusRate: the newest status is written soon, not more than once a second, and not at all if it says the same.
+// TestStatusRate changes the status quickly. The newest must be written soon, at most once a
+// second, and not at all if it is unchanged.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, as what is late for a lease is written again
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, because a late renewal writes the status again
 	n.Tell(schema.NodeStatus{Revision: 1, At: time.Now()})
 	p.node("n1", "its status", says(1))
 	writes := func() int64 {
@@ -247,7 +250,8 @@ func TestStatusRate(t *testing.T) {
 	}
 }
 
-// TestNodeNameTwice: the second daemon with a node's name writes nothing, says so, and takes over when the first is gone.
+// TestNodeNameTwice starts two daemons with one name. The second must write nothing, report that,
+// and take over when the first ends.
 func TestNodeNameTwice(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -275,8 +279,8 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the third", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
 }
 
-// TestPresenceAfterCrash: a daemon that is started again before the lease of its former run has ended takes over in
-// silence.
+// TestPresenceAfterCrash restarts a daemon before the lease of its former run expires. It must take
+// over without a report.
 func TestPresenceAfterCrash(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -294,7 +298,8 @@ func TestPresenceAfterCrash(t *testing.T) {
 	}
 }
 
-// TestPresenceThroughOutages: whatever the network does, the node is there again after it, and Tell never waits.
+// TestPresenceThroughOutages disturbs the network at random. The node must be present again
+// afterwards, and Tell must never block.
 func TestPresenceThroughOutages(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -331,7 +336,8 @@ func TestPresenceThroughOutages(t *testing.T) {
 	}
 }
 
-// TestLeaseOutlivesFrozenMember: who is connected to a member that no longer answers goes to another in time.
+// TestLeaseOutlivesFrozenMember freezes the member in use. The client must move to another one
+// before its lease expires.
 func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -354,7 +360,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	}
 	wait.For(t, within, "the endpoint", func() bool { return created() != 0 })
 	was := created()
-	for _, relay := range w.relays[:2] { // it asks each of the three in turn
+	for _, relay := range w.relays[:2] { // it tries each of the three in turn
 		relay.Freeze()
 	}
 	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease

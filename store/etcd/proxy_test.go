@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// proxied is a proxy before one member, with users and TLS, and a service behind it.
+// proxied starts a proxy in front of one member, with users and TLS, and a service behind it.
 func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config client.Config) {
 	t.Helper()
 	o.TLS = true
@@ -45,10 +45,11 @@ func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdki
 	return c, proxy, p, config
 }
 
-// TestProxyWiped: etcd begins anew behind a proxy that stays, which goes on watching as if nothing had happened.
+// TestProxyWiped restarts etcd empty behind a proxy, which continues its watches. The source must
+// notice.
 func TestProxyWiped(t *testing.T) {
 	t.Parallel()
-	for _, writes := range []int{0, 20} { // behind what was seen, and past it
+	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
 		c := etcdkit.Start(t, etcdkit.Options{})
 		proxy := c.StartProxy()
 		p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
@@ -72,7 +73,8 @@ func TestProxyWiped(t *testing.T) {
 	}
 }
 
-// TestProxy follows through a proxy: changes come, and while there are none the source does not think that it is away.
+// TestProxy follows through a proxy. Changes must arrive, and a time without changes must not count
+// as an outage.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	_, proxy, p, config := proxied(t, etcdkit.Options{})
@@ -99,12 +101,12 @@ func TestProxy(t *testing.T) {
 	f.wait("the return", connected)
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	f.stop()
-	if got, told := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > told {
-		t.Errorf("etcd was lost %d times, and snapshots tell of %d", got, told)
+	if got, turns := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > turns {
+		t.Errorf("etcd was lost %d times, and snapshots tell of %d", got, turns)
 	}
 }
 
-// TestProxyLosesEtcd: the proxy is there, and what is behind it not, or begins anew.
+// TestProxyLosesEtcd stops or empties etcd behind a running proxy.
 func TestProxyLosesEtcd(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{})
@@ -118,8 +120,9 @@ func TestProxyLosesEtcd(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyTokens: whoever comes first lends its token to the watches that all share. They outlive it. The proxy
-// itself may not: its watch of its own leader, which has no token, opens stream after stream, until it makes no watch at all.
+// TestProxyTokens follows through a proxy with authentication. The first client lends its token to
+// the shared watches, which must outlive it. The proxy itself may not outlive it: its watch of its
+// own leader has no token and opens stream after stream, until it creates no watch at all.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
@@ -128,14 +131,15 @@ func TestProxyTokens(t *testing.T) {
 	second := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	second.wait("the first state", connected)
 	first.stop()
-	time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+	time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
 	c.Members[0].Kill()
 	c.Members[0].Start()
 	p.client = c.Client()
 	second.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyRegistrar: a lease lives through the proxy as long as its registrar, and not much longer.
+// TestProxyRegistrar keeps a lease through the proxy. It must live as long as its registrar, and
+// not much longer.
 func TestProxyRegistrar(t *testing.T) {
 	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
@@ -164,7 +168,7 @@ func TestProxyRegistrar(t *testing.T) {
 		return there
 	}
 	wait.For(t, within, "the endpoint", present)
-	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not go
+	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not be removed
 		if !present() {
 			t.Fatal("the endpoint is gone while its registrar lives")
 		}
@@ -183,7 +187,7 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the end of the lease", func() bool { return !present() })
 }
 
-// TestProxyFaults is TestFaults with a proxy between: what happens behind it, a source does not see by its connection.
+// TestProxyFaults is TestFaults through a proxy, whose connection hides faults behind it.
 func TestProxyFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

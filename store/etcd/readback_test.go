@@ -36,7 +36,8 @@ func (d *deaf) Txn(ctx context.Context, r *etcdserverpb.TxnRequest) (*etcdserver
 	return answer, err
 }
 
-// TestWriteIsReadBack loses the answer to a write. The write is found to be done, with its revision, and is not done twice.
+// TestWriteIsReadBack loses the answer to a write. The writer must find the write and its revision,
+// and not repeat it.
 func TestWriteIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -17,16 +17,16 @@ import (
 	"vipd/test/wait"
 )
 
-// The size of a large fleet, of which make test has a tenth, and how long its first state may take there, many times over
-// for a busy machine.
+// manyServices is the number of services in a large fleet. make test uses a tenth of it.
 var manyServices = wait.Soak(1000, 10_000)
 
 const (
 	manyEndpoints = 10
-	firstWithin   = 2 * time.Minute
+	// firstWithin is the maximum time for its first state, which is generous for a busy machine.
+	firstWithin = 2 * time.Minute
 )
 
-// fill writes many services with endpoints as keys of their own.
+// fill writes many services with separate endpoints.
 func fill(t testing.TB, client *clientv3.Client, prefix string) {
 	t.Helper()
 	var ops []clientv3.Op
@@ -54,8 +54,8 @@ func manyEndpoint(i, j, weight int) string {
 	return fmt.Sprintf(`{"address":"172.%d.%d.%d","port":8080,"zone":"z%d","weight":%d}`, 16+j, i>>8, i&255, j%3, weight)
 }
 
-// TestScale reads the first state of a large fleet, and follows single changes in it: each is small on the network, and
-// its work does not depend on how much there is.
+// TestScale reads the first state of a large fleet, and follows single changes. Each change must be
+// small on the network, and its work must not depend on the size of the fleet.
 func TestScale(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
@@ -124,7 +124,7 @@ func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay
 	}
 }
 
-// testStream makes 200 changes a second, for a second or some.
+// testStream makes 200 changes a second, for some seconds.
 func testStream(t *testing.T, p *place, f *follower) {
 	const rate = 200
 	seconds := wait.Soak(1, 5)
@@ -145,7 +145,7 @@ func testStream(t *testing.T, p *place, f *follower) {
 	}
 }
 
-// memory is what is in use on the heap.
+// memory returns the size of the heap in use.
 func memory() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -18,7 +18,7 @@ import (
 )
 
 // TestSource runs the suite of all sources over real etcd. The places share a server, each under its own prefix.
-func TestSource(t *testing.T) { // not beside others, whose goroutines would be taken for its own
+func TestSource(t *testing.T) { // not in parallel, because other tests' goroutines would be mistaken for its own
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
 	n := 0
@@ -28,7 +28,7 @@ func TestSource(t *testing.T) { // not beside others, whose goroutines would be 
 	})
 }
 
-// configAt is how the cluster is reached, with a prefix of its own for each n.
+// configAt returns the client configuration of the cluster, with a prefix for each n.
 func configAt(c *etcdkit.Cluster, n int) client.Config {
 	return client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
 }
@@ -41,7 +41,7 @@ type place struct {
 }
 
 func (p *place) Source() store.Source {
-	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, however busy the machine
+	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, even on a busy machine
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func (p *place) Write(name balancer.Name, fields map[string]any) {
 	p.put("/services/"+string(name), string(text))
 }
 
-// put writes a key, and returns the revision. It tries again while the cluster has no leader.
+// put writes a key, and returns the revision. It retries while the cluster has no leader.
 func (p *place) put(key, text string, options ...clientv3.OpOption) (revision int64) {
 	p.t.Helper()
 	p.try("put "+key, func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func (p *place) put(key, text string, options ...clientv3.OpOption) (revision in
 
 func (p *place) Delete(name balancer.Name) { p.remove("/services/" + string(name)) }
 
-// Paused: etcd takes a definition as a whole.
+// Paused returns false, because etcd writes a definition atomically.
 func (p *place) Paused() bool { return false }
 
 func (p *place) remove(key string) {

@@ -8,14 +8,15 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// hastened returns short intervals, changed by further functions: what a source notices after seconds it notices at once.
+// hastened returns short intervals, changed by further functions, so that a source reacts at once
+// instead of after seconds.
 func hastened(change ...func(*client.Timing)) *client.Timing {
 	t := client.UsualTiming()
 	t.Ask, t.Silence = 50*time.Millisecond, 2*time.Second
 	t.Call, t.Page = time.Second, 10*time.Second
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.Refill = time.Second
-	t.ErrorPause = time.Minute // one outage is one error, however busy the machine
+	t.ErrorPause = time.Minute // one outage makes one error, even on a busy machine
 	t.PageKeys, t.CheckRights, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 	for _, c := range change {
 		c(&t)
@@ -23,26 +24,27 @@ func hastened(change ...func(*client.Timing)) *client.Timing {
 	return &t
 }
 
-// silence sets for how long a stream may be behind.
+// silence sets how long a stream may be behind.
 func silence(d time.Duration) func(*client.Timing) { return func(t *client.Timing) { t.Silence = d } }
 
-// refill sets for how long no service may come until what a wiped etcd has counts.
+// refill sets how long services must be stable before a wiped etcd is accepted.
 func refill(d time.Duration) func(*client.Timing) {
 	return func(t *client.Timing) { t.Refill, t.LongestRefill = d, d }
 }
 
-// maxKeys bounds the number of keys that a source reads.
+// maxKeys sets the maximum number of keys that a source reads.
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
-// wallClock replaces the clock by one whose wall time jumps by what is stored in the number, in seconds. What it says of time that
-// passes stays true, as when somebody sets the clock of a host.
+// wallClock replaces the clock by one whose wall time is ahead by the stored number of seconds. Its
+// durations stay correct, as after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }
 
-// jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.
+// jumped returns t with another wall time and the same monotonic one, as after a step of the clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time in Go's time.go).
+	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
+	// in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64

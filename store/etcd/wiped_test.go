@@ -13,14 +13,14 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestWiped: what was read stays in use where etcd is wiped, over a restart of the source too, until it has services again,
-// all of them. Who removes all services has that, before and after.
+// TestWiped wipes etcd, and restarts the source. The last services must stay in use until etcd has
+// all of its services again. If all services are removed on purpose, none may stay.
 func TestWiped(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	for range 20 {
-		p.put("/elsewhere", "x") // so that the revision is seen to go back by who has been away
+		p.put("/elsewhere", "x") // so that an earlier source sees a lower revision
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
@@ -31,17 +31,17 @@ func TestWiped(t *testing.T) {
 	}
 	expect := func(s store.Snapshot) {
 		t.Helper()
-		told := s.Problems
+		problems := s.Problems
 		s.Problems = nil
-		if err := agree(s, before); err != nil || !strings.Contains(told[0].Text, ": the 2 services of revision ") {
-			t.Errorf("held is something else: %v, %v", err, told)
+		if err := agree(s, before); err != nil || !strings.Contains(problems[0].Text, ": the 2 services of revision ") {
+			t.Errorf("held is something else: %v, %v", err, problems)
 		}
 	}
 	relay.Cut()
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
-	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar is back already
+	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar has already returned
 	relay.Heal()
 	expect(f.wait("what was wiped", held))
 	f.stop()
@@ -66,7 +66,8 @@ func TestWiped(t *testing.T) {
 	f.stop()
 }
 
-// TestWipedAndHalfWritten: who comes back to a wiped etcd while its services are written again loses none of those that are still to come.
+// TestWipedAndHalfWritten connects to a wiped etcd while its services are written again. Services
+// that are still missing must stay in use.
 func TestWipedAndHalfWritten(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -88,8 +89,8 @@ func TestWipedAndHalfWritten(t *testing.T) {
 	}
 }
 
-// TestRestoredWhileAway restores etcd from a backup while no source runs, and writes more than was lost. The services that the backup
-// lacks stay in use.
+// TestRestoredWhileAway restores etcd from a backup while no source runs, and writes more than was
+// lost. The services that the backup lacks must stay in use.
 func TestRestoredWhileAway(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -115,8 +116,9 @@ func TestRestoredWhileAway(t *testing.T) {
 	}
 }
 
-// TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, restarts the source, and deletes another service
-// meanwhile. The restarted source recognizes the history, so that service is removed.
+// TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, restarts the source,
+// and deletes another service meanwhile. The restarted source must recognize the history, and
+// remove that service.
 func TestRestartAfterInvalidText(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

@@ -41,7 +41,7 @@ func newWriter(t *testing.T, config client.Config) *etcd.Store {
 	return w
 }
 
-// fields is a service that differs by n.
+// fields returns a service that differs by n.
 func fields(n int) map[string]any {
 	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
 }
@@ -65,7 +65,7 @@ func TestApply(t *testing.T) {
 	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
 		t.Fatalf("applied %+v, followed %+v", first, s.Services.At("web"))
 	}
-	// The same in other words is nothing to write.
+	// An equal definition in another form must not be written.
 	other := fields(80)
 	other["endpoints"] = []any{}
 	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
@@ -137,7 +137,8 @@ func TestApplyRefuses(t *testing.T) {
 	}
 }
 
-// TestWritesWhatIsRead: a value that a source would refuse is not written, and the error names its key and what is possible.
+// TestWritesWhatIsRead writes values that a source would reject. They must not be written, and the
+// error must name the key and the possible values.
 func TestWritesWhatIsRead(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -179,7 +180,7 @@ func TestWritesWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestRegistrarRefuses: an endpoint that a source would refuse is not registered.
+// TestRegistrarRefuses registers an endpoint that a source would reject. It must not be registered.
 func TestRegistrarRefuses(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	for want, change := range map[string]func(*balancer.Endpoint){
@@ -197,7 +198,8 @@ func TestRegistrarRefuses(t *testing.T) {
 	}
 }
 
-// large is a service with a text of so many bytes, and with 30 KB that are 500 KB on lines of their own.
+// large returns a service with a text of that many bytes, and with 30 KB that become 500 KB if
+// formatted in lines.
 func large(bytes int) map[string]any {
 	f, deep := fields(80), []any{1}
 	for range 10 {
@@ -207,8 +209,8 @@ func large(bytes int) map[string]any {
 	return f
 }
 
-// TestLargeService: a service is written where it fits into one transaction with its history, and else the dry run says what
-// writing it does, with the way out.
+// TestLargeService writes a service that fits into a transaction with its history, and one that
+// does not. The dry run must report the second, with the way out.
 func TestLargeService(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -245,7 +247,7 @@ func TestLargeService(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 }
 
-// TestHistoryLength: the last texts are kept, and no more.
+// TestHistoryLength writes many texts. Only the last ones must be kept.
 func TestHistoryLength(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -259,7 +261,8 @@ func TestHistoryLength(t *testing.T) {
 	}
 }
 
-// TestHistoryOfStrangers: a number that another program has written into a history, after which there is none, is in nobody's way.
+// TestHistoryOfStrangers writes the highest number into a history by another program. Later writes
+// must still work.
 func TestHistoryOfStrangers(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -273,7 +276,8 @@ func TestHistoryOfStrangers(t *testing.T) {
 	}
 }
 
-// TestRace: of many who change the same definition, one does; of many who overwrite, all do, one after the other.
+// TestRace changes one definition by many writers at once. With a base, one must succeed; without
+// one, all must succeed in sequence.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const n = 8
@@ -315,8 +319,9 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestRemove removes a service with endpoints of a registrar and of no lease. One transaction removes it with its overrides and the
-// endpoints without a lease. Endpoints of registrars, and of services whose names begin alike, stay.
+// TestRemove removes a service with endpoints of a registrar and of no lease. One transaction must
+// remove it with its overrides and the endpoints without a lease. Endpoints of registrars, and of
+// services with a common prefix in their name, must stay.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -347,7 +352,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveMany removes a service with more endpoints without a lease than a transaction of etcd may have. All are removed.
+// TestRemoveMany removes a service with more endpoints without a lease than a transaction of etcd
+// may have. All must be removed.
 func TestRemoveMany(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -369,7 +375,7 @@ func TestRemoveMany(t *testing.T) {
 	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }
 
-// await reads the place until it is as it should be.
+// await reads the place until it satisfies a condition.
 func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
@@ -383,7 +389,8 @@ func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// life is that of a lease that must not end while its owner runs: a busy machine may leave the owner without a core for some seconds.
+// life is the duration of a lease that must not expire while its owner runs: a busy machine may
+// give the owner no CPU time for some seconds.
 const life = 10 * time.Second
 
 // run runs a registrar until stop is called, or the test ends.
@@ -405,7 +412,8 @@ func someEndpoint() balancer.Endpoint {
 	return balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
 }
 
-// TestRegistrar: the endpoint is there, and there again after each loss; it drains and leaves at once.
+// TestRegistrar runs a registrar. The endpoint must exist, return after each loss, drain, and be
+// removed at once at the end.
 func TestRegistrar(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -421,25 +429,25 @@ func TestRegistrar(t *testing.T) {
 	stop := run(t, r)
 	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)})
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
-	there := func(s store.Snapshot) bool {
+	present := func(s store.Snapshot) bool {
 		e := s.Endpoints.At(id)
 		return s.Connected && e != nil && reflect.DeepEqual(*e, endpoint) && len(s.Problems) == 0
 	}
-	before := f.wait("the endpoint", there).Revision
+	before := f.wait("the endpoint", present).Revision
 	p.remove("/endpoints/web/a")
-	f.wait("its end, and return", func(s store.Snapshot) bool { return there(s) && s.Revision > before+1 })
+	f.wait("its end, and return", func(s store.Snapshot) bool { return present(s) && s.Revision > before+1 })
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
 	apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: fields(80)})
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
-	f.wait("who follows to see it", there)
+	f.wait("who follows to see it", present)
 
-	second, err := w.Registrar(id, endpoint, time.Minute) // a quarter of which etcd has for an answer
+	second, err := w.Registrar(id, endpoint, time.Minute) // etcd has a quarter of it for an answer
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopSecond := run(t, second) // takes the key over, as a restarted registrar does
+	stopSecond := run(t, second) // takes over the key, like a restarted registrar
 	f.wait("the key to be taken over", func(store.Snapshot) bool {
 		return strings.Contains(said.last(), "held by another registrar")
 	})
@@ -471,7 +479,8 @@ func TestRegistrar(t *testing.T) {
 	f.wait("the endpoint to go", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
 }
 
-// TestRegistrarStopped: whenever Run ends, Placed says what is in etcd, and what is there drains.
+// TestRegistrarStopped ends Run at random moments. Placed must report whether the endpoint is in
+// etcd, and an existing one must drain.
 func TestRegistrarStopped(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -480,20 +489,20 @@ func TestRegistrarStopped(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)}) // it is connected
 	for i := range 60 {
 		id := balancerID("web", fmt.Sprint("e", i))
-		r, err := w.Registrar(id, someEndpoint(), time.Minute) // a quarter of which etcd has for an answer
+		r, err := w.Registrar(id, someEndpoint(), time.Minute) // etcd has a quarter of it for an answer
 		if err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, r)
-		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // the moment of the end is what differs
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // the moment of the end differs
 		stop()
 		placed := r.Placed()
-		there, err := c.Client().Get(t.Context(), config.Prefix+"/endpoints/web/"+id.ID)
+		present, err := c.Client().Get(t.Context(), config.Prefix+"/endpoints/web/"+id.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if placed != (len(there.Kvs) > 0) {
-			t.Fatalf("endpoint %d is placed: %v, and etcd has %d keys of it", i, placed, len(there.Kvs))
+		if placed != (len(present.Kvs) > 0) {
+			t.Fatalf("endpoint %d is placed: %v, and etcd has %d keys of it", i, placed, len(present.Kvs))
 		}
 		if placed {
 			if err := r.Drain(t.Context()); err != nil {
@@ -503,7 +512,8 @@ func TestRegistrarStopped(t *testing.T) {
 	}
 }
 
-// TestRegistrarYields: a registrar whose lease has ended leaves the key to the one that has it by then.
+// TestRegistrarYields lets a registrar's lease expire. It must leave the key to the registrar that
+// has it by then.
 func TestRegistrarYields(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -535,7 +545,8 @@ func TestRegistrarYields(t *testing.T) {
 	direct.await("the second still", has(2))
 }
 
-// TestWriterRights: who may not write is told which right is missing, and a token that has ended is renewed.
+// TestWriterRights writes without rights, and with an expired token. The error must name the
+// missing right, and the token must be renewed.
 func TestWriterRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TokenTTL: time.Second})
@@ -552,14 +563,14 @@ func TestWriterRights(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
 			t.Errorf("got %v", err)
 		}
-		time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+		time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
 	}
 	if _, err := w.Read(t.Context(), nil); err != nil {
 		t.Errorf("with an ended token: %v", err)
 	}
 }
 
-// TestAuthTurnedOn: who has a user goes on when etcd gets authentication.
+// TestAuthTurnedOn turns authentication on. A client with a user must continue.
 func TestAuthTurnedOn(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -576,7 +587,7 @@ func TestAuthTurnedOn(t *testing.T) {
 	}
 }
 
-// TestNoServer: where nobody listens, that is said at once.
+// TestNoServer connects without a server. The error must come at once.
 func TestNoServer(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	began := time.Now()

@@ -23,14 +23,14 @@ type File struct {
 	dir          *Dir
 	name, unkept string
 	size         Size
-	newer        chan struct{} // holds one token: there is a next job
+	newer        chan struct{} // holds a token: there is a next job
 
 	// Dir.mu guards the rest.
 	next  *job
-	busy  bool      // a goroutine works, or rests after that
-	since time.Time // when the job began that is being done; zero means none is
+	busy  bool      // a goroutine works, or rests after work
+	since time.Time // when the current job began; zero means none runs
 	wrong error     // of the last write, or of the first read
-	lost  error     // of a write after Close, which nothing follows
+	lost  error     // of a write after Close
 }
 
 // job is an operation on a file.
@@ -38,7 +38,7 @@ type job struct {
 	do func() error
 	// done receives the outcome, unless it is nil.
 	done func(error)
-	// confirms reports whether the content of the file stays as it is.
+	// confirms reports whether the job only confirms that the content is unchanged.
 	confirms bool
 }
 
@@ -120,15 +120,15 @@ func (f *File) Keep(write func(*bufio.Writer) error) {
 	}
 }
 
-// Write is [File.Keep], and returns the outcome, or that the disk does not answer: then the file
-// may still be written, unless something else is kept later. A disk that is known to hang is not
-// waited for again.
+// Write is [File.Keep], and sends the outcome, or an error if the disk does not answer. In that
+// case the file may still be written, unless something else is kept later. It does not wait again
+// for a disk that is known to hang.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
 		select {
 		case outcome <- err:
-		default: // it was told
+		default: // it was already reported
 		}
 	}
 	f.dir.mu.Lock()

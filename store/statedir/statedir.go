@@ -32,9 +32,9 @@ type Dir struct {
 	changed func()
 	closing chan struct{}
 	writing sync.WaitGroup
-	hanging atomic.Int32 // reads that are not waited for any more
+	hanging atomic.Int32 // abandoned reads
 
-	mu    sync.Mutex // guards files, and of each what its type says
+	mu    sync.Mutex // guards files, and the fields of each that its type names
 	files []*File    // in the order of their names
 }
 
@@ -69,7 +69,7 @@ func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err erro
 		err    error
 	}
 	answered := make(chan result, 1)
-	go func() { // ends with the disk, as the next one
+	go func() { // ends when the disk answers, like the next one
 		answer, err := read()
 		answered <- result{answer, err}
 	}()
@@ -92,7 +92,7 @@ const (
 	Large Size = true
 )
 
-// patience is how long a file may take until that is a problem. A Large file takes seconds to
+// patience is how long a write may take before it is a problem. A Large file needs seconds to
 // encode, and nobody waits for it.
 func (s Size) patience() time.Duration {
 	if s == Large {
@@ -101,8 +101,8 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file of a name. Unkept is what users lose if it can't be written. It has one
-// user, who reads it first.
+// File returns the file of a name. unkept names the loss if it can't be written. It has one user,
+// who reads it first.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil
@@ -115,7 +115,7 @@ func (d *Dir) File(name, unkept string, size Size) *File {
 	return f
 }
 
-// Problems returns the files that could not be kept or read.
+// Problems returns the files that could not be written or read.
 func (d *Dir) Problems() (problems []balancer.Problem) {
 	if d == nil {
 		return nil
@@ -131,12 +131,11 @@ func (d *Dir) Problems() (problems []balancer.Problem) {
 }
 
 // Close writes all waiting files at once, and waits for them, but only some seconds for a disk that
-// hangs. The error names what was not written. Files that are kept later may be lost. It is called
-// once.
+// hangs. The error names files that were not written. Later writes may be lost. It is called once.
 func (d *Dir) Close() error {
 	close(d.closing)
 	written := make(chan struct{})
-	go func() { defer close(written); d.writing.Wait() }() // ends with the writers; a disk that hangs is not waited for
+	go func() { defer close(written); d.writing.Wait() }() // ends with the writers; Close does not wait for a disk that hangs
 	select {
 	case <-written:
 		return d.lost()
@@ -153,7 +152,7 @@ func (d *Dir) Close() error {
 	return fmt.Errorf("state_dir does not answer: what vipd knew last is not in %s", strings.Join(names, ", "))
 }
 
-// lost returns why the last state of a file could not be written; nil means that all were.
+// lost says why the last state of a file could not be written, or returns nil.
 func (d *Dir) lost() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

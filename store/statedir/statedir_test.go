@@ -18,7 +18,7 @@ type note struct {
 	Text    string `json:"text"`
 }
 
-// has fails the test unless a file is want; "" means it is not there.
+// has fails the test unless a file is want; "" means that it is missing.
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
@@ -26,7 +26,8 @@ func has(t *testing.T, f *File, want string) {
 	}
 }
 
-// told fails the test unless the folder's one problem begins with want; "" means there is none.
+// told fails the test unless the directory's only problem begins with want; "" means that it has
+// none.
 func told(t *testing.T, d *Dir, want string) {
 	t.Helper()
 	p := d.Problems()
@@ -39,7 +40,8 @@ func text(s string) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error { _, err := w.WriteString(s); return err }
 }
 
-// TestFilesOutlive: what was written is read again, whole; what can't be read is set aside, and stays a problem until a write.
+// TestFilesOutlive writes and reads files. They must be read back completely; an unreadable one
+// must be set aside, and be a problem until a write.
 func TestFilesOutlive(t *testing.T) {
 	path := t.TempDir()
 	d := New(path, func() {})
@@ -81,9 +83,9 @@ func TestFilesOutlive(t *testing.T) {
 	}
 }
 
-// TestDiskHangs: nobody waits for a disk that hangs. Of all that is to be written meanwhile the last state is, also what replaces one that
-// was refused for it; after some seconds that is a problem, until the disk answers; other files are written; and an end waits for some
-// seconds.
+// TestDiskHangs makes the disk hang. No caller may wait; after some seconds there must be a problem
+// until the disk answers. The last state of each file must be written then, and other files
+// meanwhile. Close must wait only some seconds.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -107,7 +109,7 @@ func TestDiskHangs(t *testing.T) {
 		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
 		told(t, d, silent)
 		began := time.Now()
-		for range 3 { // which it need not wait for each
+		for range 3 { // it need not wait for each
 			if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != 0 {
 				t.Errorf("after %s: %v", time.Since(began), err)
 			}
@@ -132,8 +134,8 @@ func TestDiskHangs(t *testing.T) {
 	})
 }
 
-// TestDiskHangsAtTheStart: what an earlier run kept is waited for once, and then that is a problem until the file is written; a disk that
-// answers again is read.
+// TestDiskHangsAtTheStart makes the disk hang at the start. The read must be awaited once, and then
+// be a problem until the file is written. A disk that answers again must be read.
 func TestDiskHangsAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -157,7 +159,8 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 	})
 }
 
-// TestTriesAgain: what could not be written is a problem, which is told once, and is tried again, the newest of it, also at the end.
+// TestTriesAgain makes writes fail. The failure must be a problem that is reported once. The newest
+// state must be retried, also at the end.
 func TestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, changes := filepath.Join(t.TempDir(), "later"), 0
@@ -165,7 +168,7 @@ func TestTriesAgain(t *testing.T) {
 		f := d.File("a.json", "it is lost", Small)
 		f.Keep(text("one"))
 		time.Sleep(3 * pause)
-		f.Confirm() // which is none of a state that is not there
+		f.Confirm() // a missing state can't be confirmed
 		f.Keep(text("two"))
 		synctest.Wait()
 		told(t, d, "it is lost: keeping a.json in state_dir: open ")
@@ -190,7 +193,8 @@ func TestTriesAgain(t *testing.T) {
 	})
 }
 
-// TestLargeFiles: one that changes all the time is written now and then, and as it is at the end.
+// TestLargeFiles changes a large file constantly. It must be written at intervals, and in its last
+// state at the end.
 func TestLargeFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -207,7 +211,7 @@ func TestLargeFiles(t *testing.T) {
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
 			t.Errorf("it was written %d times, want %d", writes, want)
 		}
-		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then all goes on soon
+		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then everything continues soon
 		time.Sleep(maxRest + time.Hour)
 		f.Keep(text("after"))
 		time.Sleep(maxRest)
@@ -224,14 +228,15 @@ func TestLargeFiles(t *testing.T) {
 	})
 }
 
-// TestLastWriteFails: what can't be written at the end is told there, as nobody asks for Problems any more.
+// TestLastWriteFails makes the last write fail. Close must report it, because nobody reads Problems
+// afterwards.
 func TestLastWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
 		f := d.File("a.json", "it is lost", Small)
 		full := errors.New("the disk is full")
 		f.Keep(func(*bufio.Writer) error { return full })
-		synctest.Wait() // and it is tried again
+		synctest.Wait() // and it is retried
 		if err := d.Close(); !errors.Is(err, full) {
 			t.Errorf("the end says %v", err)
 		}

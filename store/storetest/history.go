@@ -21,7 +21,7 @@ func testEnd(t *testing.T, p Place) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // at once, with changes on the way
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // at once, while changes are in progress
 	}()
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
@@ -30,9 +30,9 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model is what users wrote, with the states that may follow.
+// model has the definitions that users wrote, with the possible states of a source.
 type model struct {
-	// now is the last definition; nil means none. bad reports whether it has an error.
+	// now is the last definition, or nil. bad reports whether it has an error.
 	now map[string]any
 	bad bool
 	// seen are the good states (nil means absent) that a source may have seen since it was last up
@@ -86,7 +86,7 @@ func (h *history) step() {
 		m.now, _ = wrong(n)
 		m.bad = true
 		h.place.Write(name, m.now)
-		return // it is never seen as a good state
+		return // it never appears as a good state
 	default:
 		m.now, m.bad = definition(n), false
 		h.place.Write(name, m.now)
@@ -124,12 +124,12 @@ func (h *history) settle(r *record) {
 		m := h.services[name]
 		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.is(last.Services.At(name), name, fields) })
 		if slices.Contains(last.Vanished, name) {
-			m.seen = append(m.seen, nil) // it goes once the error is fixed
+			m.seen = append(m.seen, nil) // it is removed once the error is fixed
 		}
 	}
 }
 
-// possible returns the possible states of the service. If paused, it may have been absent for a
+// possible returns the possible states of the service. If paused, it may have been missing for a
 // moment.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {

@@ -16,17 +16,17 @@ import (
 	"vipd/test/wait"
 )
 
-// record has the snapshots of a source, which it checks.
+// record collects and checks the snapshots of a source.
 type record struct {
 	t  testing.TB
-	mu sync.Mutex // guards the rest
+	mu sync.Mutex // guards the fields below
 	// snapshots are all snapshots, and prints their texts when they were published.
 	snapshots []store.Snapshot
 	prints    []string
 	broken    string // the first law that was broken
 
-	gate    sync.Mutex  // what publish waits for
-	waiting atomic.Bool // it does
+	gate    sync.Mutex  // publish waits for it
+	waiting atomic.Bool // reports whether publish waits
 }
 
 // watch records snapshots until the test ends, and then checks that the source ends cleanly.
@@ -52,7 +52,7 @@ func watch(t testing.TB, source store.Source) *record {
 			t.Errorf("Watch returned %v after ctx had ended, want nil", err)
 		}
 		err = goleak.Find(before)
-		for range 20 { // each looks for some time, which a busy machine may stand still
+		for range 20 { // each try takes some time, during which a busy machine may pause
 			if err == nil {
 				break
 			}
@@ -124,7 +124,7 @@ func print(s store.Snapshot) string {
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // all of it is plain data
+		panic(err) // snapshots have only plain data
 	}
 	return string(text)
 }
@@ -144,7 +144,7 @@ func (r *record) check() {
 	}
 }
 
-// all returns what was published so far.
+// all returns the published snapshots.
 func (r *record) all() []store.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()

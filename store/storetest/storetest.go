@@ -177,7 +177,7 @@ func testIdentity(t *testing.T, p Place) {
 		if len(wrong) == 0 {
 			return
 		}
-		if !p.Paused() || n == 40 { // else services that a part of the file lacked may have gone and come
+		if !p.Paused() || n == 40 { // otherwise services that a partial file lacked may have been removed and added
 			t.Errorf("service 3 of 10 has changed; wrong are the pointers of %v", wrong)
 			return
 		}

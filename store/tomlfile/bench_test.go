@@ -40,7 +40,7 @@ func fleetService(n, weight int) string {
 	return text.String()
 }
 
-// peak watches the memory in use until stop, which returns the most that was seen, in MiB.
+// peak samples the memory in use until stop, which returns the maximum in MiB.
 func peak() (stop func() float64) {
 	var most atomic.Uint64
 	end, done := make(chan struct{}), make(chan struct{})
@@ -83,7 +83,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one of many files, and waits for the snapshot, the debounce (20 ms) included.
+// BenchmarkChange changes one of many files, and waits for the snapshot, including the debounce (20
+// ms).
 func BenchmarkChange(b *testing.B) {
 	for _, files := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
@@ -114,7 +115,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLook looks at 10,000 files of which none has changed, as every poll does.
+// BenchmarkLook checks 10,000 unchanged files, as every poll does.
 func BenchmarkLook(b *testing.B) {
 	dir := fleet(b, 10_000, 1)
 	l := newLoader("", dir)

@@ -9,7 +9,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestBounds: a small text does not take all memory; it is refused with its line before it is parsed.
+// TestBounds parses small texts that would need much memory. Each must be rejected with its line
+// before it is parsed.
 func TestBounds(t *testing.T) {
 	nested := func(open, shut string, n int) string {
 		return "\nx = " + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n)

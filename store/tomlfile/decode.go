@@ -12,7 +12,7 @@ import (
 	"vipd/store"
 )
 
-// decodeServices reads the [services.*] of doc.
+// decodeServices decodes the [services.*] of doc.
 func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
 	table, _ := doc.tree["services"].(map[string]any)
 	services := make(map[balancer.Name]definition[balancer.Service], len(table))
@@ -41,7 +41,8 @@ func decodeServices(doc *Document, defaults map[string]any, lines map[string]bal
 	return services, problems
 }
 
-// decodeVIPs reads the [vips."ADDRESS"] of doc. One whose address can't be read is no definition: what it is about is unknown.
+// decodeVIPs decodes the [vips."ADDRESS"] of doc. It omits a table with an unreadable address,
+// because its subject is unknown.
 func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
 	table, _ := doc.tree["vips"].(map[string]any)
 	var problems []balancer.Problem
@@ -71,7 +72,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.
 	return vips, problems
 }
 
-// Sections returns what is wrong where services, or settings of addresses, are something else than tables.
+// Sections returns problems of services, or settings of addresses, that are not tables.
 func Sections(d store.Document) (problems []balancer.Problem) {
 	for _, needs := range [][2]string{
 		{"services", "needs a table for each service, such as [services.web]"},
@@ -86,7 +87,7 @@ func Sections(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// noTable is the problem of what stands at path in place of a table.
+// noTable returns the problem of a value at path that should be a table.
 func (d *Document) noTable(path string, raw any) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(path), Field: path}
 	p.Text = fmt.Sprintf("needs a table: [%s]", path)
@@ -96,8 +97,8 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 	return p
 }
 
-// strangers are the problems of a file that may hold services and settings of addresses only: everything else in it. Main is
-// the file where daemon sections belong; "" means unknown.
+// strangers returns the problems of a file that may only have services and settings of addresses:
+// everything else in it. main is the file for daemon sections; "" means unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {
@@ -122,8 +123,8 @@ func strangers(doc *Document, main string) []balancer.Problem {
 	return problems
 }
 
-// interner copies what the parser returns. Its strings are parts of the text, which would stay in memory as a whole
-// for as long as any service has one of them.
+// interner copies the parser's strings. They are parts of the text, which would stay in memory as a
+// whole as long as any service has one of them.
 type interner map[string]string
 
 func (in interner) text(s string) string {

@@ -16,28 +16,28 @@ import (
 	"vipd/balancer"
 )
 
-// Document is a TOML text that has been parsed: what it holds, and the line of every key and array element. It may be
-// used by several goroutines at once.
+// Document is a parsed TOML text: its content, and the line of every key and array element. It may
+// be used by several goroutines at once.
 type Document struct {
 	file string
 	text string
 	tree map[string]any
-	// The lines are found by an own scanner, when they are first asked for: top has paths of up to topDepth parts,
-	// all has every path.
+	// The lines are found by our own scanner on demand: top has paths of up to topDepth parts, all
+	// has every path.
 	top, all func() map[string]mark
 }
 
 // topDepth is the number of parts of services.NAME.
 const topDepth = 2
 
-// mark is the line of a path, and whether it is defined there or only passed through ([a] by [a.b]).
+// mark is the line of a path, and whether it is defined there or is only a parent ([a] of [a.b]).
 type mark struct {
 	line    int32
 	defined bool
 }
 
-// Parse reads TOML. The file's name is used in origins only. Text that is no valid TOML gives one problem and no
-// document.
+// Parse parses TOML. The file's name is only used in origins. Invalid TOML yields one problem and
+// no document.
 func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	d := &Document{file: file, text: string(text)}
 	if why, line := excess(d.text); why != "" {
@@ -51,7 +51,8 @@ func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	return d, nil
 }
 
-// settings returns what d says besides services and settings of addresses, without keeping its text in memory.
+// settings returns d without services and settings of addresses. It does not keep the text in
+// memory.
 func (d *Document) settings() *Document {
 	tree := maps.Clone(d.tree)
 	delete(tree, "services")
@@ -63,7 +64,7 @@ func (d *Document) settings() *Document {
 	return out
 }
 
-// same reports whether two documents say the same on the same lines.
+// same reports whether two documents have the same content on the same lines.
 func (d *Document) same(other *Document) bool {
 	return d.file == other.file && reflect.DeepEqual(d.tree, other.tree) && maps.Equal(d.all(), other.all())
 }
@@ -73,8 +74,8 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	message := err.Error()
 	var parse toml.ParseError
 	if errors.As(err, &parse) {
-		// The parser's own line is the next one where it stumbles over the end of a line. Its offset is right, but does
-		// not count a byte order mark.
+		// The parser's line is the next one if it fails at the end of a line. Its offset is right,
+		// but does not count a byte order mark.
 		start := min(len(bom(text))+max(0, parse.Position.Start), len(text))
 		p.Origin.Line = 1 + strings.Count(text[:start], "\n")
 		message = parse.Message
@@ -87,7 +88,8 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	return p
 }
 
-// unquoted returns the address, network or time around a place in text, or "". Such a value needs quotes.
+// unquoted returns the address, network or time around a position in text, or "". Such a value
+// needs quotes.
 func unquoted(text string, at int) string {
 	isValue := func(b byte) bool {
 		return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == ':' || b == '/'
@@ -113,7 +115,7 @@ func unquoted(text string, at int) string {
 	return value
 }
 
-// bom returns the byte order mark that the parser skips at the start of text: of UTF-8, or of UTF-16.
+// bom returns the byte order mark that the parser skips at the start of text, of UTF-8 or UTF-16.
 func bom(text string) string {
 	for _, mark := range []string{"\xef\xbb\xbf", "\xff\xfe", "\xfe\xff"} {
 		if strings.HasPrefix(text, mark) {
@@ -123,11 +125,11 @@ func bom(text string) string {
 	return ""
 }
 
-// File is the name that the document was parsed under.
+// File returns the name of the document's file.
 func (d *Document) File() string { return d.file }
 
-// Folder is the folder of the document's file, absolute where this program has a working folder. Paths in the document
-// are relative to it.
+// Folder returns the directory of the document's file, as an absolute path if this program has a
+// working directory. Paths in the document are relative to it.
 func (d *Document) Folder() string {
 	if path, err := filepath.Abs(d.file); err == nil {
 		return filepath.Dir(path)
@@ -135,11 +137,12 @@ func (d *Document) Folder() string {
 	return filepath.Dir(d.file)
 }
 
-// Tree is what the document holds, as decode.Into takes it. It is shared: don't change it.
+// Tree returns the content of the document in the form that decode.Into accepts. It is shared:
+// don't change it.
 func (d *Document) Tree() map[string]any { return d.tree }
 
-// Where returns the place of a path such as services.web.endpoints[2].weight, with names that are no plain words in
-// quotes, as decode writes them. What is not in the text is at the nearest thing around it that is; "" has no line.
+// Where returns the place of a path such as services.web.endpoints[2].weight. Names that are not
+// plain words are in quotes, as in decode. A missing path is at its nearest parent; "" has no line.
 func (d *Document) Where(path string) balancer.Origin {
 	origin := balancer.Origin{File: d.file}
 	marks := d.top
@@ -165,8 +168,8 @@ func (d *Document) Under(base string) balancer.Locator {
 	}
 }
 
-// lines scans text for the lines of all paths of at most depth parts, and any depth if that is 0, without those inside the
-// tables of the names without.
+// lines scans text for the lines of all paths of at most depth parts, or of any depth if that is 0.
+// It skips paths inside the tables named in without.
 func lines(text string, depth int, without ...string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
@@ -176,7 +179,7 @@ func lines(text string, depth int, without ...string) map[string]mark {
 				return
 			}
 		}
-		// An array of tables is where its first element is, a table where its own header is.
+		// An array of tables is at its first element, and a table at its own header.
 		if m, known := marks[string(path)]; !known || defined && !m.defined {
 			marks[string(path)] = mark{int32(line), defined}
 		}
@@ -190,17 +193,19 @@ func isBareByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// The parser keeps, for each key, all that is around it: tables nested in 48 kB of text take 8 GB, and a million keys 2 to 4
-// GB. What exceeds these bounds is refused before it is parsed.
+// The parser keeps all parents of each key: tables nested in 48 kB of text need 8 GB, and a million
+// keys 2 to 4 GB. A text beyond these limits is rejected before it is parsed.
 const (
-	// maxNested is how deep arrays and inline tables may be nested, and maxParts how many parts the path of a value may have.
+	// maxNested is the maximum depth of arrays and inline tables, and maxParts the maximum number
+	// of parts in the path of a value.
 	maxNested = 64
 	maxParts  = maxNested + 16
-	// maxKeys is how many keys and array elements one text may have: those of some 20,000 services with 10 endpoints each.
+	// maxKeys is the maximum number of keys and array elements in a text: about 20,000 services
+	// with 10 endpoints each.
 	maxKeys = 500_000
 )
 
-// excess says what of a text is too much to be parsed, and the line; "" if nothing is.
+// excess says which limit a text exceeds, and on which line; "" if it exceeds none.
 func excess(text string) (why string, line int) {
 	if len(text) > maxSize {
 		return fmt.Sprintf("is larger than %d MiB; split it", maxSize>>20), 0
@@ -225,12 +230,13 @@ func excess(text string) (why string, line int) {
 	return why, line
 }
 
-// tooMuch is the problem with a text that is not parsed.
+// tooMuch returns the problem of a text that exceeds a limit.
 func tooMuch(file, why string, line int) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file, Line: line}, Text: why}
 }
 
-// Decode reads TOML into a struct, for those who need some of its keys, whatever else is in it. It refuses what Parse does.
+// Decode decodes TOML into a struct for callers that need some of its keys, and ignores the others.
+// It has the same limits as Parse.
 func Decode(file string, text []byte, into any) error {
 	if why, line := excess(string(text)); why != "" {
 		return errors.New(tooMuch(file, why, line).String())
@@ -245,15 +251,15 @@ func Decode(file string, text []byte, into any) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// DecodeLines reads the lines of a TOML text that contain a key into a struct, each on its own below the heading before it. The text need
-// not be valid as a whole. Lines that can't be read are left out.
+// DecodeLines decodes the lines of a TOML text that contain a key into a struct, each by itself
+// below the heading before it. The text need not be valid as a whole. It skips unreadable lines.
 func DecodeLines(text []byte, key string, into any) {
 	heading := ""
 	for line := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) {
 		if strings.HasPrefix(strings.TrimSpace(line), "[") {
 			heading = line
 		} else if strings.Contains(line, key) {
-			_ = Decode("", []byte(heading+line), into) // such a line says nothing
+			_ = Decode("", []byte(heading+line), into) // an unreadable line is skipped
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestWhere reads testdata/where/*.toml: wherever a comment says "# @ PATH", that path is on the line of the comment.
+// TestWhere reads testdata/where/*.toml. Each path in a comment "# @ PATH" must be on the line of
+// the comment.
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
@@ -104,8 +105,8 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 	}
 }
 
-// FuzzParse holds Parse to never panicking, the scanner to finding the same keys and elements as the parser, each on a
-// line that the text has, and Where to answering whatever it is asked.
+// FuzzParse parses arbitrary text. Parse must not panic, the scanner must find the parser's keys
+// and elements on lines that exist, and Where must answer every path.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)

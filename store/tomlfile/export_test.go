@@ -18,8 +18,8 @@ func (d *Document) Paths() map[string]bool {
 // SetGrace replaces how long a file that is being written must be quiet.
 func (s *Source) SetGrace(grace time.Duration) { s.loader.grace = grace }
 
-// SetPoll replaces the time between looks at all files.
+// SetPoll replaces the interval of checks of all files.
 func (s *Source) SetPoll(poll time.Duration) { s.poll = poll }
 
-// SetOpen replaces what starts notifications.
+// SetOpen replaces the function that starts notifications.
 func (s *Source) SetOpen(open func() (*fsnotify.Watcher, error)) { s.open = open }

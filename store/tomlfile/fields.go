@@ -6,8 +6,9 @@ import (
 	"vipd/balancer"
 )
 
-// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its path, for what is found wrong when
-// the text is gone. Those that are written alike share theirs: a file that a program has written takes little.
+// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its
+// path. Problems use them when the text is no longer in memory. Tables with the same layout share
+// their lines, so a generated file needs little memory.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	f := fieldScan{doc: d, tables: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
@@ -28,22 +29,24 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	return out
 }
 
-// fieldScan is how far fieldLines has come.
+// fieldScan is the state of fieldLines.
 type fieldScan struct {
 	doc *Document
-	// tables is what is known of each table, as FieldLines.
+	// tables has the known lines of each table, as FieldLines.
 	tables map[string][]byte
-	// prefix is the path of the table that the text is in, and a dot; "" outside of them. line is its line.
+	// prefix is the path of the current table with a dot, or "" outside of tables. line is its
+	// line.
 	prefix string
 	line   int
-	// at has the lines of its fields so far, but for those that are where what is around them is.
+	// at has the lines of its fields so far, except fields on the line of their parent.
 	at map[string]int
-	// text is what this piece of the table adds to that: a table may be written in thousands of pieces.
+	// text has the lines that this piece of the table adds: a table may be written in thousands of
+	// pieces.
 	text  []byte
 	paths interner
 }
 
-// enter goes on in the table at path, of two parts.
+// enter starts or continues the table at path, of two parts.
 func (f *fieldScan) enter(path []byte) {
 	if f.prefix != "" && string(path) == f.prefix[:len(f.prefix)-1] {
 		return
@@ -56,7 +59,7 @@ func (f *fieldScan) enter(path []byte) {
 	f.prefix, f.line = table+".", f.doc.Where(table).Line
 }
 
-// leave keeps what is known of the table.
+// leave stores the lines of the table.
 func (f *fieldScan) leave() {
 	if f.prefix != "" && len(f.text) > 0 {
 		table := f.prefix[:len(f.prefix)-1]
@@ -66,7 +69,8 @@ func (f *fieldScan) leave() {
 	f.prefix, f.text = "", f.text[:0]
 }
 
-// field notes a field. Where one is told of again, the first time counts: an array of tables is where its first element is.
+// field records a field. If a field repeats, its first line counts: an array of tables is at its
+// first element.
 func (f *fieldScan) field(path []byte, line int) {
 	if _, known := f.at[string(path)]; known || line == f.around(path) {
 		return
@@ -76,7 +80,7 @@ func (f *fieldScan) field(path []byte, line int) {
 	f.text = balancer.AppendFieldLine(f.text, field, line-f.line)
 }
 
-// around is the line of the nearest known thing around path.
+// around returns the line of the nearest known parent of path.
 func (f *fieldScan) around(path []byte) int {
 	for i := len(path) - 1; i > 0; i-- {
 		if path[i] != '.' && path[i] != '[' {
@@ -89,7 +93,7 @@ func (f *fieldScan) around(path []byte) int {
 	return f.line
 }
 
-// bytes is text of what is in b.
+// bytes returns b as an interned string.
 func (in interner) bytes(b []byte) string {
 	own, known := in[string(b)]
 	if !known {

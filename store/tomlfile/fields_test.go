@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFieldLines: what a service knows of its fields' lines is what the text says of them, however it is written.
+// TestFieldLines writes services in random layouts. Each field must have the line of the text.
 func TestFieldLines(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -43,7 +43,7 @@ func TestFieldLines(t *testing.T) {
 	}
 }
 
-// scattered writes three services, each in one piece or in several, with what else may stand between.
+// scattered returns three services, each in one or several pieces, with other tables in between.
 func scattered(r *rand.Rand) string {
 	var b strings.Builder
 	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }
@@ -77,7 +77,7 @@ func scattered(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestFieldLinesAreShared: what services written alike know of their lines is in memory once.
+// TestFieldLinesAreShared reads services with the same layout. Their lines must be in memory once.
 func TestFieldLinesAreShared(t *testing.T) {
 	var b strings.Builder
 	for i := range 3 {
@@ -97,7 +97,8 @@ func TestFieldLinesAreShared(t *testing.T) {
 	}
 }
 
-// TestTablesThatTakeTurns: the endpoints of two services that take turns take as little as those of one after the other.
+// TestTablesThatTakeTurns interleaves the endpoints of two services. Their lines must need no more
+// memory than in sequence.
 func TestTablesThatTakeTurns(t *testing.T) {
 	allocated := func(turns bool) uint64 {
 		var a, b strings.Builder

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// maxSize is the size in bytes over which a file is not read.
+// maxSize is the maximum size in bytes of a file.
 const maxSize = 64 << 20
 
-// ReadFile reads a file that a Source would read: a regular one, at the end of whatever links, of 64 MiB at most. It
-// never waits for others, as reading a pipe does.
+// ReadFile reads a file that a Source would read: a regular one, after following links, of at most
+// 64 MiB. It never blocks, unlike a read of a pipe.
 func ReadFile(path string) ([]byte, error) {
 	t, err := readText(path)
 	return t.bytes, err
@@ -30,7 +30,7 @@ const (
 	someWriters
 )
 
-// text is a file as it was read.
+// text is the text of a file with its circumstances.
 type text struct {
 	path  string
 	id    identity
@@ -41,10 +41,10 @@ type text struct {
 	writers writers
 }
 
-// blank reports whether the text holds nothing at all.
+// blank reports whether the text is empty.
 func (t *text) blank() bool { return len(bytes.TrimSpace(t.bytes)) == 0 }
 
-// readText reads a file, all but its sum.
+// readText reads a file, without computing its sum.
 func readText(path string) (text, error) {
 	began := time.Now()
 	file, info, err := openRegular(path)
@@ -61,12 +61,13 @@ func readText(path string) (text, error) {
 	if buffer.Len() > maxSize { // it has grown meanwhile
 		return text{}, tooLarge(path)
 	}
-	// A writer that came or went during the reading may have left half of the new text in it.
+	// A writer that started or ended during the read may have left half of the new text in the
+	// file.
 	return text{path: path, id: identityOf(info), began: began, bytes: buffer.Bytes(), writers: max(before, writersOf(file))}, nil
 }
 
-// openRegular opens a file without waiting. Opening a pipe waits for a writer, and opening a device may
-// do things: neither is opened, unless it takes the file's place just then.
+// openRegular opens a file without blocking. Opening a pipe waits for a writer, and opening a
+// device may have effects: neither is opened, unless it replaces the file at that moment.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -88,7 +89,7 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
-// readable says why a file is not read, whatever is in it.
+// readable says why a file can't be read, whatever its content.
 func readable(path string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():

@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAPipeIsNeverWaitedFor has a pipe take the place of a file again and again, in the midst of reading too.
+// TestAPipeIsNeverWaitedFor replaces a file by a pipe repeatedly, even during reads. No read may
+// block.
 func TestAPipeIsNeverWaitedFor(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")

@@ -17,10 +17,11 @@ import (
 
 type snapshot = store.Snapshot
 
-// in fills in the folder of w.
+// in replaces DIR with the directory of w.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
-// TestFilesThatAreWrittenInSteps: no half of a file is believed while its writer has it open.
+// TestFilesThatAreWrittenInSteps writes a file in steps. No partial text may be accepted while its
+// writer has it open.
 func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	for _, name := range []string{"vipd.toml", "services.d/a.toml"} {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +34,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 			w.write(name, steps[0]+service("a", 1)+service("b", 1))
 			w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
 			w.is("the first state", "a=1 b=1 o=1")
-			file, err := os.Create(w.path(name)) // empties it
+			file, err := os.Create(w.path(name)) // truncates the file
 			w.do(err)
 			for i, text := range steps {
 				_, err := file.WriteString(text)
@@ -41,7 +42,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
 					t.Errorf("reload after step %d: %v", i, problems)
 				}
-				w.write("services.d/o.toml", service("o", 10+i)) // when this is seen, the other file was looked at too
+				w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
 			}
 			w.do(file.Close())
@@ -50,8 +51,9 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAppendedTo: a script that opens and closes a file for each line takes nothing away before its end, unless
-// vipd is told to read what there is. Of a file in the place of another all is believed at once.
+// TestAFileThatIsAppendedTo opens and closes a file for each line, like a script. Nothing may be
+// removed before the end, unless a reload is requested. A file that replaces another must be
+// accepted at once.
 func TestAFileThatIsAppendedTo(t *testing.T) {
 	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
 	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
@@ -63,7 +65,7 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 		text += line
 		w.write("vipd.toml", text) // in place
 		if !last {
-			w.write("services.d/o.toml", service("o", 10+i)) // when this is seen, the other file was looked at too
+			w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
 			s := w.until("the next look", func(s snapshot) bool { return strings.Contains(describe(s), fmt.Sprint("o=", 10+i)) })
 			if got := describe(s); !strings.HasPrefix(got, "a=1 b=1") {
 				t.Errorf("after step %d: %s", i, got)
@@ -79,7 +81,8 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 	w.is("what vipd was told to read", "o=12")
 }
 
-// TestAWriterThatHangs is not waited for longer than the grace.
+// TestAWriterThatHangs keeps a file open for writing. The source must not wait longer than the
+// grace.
 func TestAWriterThatHangs(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(200 * time.Millisecond) })
@@ -91,7 +94,8 @@ func TestAWriterThatHangs(t *testing.T) {
 	w.is("what there is", "a=2")
 }
 
-// TestAnEmptyMainFile changes nothing by itself, with or without comments in it.
+// TestAnEmptyMainFile empties the main file, with or without comments. Nothing may change without a
+// reload.
 func TestAnEmptyMainFile(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "zone = \"z\"\n" + service("a", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(100 * time.Millisecond) })
@@ -222,7 +226,8 @@ func TestTheMainFileAppearsLater(t *testing.T) {
 	w.is("the file again", "web=1")
 }
 
-// TestWithoutNotifications holds the source to finding changes by itself, whatever becomes of notifications.
+// TestWithoutNotifications loses notifications in several ways. The source must find changes by
+// polling.
 func TestWithoutNotifications(t *testing.T) {
 	for name, lose := range map[string]func(*world, *fsnotify.Watcher){
 		"there are none":  nil,
@@ -271,14 +276,15 @@ func TestWithoutNotifications(t *testing.T) {
 	}
 }
 
-// forget makes the system tell nothing any more.
+// forget stops all notifications.
 func forget(w *world, f *fsnotify.Watcher) {
 	for _, path := range f.WatchList() {
 		w.do(f.Remove(path))
 	}
 }
 
-// TestManyFilesOfLater: many files at once may have times that are ahead, as from a server whose clock is.
+// TestManyFilesOfLater writes many files with times in the future, as from a server whose clock is
+// ahead. All must be read.
 func TestManyFilesOfLater(t *testing.T) {
 	files := map[string]string{"vipd.toml": "[store]\npath = \"services.d\"\n"}
 	write := func(folder string, vip int) {

@@ -9,34 +9,36 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follower hears of changes in folders. It is told the places that are about to be read, works out which folders that
-// takes, and says of each notification what there is to look at.
+// follower receives notifications of changes. It is given the paths that are about to be read,
+// finds the directories to watch, and maps each notification to the files to check.
 //
-// Folders are watched, never files: a file that is replaced by renaming takes its watch along. The zero follower follows
-// nothing.
+// It watches directories, never files: a file that is replaced by renaming takes its watch along.
+// The zero follower watches nothing.
 type follower struct {
 	log *slog.Logger
-	// watcher is nil once notifications are unavailable, and so are events and errors, from which nothing comes then.
+	// watcher is nil if notifications are unavailable. events and errors are then nil too, so they
+	// never deliver anything.
 	watcher *fsnotify.Watcher
 	events  chan fsnotify.Event
 	errors  chan error
-	// deaf: some folder can't be watched, so that only the poll notices changes there.
+	// deaf reports whether some directory can't be watched, so that only polling finds changes
+	// there.
 	deaf bool
-	// folders are those that are watched, by their real path.
+	// folders are the watched directories by their real path.
 	folders map[string]*watched
-	// files is the real path of the folder in which all names count.
+	// files is the real path of the directory in which all names matter.
 	files string
 	round int
 }
 
-// watched is one folder.
+// watched is a watched directory.
 type watched struct {
-	// names are those that matter, with the round in which they last did.
+	// names maps the names that matter to the last round in which they did.
 	names map[string]int
 	round int
 }
 
-// newFollower starts to listen. Where the system has no notifications to give, it follows nothing and is deaf.
+// newFollower starts to watch. On a system without notifications it watches nothing and is deaf.
 func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *follower {
 	f := &follower{log: log, folders: map[string]*watched{}}
 	watcher, err := open()
@@ -50,7 +52,7 @@ func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *foll
 
 func (f *follower) close() {
 	if f.watcher != nil {
-		_ = f.watcher.Close() // nothing is left to be done about it
+		_ = f.watcher.Close() // an error needs no reaction
 	}
 }
 
@@ -61,20 +63,20 @@ func (f *follower) turnDeaf(doing string, err error) {
 	f.deaf = true
 }
 
-// lost gives up on notifications after the watcher has ended by itself.
+// lost stops using notifications after the watcher has ended by itself.
 func (f *follower) lost() {
 	f.turnDeaf("following files", errors.New("notifications have ended"))
 	f.close()
 	f.watcher, f.events, f.errors = nil, nil, nil
 }
 
-// begin starts a round in which all places are named anew.
+// begin starts a round, in which all paths are named again.
 func (f *follower) begin() {
 	f.round++
 	f.files = ""
 }
 
-// place follows the file or folder at path, and the way to it.
+// place watches the file or directory at path, and the links on the way.
 func (f *follower) place(path string) {
 	if f.watcher == nil {
 		return
@@ -85,7 +87,7 @@ func (f *follower) place(path string) {
 	}
 }
 
-// list follows all that is in the folder at path.
+// list watches all files in the directory at path.
 func (f *follower) list(path string) {
 	if f.watcher == nil {
 		return
@@ -96,14 +98,14 @@ func (f *follower) list(path string) {
 	}
 }
 
-// end ends a round: what was not named in it is no longer followed.
+// end ends a round: paths that were not named in it are no longer watched.
 func (f *follower) end() {
 	if f.watcher == nil {
 		return
 	}
 	for path, w := range f.folders {
 		if w.round != f.round {
-			_ = f.watcher.Remove(path) // it may be gone by itself
+			_ = f.watcher.Remove(path) // the directory may have been removed
 			delete(f.folders, path)
 		}
 		for name, round := range w.names {
@@ -114,7 +116,7 @@ func (f *follower) end() {
 	}
 }
 
-// watch hears of name in folder; "" is the folder as such.
+// watch watches name in folder; "" means the directory itself.
 func (f *follower) watch(folder, name string) {
 	w := f.folders[folder]
 	if w == nil || w.round != f.round {
@@ -127,11 +129,12 @@ func (f *follower) watch(folder, name string) {
 	w.names[name] = f.round
 }
 
-// add asks for notifications of folder, also where it is watched already: another folder may have taken its name.
+// add requests notifications of a directory, even if it is already watched, because another
+// directory may have its name now.
 func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	err := f.watcher.Add(folder)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false // gone since; its parent tells when it is back
+		return nil, false // removed meanwhile; its parent reports when it returns
 	}
 	if err != nil {
 		f.turnDeaf("watching the folder "+folder, err)
@@ -144,10 +147,10 @@ func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	return w, true
 }
 
-// note adds to what what e asks to look at, and reports whether that is anything.
+// note adds the files that e concerns to what, and reports whether there are any.
 func (f *follower) note(what *look, e fsnotify.Event) bool {
 	if _, self := f.folders[e.Name]; self && e.Has(fsnotify.Remove|fsnotify.Rename) {
-		_ = f.watcher.Remove(e.Name) // whatever is there next is another folder
+		_ = f.watcher.Remove(e.Name) // the next directory of that name is another one
 		delete(f.folders, e.Name)
 		what.all = true
 		return true
@@ -158,7 +161,7 @@ func (f *follower) note(what *look, e fsnotify.Event) bool {
 		return false
 	}
 	switch _, matters := w.names[name]; {
-	case matters: // the main file, too, which may lie among the files
+	case matters: // includes the main file, which may be in the same directory
 		what.all = true
 	case folder == f.files && counts(name):
 		what.files[name] = true

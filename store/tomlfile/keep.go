@@ -19,11 +19,12 @@ const (
 	keepVersion = 1
 )
 
-// goodState is the last good state of all files. To be written it has a snapshot, and after it was read it has the contents of files.
+// goodState is the last good state of all files. It is written from a snapshot, and read into the
+// contents of files.
 type goodState struct {
 	snapshot store.Snapshot
 	files    map[string]*contents
-	// defaults are [defaults], which services are decoded with.
+	// defaults are the [defaults] of the services.
 	defaults map[string]any
 	// settings are the main file's other sections; nil if they are unknown.
 	settings *Document
@@ -33,38 +34,39 @@ func (l *loader) good() *goodState {
 	return &goodState{snapshot: l.state, defaults: l.defaults, settings: l.main.good}
 }
 
-// keptHead is the first line of the file, which has a line for each table after it.
+// keptHead is the first line of the file. A line for each table follows.
 type keptHead struct {
 	Version int `json:"version"`
-	// Folder is the working folder, to which names of files may be relative.
+	// Folder is the working directory, because names of files may be relative.
 	Folder string `json:"folder"`
-	// Main is the name of the main file, and Settings are its sections besides services, settings of addresses and defaults.
+	// Main is the name of the main file. Settings are its sections besides services, settings of
+	// addresses and defaults.
 	Main     string         `json:"main,omitempty"`
 	Settings map[string]any `json:"settings,omitempty"`
 	// Defaults are [defaults].
 	Defaults map[string]any `json:"defaults,omitempty"`
-	// Tables is how many follow.
+	// Tables is the number of tables that follow.
 	Tables int `json:"tables"`
 }
 
-// keptTable is one table that was good: of a service, or of an address.
+// keptTable is a good table of a service or an address.
 type keptTable struct {
 	File    string         `json:"file"`
 	Service balancer.Name  `json:"service,omitempty"`
 	VIP     string         `json:"vip,omitempty"`
 	Fields  map[string]any `json:"fields"`
-	// Line is where the table was in the file, and Lines are those of its fields.
+	// Line is the table's line in the file, and Lines are the lines of its fields.
 	Line  int                 `json:"line,omitempty"`
 	Lines balancer.FieldLines `json:"lines,omitempty"`
 }
 
-// origin is where the table was.
+// origin returns the place of the table.
 func (t *keptTable) origin() balancer.Origin {
 	return balancer.Origin{File: t.File, Line: t.Line, Fields: t.Lines}
 }
 
 func encodeKept(w *bufio.Writer, s *goodState) error {
-	folder, _ := os.Getwd() // "": names that are relative mean nothing
+	folder, _ := os.Getwd() // "" makes relative names useless
 	lines := json.NewEncoder(w)
 	head := keptHead{Version: keepVersion, Folder: folder, Defaults: s.defaults, Tables: s.snapshot.Services.Len() + s.snapshot.VIPs.Len()}
 	if s.settings != nil {
@@ -88,7 +90,7 @@ func encodeKept(w *bufio.Writer, s *goodState) error {
 	return nil
 }
 
-// decodeHead reads the first line of what was kept.
+// decodeHead decodes the first line of the saved state.
 func decodeHead(lines *json.Decoder) (head keptHead, err error) {
 	lines.UseNumber()
 	if err := lines.Decode(&head); err != nil {
@@ -100,7 +102,8 @@ func decodeHead(lines *json.Decoder) (head keptHead, err error) {
 	return head, nil
 }
 
-// settings are those that h has; nil if it has none, or their file's name is relative to another folder.
+// settings returns the settings of h, or nil if it has none or their file's name is relative to
+// another directory.
 func (h *keptHead) settings() *Document {
 	if here, _ := os.Getwd(); h.Main == "" || !filepath.IsAbs(h.Main) && h.Folder != here {
 		return nil
@@ -109,7 +112,7 @@ func (h *keptHead) settings() *Document {
 	return &Document{file: h.Main, tree: h.Settings, top: none, all: none}
 }
 
-// decodeKept returns the last good state as an earlier process has kept it.
+// decodeKept decodes the last good state that an earlier process saved.
 func decodeKept(text []byte) (*goodState, error) {
 	lines := json.NewDecoder(bytes.NewReader(text))
 	head, err := decodeHead(lines)
@@ -130,8 +133,9 @@ func decodeKept(text []byte) (*goodState, error) {
 	return kept, nil
 }
 
-// KeptSettings returns the last good settings of the main file, as a Source has kept them in dir, and nil if there are none, or neither
-// settings nor services. It is for a start at which the file can't be used.
+// KeptSettings returns the last good settings of the main file that a Source saved in dir. It
+// returns nil if there are none, or neither settings nor services. It is for a start with an
+// unusable file.
 func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	var kept *Document
 	file := dir.File(keepName, "", statedir.Large)
@@ -155,7 +159,7 @@ func samePath(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
-// define gives the file of t its table. One that this version does not take is left out.
+// define adds the table to its file. It omits a table that this version rejects.
 func (t *keptTable) define(files map[string]*contents) {
 	c := files[t.File]
 	if c == nil {

@@ -18,7 +18,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// run follows vipd.toml with what is kept in a folder beside it, until it has taken in the files, and ends.
+// run follows vipd.toml with its saved state until it has read the files, and ends.
 func (w *world) run() store.Snapshot {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -35,8 +35,9 @@ func (w *world) run() store.Snapshot {
 	return last
 }
 
-// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. What files said before the mistakes is served, and so
-// is what a mistake may hide; what they no longer define goes once the mistakes are fixed.
+// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. The last good
+// services must be served, including those that a mistake may hide. Undefined ones must be removed
+// once the mistakes are fixed.
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{
@@ -51,25 +52,25 @@ func TestKeepsOverRestart(t *testing.T) {
 	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
 	w.write("d/e.toml", "[services.e")
 	w.do(os.Remove(w.path("d/f.toml")))
-	for range 2 { // what is served from what was kept is kept
+	for range 2 { // saved state that is served is saved again
 		s := w.run()
 		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5 f=6 z=9"; got != want || len(s.Problems) != 5 {
 			t.Fatalf("after a restart: %s, want %s and 5 problems", describe(s), want)
 		}
 		for _, name := range []balancer.Name{"a", "c", "e", "f"} {
-			if was, is := good.Services.At(name).Origin, s.Services.At(name).Origin; was != is || is.Line == 0 {
-				t.Errorf("after a restart, the place of service %s = %+v, want %+v", name, is, was)
+			if before, after := good.Services.At(name).Origin, s.Services.At(name).Origin; before != after || after.Line == 0 {
+				t.Errorf("after a restart, the place of service %s = %+v, want %+v", name, after, before)
 			}
-			if was, is := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(was, is) {
-				t.Errorf("after a restart service %s is %v, want %v", name, is, was)
+			if before, after := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(before, after) {
+				t.Errorf("after a restart service %s is %v, want %v", name, after, before)
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
 			t.Errorf("after a restart the defaults come to %v, %v", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
-		if was, is := good.VIPs.At(addr), s.VIPs.At(addr); is == nil || fmt.Sprint(was.VIPPolicy, was.Given) != fmt.Sprint(is.VIPPolicy, is.Given) {
-			t.Errorf("after a restart the settings of the address are %v, want %v", is, was)
+		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
+			t.Errorf("after a restart the settings of the address are %v, want %v", after, before)
 		}
 	}
 	w.write("vipd.toml", "[store]\npath = \"d\"\n"+service("a", 1))
@@ -80,7 +81,7 @@ func TestKeepsOverRestart(t *testing.T) {
 	}
 }
 
-// TestKeptIsBroken: a file of what was kept that says nothing is set aside.
+// TestKeptIsBroken damages the saved state. A file without a readable state must be set aside.
 func TestKeptIsBroken(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
 	w.run()

@@ -40,8 +40,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestPathsOfChecks: paths are relative to the file that has them, whichever folder the program runs in and however the
-// file was named.
+// TestPathsOfChecks loads files with relative paths. They must be relative to their file, whatever
+// the working directory and the form of the file's name.
 func TestPathsOfChecks(t *testing.T) {
 	check := func(name, health string) string { return service(name, 1) + "health = " + health + "\n" }
 	w := newWorld(t, map[string]string{

@@ -17,45 +17,50 @@ import (
 	"vipd/store"
 )
 
-// loader reads files into a snapshot, and knows what it read of which file. It belongs to one goroutine.
+// loader reads files into a snapshot, and remembers the content of each file. It belongs to one
+// goroutine.
 type loader struct {
-	// follow is told of each place before it is read, so that no change after the reading is missed.
+	// follow receives each path before it is read, so that no change after the read is missed.
 	follow *follower
 	seed   maphash.Seed
 
-	// path of the main file; "" where there is only a place.
+	// path is the path of the main file; "" if there is only a place.
 	path string
 	main mainFile
 	// check is [Options.Check].
 	check func(store.Document) []balancer.Problem
-	// readText is the function of that name, but where the text of the main file is at hand.
+	// readText is the function of that name, unless the text of the main file is given.
 	readText func(path string) (text, error)
-	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
+	// place is the file or directory of [store].path; "" means none. placeErr says why it can't be
+	// read.
 	place    string
 	placeErr error
-	// defaults are the last good [defaults], and round counts them.
+	// defaults are the last good [defaults], and round is their number.
 	defaults map[string]any
 	round    int
-	// unsettled means that some file has been in the making since the last look at everything.
+	// unsettled reports whether a file has been in the process of being written since the last full
+	// check.
 	unsettled bool
-	// ahead are files whose time is further ahead than the grace; seeing guards it, for several files are read at once.
+	// ahead has files whose time is further ahead than the grace. seeing guards it, because several
+	// files are read at once.
 	seeing sync.Mutex
 	ahead  map[string]sighting
-	// grace is defaultGrace but in tests.
+	// grace is defaultGrace except in tests.
 	grace time.Duration
 
 	merge *merge
 	state store.Snapshot
 }
 
-// look says what to look at.
+// look selects what to check.
 type look struct {
-	// all: the main file, the place, and which files are there. Else only files.
+	// all selects the main file, the place, and the list of files; otherwise only files are
+	// checked.
 	all bool
-	// forced: read also what seems unchanged.
+	// forced also reads files that seem unchanged.
 	forced bool
 	Reload
-	// files are names in the place's folder.
+	// files are names in the place's directory.
 	files map[string]bool
 }
 
@@ -63,8 +68,8 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readText: readText, ahead: map[string]sighting{}}
 }
 
-// begin makes the last good state of an earlier process the former state. The first load removes what has vanished since, unless an
-// error may hide it.
+// begin makes the last good state of an earlier process the previous state. The first load removes
+// what has vanished since then, unless an error may hide it.
 func (l *loader) begin(kept *goodState) {
 	l.defaults = kept.defaults
 	for path, c := range kept.files {
@@ -78,7 +83,7 @@ func (l *loader) begin(kept *goodState) {
 	l.merge.settle(false)
 }
 
-// load looks, and reports whether the snapshot says something else now.
+// load checks the files, and reports whether the snapshot has changed.
 func (l *loader) load(what look) bool {
 	if what.all {
 		l.unsettled = false
@@ -93,7 +98,7 @@ func (l *loader) load(what look) bool {
 	return l.renew()
 }
 
-// renew makes the snapshot what was merged, and reports whether it says something else now.
+// renew sets the snapshot to the merged state, and reports whether it has changed.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services.values, VIPs: l.merge.vips.values, Revision: l.state.Revision}
 	next.Err = cmp.Or(l.fileErr(l.path), l.placeErr, l.fileErr(l.place))
@@ -109,7 +114,7 @@ func (l *loader) renew() bool {
 	return true
 }
 
-// problems collects what is wrong anywhere, the main file first, then by file and line.
+// problems collects all problems, those of the main file first, then by file and line.
 func (l *loader) problems() []balancer.Problem {
 	problems := l.merge.problems()
 	if l.placeErr != nil {
@@ -125,7 +130,8 @@ func (l *loader) compareProblems(a, b balancer.Problem) int {
 	return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line), a.Service.Compare(b.Service))
 }
 
-// fileErr is why the main file can't be read, or the place where that is one file. Files of a folder are on their own.
+// fileErr says why the main file can't be read, or the place if it is a file. Files of a directory
+// have their own problems.
 func (l *loader) fileErr(path string) error {
 	if c := l.merge.files[path]; c != nil {
 		return c.err
@@ -142,25 +148,25 @@ func (l *loader) placeProblem() balancer.Problem {
 	return p
 }
 
-// loadPlace looks which files there are, and reads those that have changed.
+// loadPlace lists the files, and reads those that have changed.
 func (l *loader) loadPlace(what look) {
 	l.placeErr = nil
 	found := map[string]os.FileInfo{}
 	if l.place != "" {
 		l.follow.place(l.place)
 		if found, l.placeErr = l.list(); l.placeErr != nil {
-			return // what was there stays
+			return // the previous content stays
 		}
 	}
 	for path := range l.merge.files {
-		if _, there := found[path]; !there && path != l.path {
+		if _, exists := found[path]; !exists && path != l.path {
 			l.merge.put(path, nil)
 		}
 	}
 	l.readAll(found, what)
 }
 
-// loadFiles looks at some names in the folder.
+// loadFiles checks some names in the directory.
 func (l *loader) loadFiles(what look) {
 	found := map[string]os.FileInfo{}
 	for name := range what.files {
@@ -176,7 +182,7 @@ func (l *loader) loadFiles(what look) {
 	l.readAll(found, what)
 }
 
-// list returns the files at place; nil for one that is there but can't be looked at.
+// list returns the files at place; nil for an existing one that can't be examined.
 func (l *loader) list() (map[string]os.FileInfo, error) {
 	info, err := os.Stat(l.place)
 	if err != nil {
@@ -205,13 +211,14 @@ func (l *loader) list() (map[string]os.FileInfo, error) {
 	return found, nil
 }
 
-// counts reports whether a file of this name in the folder is read: editors' droppings are not.
+// counts reports whether a file of this name in the directory is read; editors' temporary files are
+// not.
 func counts(name string) bool {
 	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
 }
 
-// stat looks at a file of the folder. It returns nil for folders and for the main file, which may lie in the same folder.
-// A link that leads nowhere is there, but can't be looked at.
+// stat examines a file of the directory. It returns nil for directories and for the main file,
+// which may be in the same directory. A dangling link exists, but can't be examined.
 func (l *loader) stat(path string) (os.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -229,10 +236,11 @@ func (l *loader) stat(path string) (os.FileInfo, error) {
 	return info, nil
 }
 
-// readers bounds how many files are read at once: parsing takes a processor and several times the file's size.
+// readers is the maximum number of files that are read at once: parsing needs a CPU and several
+// times the file's size.
 const readers = 4
 
-// readAll reads the files that have changed, and merges them.
+// readAll reads the changed files, and merges them.
 func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	var paths []string
 	for path, info := range found {
@@ -259,7 +267,8 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 }
 
-// read reads one file of the place. It changes nothing of the loader but ahead: several run at once.
+// read reads one file of the place. It changes nothing of the loader except ahead, because several
+// reads run at once.
 func (l *loader) read(path string, old *contents, what look) *contents {
 	fresh, doc := l.parse(path, old, what)
 	if doc != nil {
@@ -269,8 +278,8 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	return fresh
 }
 
-// parse reads the file at path. Doc has the tables that fresh is still to be given. It is nil where those of old stay: nothing has
-// changed, the file can't be read, or it is being written.
+// parse reads the file at path. doc has the tables that fresh still needs. It is nil if those of
+// old stay: nothing has changed, the file can't be read, or it is being written.
 func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
@@ -303,17 +312,18 @@ func (c *contents) define(doc *Document, defaults map[string]any) {
 	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 
-// Result is what one look at files found.
+// Result is the result of one read of files.
 type Result struct {
-	// Snapshot has the services and everything that is wrong with them and their defaults.
+	// Snapshot has the services, and all problems of services and their defaults.
 	Snapshot store.Snapshot
-	// Main is the daemon's configuration file, for the check of its other sections. Nil where a folder was read, or
-	// where the file can't be read or is no valid TOML; the snapshot's problems say which then.
+	// Main is the daemon's configuration file, for the check of its other sections. It is nil if a
+	// directory was read, or if the file can't be read or is not valid TOML; the snapshot's
+	// problems then say why.
 	Main *Document
 }
 
-// Load reads once what a Source would follow. Path is a daemon's configuration file, a file with services, which is
-// read in the same way, or a folder of such files.
+// Load reads once the files that a Source would follow. path is a daemon's configuration file, a
+// services file, which is read in the same way, or a directory of such files.
 func Load(path string) Result {
 	main, place := path, ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -322,7 +332,8 @@ func Load(path string) Result {
 	return newLoader(main, place).once()
 }
 
-// LoadText is Load of a file whose text is at hand. Name stands for it in problems, and paths in it are relative to where name is.
+// LoadText is Load for a file with the given text. name stands for the file in problems, and paths
+// in the text are relative to its directory.
 func LoadText(name string, bytes []byte) Result {
 	l := newLoader(name, "")
 	l.readText = func(path string) (text, error) { return text{path: path, bytes: bytes, writers: noWriters}, nil }

@@ -19,8 +19,8 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// TestChangesWithinATickAreSeen changes a file as fast as it can be read, always at the same length: its times may well
-// stay the same.
+// TestChangesWithinATickAreSeen changes a file as fast as it can be read, always with the same
+// length, so its times may stay the same. Each change must be seen.
 func TestChangesWithinATickAreSeen(t *testing.T) {
 	dir := t.TempDir()
 	l := newLoader("", dir)
@@ -34,7 +34,8 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 	}
 }
 
-// TestSettledFilesAreNotRead holds the loader to trusting what a file looks like from outside once it is old enough.
+// TestSettledFilesAreNotRead loads unchanged files. Once a file is old enough, its attributes must
+// suffice.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
@@ -66,8 +67,8 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	}
 }
 
-// TestPiecesOfAFile: of a file that a script writes anew line by line, nothing is taken away before its end. Of a file in the
-// place of another, or one that is quiet, all is believed.
+// TestPiecesOfAFile rewrites a file line by line, like a script. Nothing may be removed before the
+// end. A file that replaces another, or that is quiet, must be accepted as a whole.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -82,7 +83,7 @@ func TestPiecesOfAFile(t *testing.T) {
 	write(t, filepath.Join(dir, "o.toml"), "[services.o]\nvips = [\"10.0.0.2\"]\nports = [{ port = 80 }]\n")
 	l := newLoader(path, "")
 	l.grace = time.Hour
-	is := func(when, want string) {
+	expect := func(when, want string) {
 		t.Helper()
 		l.load(look{all: true})
 		if got := inPieces(l.state); got != want {
@@ -98,34 +99,35 @@ func TestPiecesOfAFile(t *testing.T) {
 	const rest = ", drains, checks of /ok, 10.0.0.2 for one, o by lc, SNAT always"
 	const before, after = "10.0.0.1, 2 ports, 2 endpoints" + rest, "10.0.0.3, 2 ports, 2 endpoints" + rest
 	write(t, path, strings.Join(pieces, ""))
-	is("at first", before)
+	expect("at first", before)
 	pieces[3] = strings.Replace(pieces[3], "10.0.0.1", "10.0.0.3", 1)
 	for i := range pieces {
 		write(t, path, strings.Join(pieces[:i], ""))
-		is(fmt.Sprintf("the first %d pieces", i), before)
+		expect(fmt.Sprintf("the first %d pieces", i), before)
 		write(t, path, strings.Join(slices.Delete(slices.Clone(pieces), i, i+1), ""))
-		is(fmt.Sprintf("all but piece %d", i), before)
+		expect(fmt.Sprintf("all but piece %d", i), before)
 	}
 	write(t, path, strings.Join(pieces, ""))
-	is("at the end", after)
+	expect("at the end", after)
 	write(t, path, strings.Join(slices.Delete(slices.Clone(pieces), 6, 7), ""))
-	is("without an endpoint", after)
+	expect("without an endpoint", after)
 	setTime(-2 * l.grace)
-	is("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints"+rest)
+	expect("without an endpoint, and quiet", "10.0.0.3, 2 ports, 1 endpoints"+rest)
 	write(t, path, strings.Join(pieces[:5], ""))
 	setTime(2 * l.grace)
-	is("half, and from the future", "10.0.0.3, 2 ports, 1 endpoints"+rest)
+	expect("half, and from the future", "10.0.0.3, 2 ports, 1 endpoints"+rest)
 	l.grace = time.Nanosecond
-	is("half, and from the future, after a while", "10.0.0.3, 2 ports, 0 endpoints, o by lc, SNAT always")
+	expect("half, and from the future, after a while", "10.0.0.3, 2 ports, 0 endpoints, o by lc, SNAT always")
 	l.grace = time.Hour
 	write(t, path+".new", pieces[3])
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	is("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
+	expect("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
-// inPieces writes what TestPiecesOfAFile takes from a file: service a, the VIPs, and the service of the other file with its defaults.
+// inPieces describes what TestPiecesOfAFile reads: service a, the VIPs, and the other file's
+// service with its defaults.
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
@@ -144,7 +146,7 @@ func inPieces(s store.Snapshot) string {
 	return text
 }
 
-// TestTextsAreNotKept holds services to not keeping the text that they were read from.
+// TestTextsAreNotKept reads services. They must not keep the text of their file in memory.
 func TestTextsAreNotKept(t *testing.T) {
 	in := interner{}
 	text := "[services.a]\nx = [{ y = \"zzz\" }]\n"

@@ -11,24 +11,26 @@ import (
 	"vipd/store/statedir"
 )
 
-// mainFile is what the loader knows of the daemon's own file.
+// mainFile is the loader's state of the daemon's own file.
 type mainFile struct {
 	*contents
-	// info is the file when it was last looked at.
+	// info has the file's attributes at the last check.
 	info os.FileInfo
-	// placeOrigin is where [store].path is written.
+	// placeOrigin is the place of [store].path.
 	placeOrigin balancer.Origin
-	// doc is the one that was parsed, where keepDoc asks for it; nil if the text was no TOML.
+	// doc is the parsed document if keepDoc is set; nil if the text was not TOML.
 	doc     *Document
 	keepDoc bool
-	// settings are all in it that is not about services and addresses, as it was last read without errors in its syntax; nil before.
+	// settings has everything in it except services and addresses, as last read without syntax
+	// errors; nil before.
 	settings *Document
 	// mistakes are the errors in settings, and good are the last settings without any.
 	mistakes []balancer.Problem
 	good     *Document
 }
 
-// loadMain reads the main file, if it has changed: its services, the place of others, and the defaults.
+// loadMain reads the main file, if it has changed: its services, the place of the others, and the
+// defaults.
 func (l *loader) loadMain(what look) {
 	if l.path == "" {
 		return
@@ -53,13 +55,13 @@ func (l *loader) loadMain(what look) {
 	l.merge.put(l.path, fresh)
 }
 
-// says reports whether the file defined anything or had a setting when it was last read.
+// says reports whether the file had a definition or a setting when it was last read.
 func (m *mainFile) says() bool {
 	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
-// emptied returns what an old main file becomes that says nothing any more: a disk was full, the power failed, or a program
-// writes it just now. What it said goes on.
+// emptied returns the contents for a main file that has become empty, because a disk was full, the
+// power failed, or a program is writing it. Its previous content stays in use.
 func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	if !what.forced && l.recent(t) {
 		return old.unchanged(false)
@@ -74,7 +76,8 @@ func emptiedProblem(path string) balancer.Problem {
 	}
 }
 
-// Emptied returns the problem of a main file that is empty although a Source has kept in dir that it was not: a reload rejects such a file.
+// Emptied returns the problem of an empty main file if a Source has saved in dir that it was not
+// empty. A reload rejects such a file.
 func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 	if len(main.tree) > 0 || KeptSettings(dir, main.file) == nil {
 		return nil
@@ -82,8 +85,9 @@ func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 	return []balancer.Problem{emptiedProblem(main.file)}
 }
 
-// readPlace reads [store].path, relative to the main file's folder. A path that is no text is reported by the reader of
-// the section as a whole, and leaves the place as it is. So does a missing path if an error may hide it, which kept reports.
+// readPlace reads [store].path, relative to the main file's directory. If the path is not text, the
+// reader of the section reports it, and the place stays. The place also stays if the path is
+// missing and an error may hide it, which kept reports.
 func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
@@ -102,7 +106,8 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	return false
 }
 
-// staying is the problem of a setting that is missing, or lacks a part, in a file with an error that may hide it.
+// staying returns the problem of a setting that is missing, or lacks a part, in a file with an
+// error that may hide it.
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,
@@ -125,7 +130,7 @@ func (l *loader) readSettings(doc *Document) {
 	}
 }
 
-// settings are those of the main file, for the snapshot.
+// settings returns the settings of the main file for the snapshot.
 func (l *loader) settings() store.Document {
 	if l.main.settings == nil {
 		return nil // a nil *Document in an interface would not be nil
@@ -133,9 +138,10 @@ func (l *loader) settings() store.Document {
 	return l.main.settings
 }
 
-// defineMain gives fresh the tables of doc, the main file, with its [defaults], and reads the place of others. Defaults with an error stay
-// as they were, and so do those that lack something while the file has an error, which may hide it. Other defaults make another round:
-// all services are decoded again.
+// defineMain gives fresh the tables of doc, the main file, with its [defaults], and reads the place
+// of the others. Defaults with an error keep their old values, and so do defaults that lack
+// something while an error in the file may hide it. New defaults start another round: all services
+// are decoded again.
 func (l *loader) defineMain(fresh *contents, doc *Document) {
 	defaults, problems := l.readDefaults(doc)
 	fresh.define(doc, defaults)
@@ -155,7 +161,8 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 	fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 }
 
-// readDefaults returns the [defaults] of doc, or the former ones if these have an error, and their problems.
+// readDefaults returns the [defaults] of doc, or the old ones if these have an error, and their
+// problems.
 func (l *loader) readDefaults(doc *Document) (map[string]any, []balancer.Problem) {
 	raw, exists := doc.tree["defaults"]
 	defaults, ok := raw.(map[string]any)

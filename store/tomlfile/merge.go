@@ -13,12 +13,12 @@ import (
 	"vipd/balancer/snap"
 )
 
-// merge makes one set of services, and one of settings of addresses, of what the files define, with work only for what
-// changed.
+// merge combines the definitions of all files into one set of services, and one of settings of
+// addresses. Its work depends on the changes.
 type merge struct {
 	// main sorts before all other files.
 	main string
-	// files are those that are merged.
+	// files are the merged files.
 	files map[string]*contents
 	// faulty are the files with problems.
 	faulty   map[string]bool
@@ -46,7 +46,8 @@ func (m *merge) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// put makes fresh the contents of the file at path; nil means it is gone. What follows from that waits for settle.
+// put sets the contents of the file at path; nil means that it was removed. settle applies the
+// consequences.
 func (m *merge) put(path string, fresh *contents) {
 	old := m.files[path]
 	if old == fresh {
@@ -65,13 +66,14 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle takes each changed table from the file that holds it. Hold keeps those that no file defines any more.
+// settle sets each changed table to the definition of its holder. hold keeps tables that no file
+// defines.
 func (m *merge) settle(hold bool) {
 	m.services.settle(hold)
 	m.vips.settle(hold)
 }
 
-// problems are those of all files, and those between them, in no particular order.
+// problems returns the problems of all files and of conflicts between them, in no particular order.
 func (m *merge) problems() []balancer.Problem {
 	var problems []balancer.Problem
 	for path := range m.faulty {
@@ -81,21 +83,21 @@ func (m *merge) problems() []balancer.Problem {
 	return m.vips.contests(problems, func(a netip.Addr) balancer.Problem { return balancer.Problem{Field: decode.Join("vips", a.String())} })
 }
 
-// merged is one kind of tables, of all files.
+// merged is one kind of table, over all files.
 type merged[K snap.Ordered[K], V any] struct {
-	// compare orders files, and tables are those of the file at a path.
+	// compare orders files, and tables returns the tables of the file at a path.
 	compare func(a, b string) int
 	tables  func(path string) map[K]definition[V]
-	// claims are the files that define a table, in order; it has at least one.
+	// claims are the files that define a table, in order; there is at least one.
 	claims map[K][]string
-	// holders says which of them it is taken from, and contested are the tables with several.
+	// holders has the file that provides each table, and contested the tables with several claims.
 	holders   map[K]string
 	contested map[K]bool
-	// changed are the tables that settle has to look at.
+	// changed are the tables that settle must examine.
 	changed map[K]bool
-	// held are the tables that no file defines any more and that stay because of an error.
+	// held are tables that no file defines and that stay because of an error.
 	held map[K]bool
-	// values are what is merged: of each table the last good state.
+	// values has the last good state of each table.
 	values snap.Map[K, *V]
 }
 
@@ -106,7 +108,7 @@ func newMerged[K snap.Ordered[K], V any](compare func(a, b string) int, tables f
 	}
 }
 
-// put takes in that the file at path defines fresh where it defined old.
+// put records that the file at path defines fresh instead of old.
 func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 	for key := range old {
 		if _, still := fresh[key]; !still {
@@ -123,9 +125,9 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 	}
 }
 
-// settle takes each changed table from the file that holds it. One that went from one file to another is not gone in between, and
-// one that says the same as before keeps its pointer, also in that file, so that it is in memory once. Hold keeps the tables that no
-// file defines any more, until a call without it.
+// settle sets each changed table to the definition of its holder. A table that moves between files
+// is not removed in between. An unchanged one keeps its pointer, also in its file, so that it is in
+// memory once. hold keeps the tables that no file defines, until a call without it.
 func (m *merged[K, V]) settle(hold bool) {
 	if !hold {
 		maps.Copy(m.changed, m.held)
@@ -163,7 +165,7 @@ func (m *merged[K, V]) settle(hold bool) {
 	m.changed = map[K]bool{}
 }
 
-// contests adds a problem for each table that another file has too, from which it is taken; about says which table that is.
+// contests adds a problem for each table that another file also defines; about names the table.
 func (m *merged[K, V]) contests(problems []balancer.Problem, about func(K) balancer.Problem) []balancer.Problem {
 	for key := range m.contested {
 		holder := m.holders[key]

@@ -11,47 +11,50 @@ import (
 )
 
 const (
-	// settled is how old the last change of a file must be for its times to tell it from a later one: file systems
-	// stamp files by a clock that ticks every few milliseconds, some every two seconds.
+	// settled is the age of a file's last change from which its times distinguish it from a later
+	// one. File systems stamp files by a clock that ticks every few milliseconds, some every two
+	// seconds.
 	settled = 2 * time.Second
-	// defaultGrace is how long a file must be quiet before its text is believed while a process has it open for writing, or
-	// where tables, keys, endpoints or ports have disappeared from it and no other file has taken its place. So long an empty
-	// file is waited for in any case: many programs empty a file before they write it.
+	// defaultGrace is how long a file must be quiet before its text is accepted in doubtful cases.
+	// These are a process that has it open for writing, and tables, keys, endpoints or ports that
+	// have disappeared from a file that was not replaced. An empty file always waits that long,
+	// because many programs truncate a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 
-// identity tells a file from its former self without reading it.
+// identity has attributes that distinguish versions of a file without reading it.
 type identity struct {
 	size, modified, changed int64
 	device, inode           uint64
 	mode                    fs.FileMode
 }
 
-// sameFile reports whether other is the same file, whatever it holds.
+// sameFile reports whether other is the same file, whatever its content.
 func (id identity) sameFile(other identity) bool {
 	return id.device == other.device && id.inode == other.inode
 }
 
-// contents is what one file holds. A file that has changed gets new contents.
+// contents is the content of one file. A changed file gets new contents.
 type contents struct {
 	path string
-	// id and read say which state of the file this is from, and when reading it began.
+	// id identifies the version of the file, and read is when its read began.
 	id   identity
 	read time.Time
-	// sum is the hash of the text, and round the number of the defaults that services were decoded with.
+	// sum is the hash of the text, and round the number of the services' defaults.
 	sum   uint64
 	round int
-	// services and vips are the definitions in the file; in their last good state where the file as a whole can't be read.
+	// services and vips are the definitions in the file, in their last good state if the file as a
+	// whole can't be read.
 	services map[balancer.Name]definition[balancer.Service]
 	vips     map[netip.Addr]definition[balancer.VIP]
 	problems []balancer.Problem
-	// err is why the file can't be opened or read.
+	// err says why the file can't be opened or read.
 	err error
-	// unsettled means that the file is probably being written, and this is from before.
+	// unsettled means that the file is probably being written, and this is its previous content.
 	unsettled bool
-	// writing means that the last of the problems says so.
+	// writing means that the last problem reports that.
 	writing bool
-	// stale means that services and vips are from before, because the file has an error.
+	// stale means that services and vips are from a previous version because the file has an error.
 	stale bool
 	// kept means that this is from an earlier process, and the file was not read yet.
 	kept bool
@@ -59,20 +62,21 @@ type contents struct {
 
 // definition is one table of a file: [services.NAME], or [vips."ADDRESS"].
 type definition[V any] struct {
-	// value is nil where the table has an error.
+	// value is nil if the table has an error.
 	value  *V
 	origin balancer.Origin
-	// keys is how many the table has, at any depth.
+	// keys is the number of keys in the table, at any depth.
 	keys int
 }
 
-// current reports whether c is what the file with this identity holds, as far as one can know without reading it.
+// current reports whether c seems to be the content of the file with this identity, judging by its
+// attributes.
 func (c *contents) current(id identity) bool {
 	return c != nil && c.err == nil && !c.unsettled && c.id == id &&
 		c.read.UnixNano()-max(id.modified, id.changed) > int64(settled)
 }
 
-// seen returns contents like c (nil: empty) that are from the file as it is in t.
+// seen returns contents like c (nil: empty) for the version of the file in t.
 func (c *contents) seen(t *text, round int) *contents {
 	var out contents
 	if c != nil {
@@ -86,7 +90,7 @@ func (c *contents) seen(t *text, round int) *contents {
 	return &out
 }
 
-// reread returns what c becomes by reading t where that takes no parsing, and nil where it does.
+// reread returns the new contents for t if they follow from c without parsing, or nil.
 func (l *loader) reread(c *contents, t *text, what look) *contents {
 	switch {
 	case c == nil || c.kept:
@@ -99,8 +103,8 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	return nil
 }
 
-// recent reports whether the file has changed within the grace. Where its time is ahead, as that of a server whose clock is, this counts
-// from when the file was first seen so.
+// recent reports whether the file has changed within the grace. If its time is in the future, as
+// from a server whose clock is ahead, the first sight of that time counts.
 func (l *loader) recent(t *text) bool {
 	age := time.Since(time.Unix(0, t.id.modified))
 	if age > -l.grace {
@@ -114,13 +118,14 @@ func (l *loader) recent(t *text) bool {
 	return time.Since(l.ahead[t.path].at) < l.grace
 }
 
-// sighting is when a file was first seen as it is.
+// sighting is the first sight of a version of a file.
 type sighting struct {
 	id identity
 	at time.Time
 }
 
-// unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
+// unchanged returns c for a file that is being written, which must be checked again soon. If report
+// is true, it adds a problem about that.
 func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil
@@ -133,8 +138,9 @@ func (c *contents) unchanged(report bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, which was read from t, may lack tables, keys, endpoints or ports of c only because the file is being
-// written: a script that appends line by line closes the file after each, and leaves it where it is.
+// isCut reports whether doc, parsed from t, may lack tables, keys, endpoints or ports of c only
+// because the file is being written. A script that appends line by line closes the file after each
+// line, and does not replace it.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(t.id) {
 		return false
@@ -173,27 +179,27 @@ func lacks(tree, former map[string]any) bool {
 	return false
 }
 
-// keysIn counts the keys in value, at any depth.
+// keysIn returns the number of keys in value, at any depth.
 func keysIn(value any) (n int) {
-	switch is := value.(type) {
+	switch typed := value.(type) {
 	case map[string]any:
-		n = len(is)
-		for _, inner := range is {
+		n = len(typed)
+		for _, inner := range typed {
 			n += keysIn(inner)
 		}
 	case []map[string]any:
-		for _, inner := range is {
+		for _, inner := range typed {
 			n += keysIn(inner)
 		}
 	case []any:
-		for _, inner := range is {
+		for _, inner := range typed {
 			n += keysIn(inner)
 		}
 	}
 	return n
 }
 
-// elements is the length of a list, of tables or of values; 0 if value is none.
+// elements returns the length of a list of tables or values, or 0 for any other value.
 func elements(value any) int {
 	switch list := value.(type) {
 	case []map[string]any:
@@ -204,7 +210,8 @@ func elements(value any) int {
 	return 0
 }
 
-// broken returns contents with the services of c (nil: none), which stay in use, and what is wrong with the file.
+// broken returns contents with the services of c (nil: none), which stay in use, and the file's
+// problems.
 func (c *contents) broken(path string, err error, problems []balancer.Problem) *contents {
 	var out contents
 	if c != nil {
@@ -214,7 +221,7 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	return &out
 }
 
-// reason is err without what the problem says anyway: the path.
+// reason returns err's text without the path, which the problem already has.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {

@@ -9,14 +9,14 @@ import (
 	"vipd/balancer/decode"
 )
 
-// scanner walks once over TOML that is known to be valid, and tells the line of every key and array element. It
-// neither checks nor converts values. On other text it ends too, with lines that mean nothing.
+// scanner scans valid TOML once, and reports the line of every key and array element. It neither
+// checks nor converts values. On invalid text it also ends, with meaningless lines.
 type scanner struct {
 	text string
-	// depth is the greatest number of parts of the paths that visit hears of; 0 means all.
+	// depth is the maximum number of parts of reported paths; 0 means no limit.
 	depth int
-	// visit hears of path at line, in the order of the text; defined: it is defined there, else it only lies on the
-	// way to something else. The path is valid during the call only.
+	// visit receives path at line, in the order of the text. defined reports whether it is defined
+	// there or is only a parent. The path is only valid during the call.
 	visit func(path []byte, line int, defined bool)
 	// counts holds the number of elements so far of each array of tables, by path.
 	counts map[string]int
@@ -66,8 +66,8 @@ func (s *scanner) enterIndex(i int) {
 	s.parts++
 }
 
-// header reads [a.b] or [[a.b]], and leaves the path at that table. Arrays of tables on the way stand for their last
-// element.
+// header reads [a.b] or [[a.b]], and sets the path to that table. Arrays of tables on the way stand
+// for their last element.
 func (s *scanner) header() {
 	s.pos++
 	array := s.peek() == '['
@@ -121,11 +121,11 @@ func (s *scanner) keyValue() {
 	s.space()
 	s.value()
 	if s.pos == start {
-		s.pos++ // no key at all: only in text that is not valid
+		s.pos++ // no key at all: only in invalid text
 	}
 }
 
-// value skips a value and tells of what is inside.
+// value skips a value and reports the paths in it.
 func (s *scanner) value() {
 	switch s.peek() {
 	case '"', '\'':
@@ -149,7 +149,7 @@ func (s *scanner) value() {
 func (s *scanner) inside(end byte, element func(i int)) {
 	base, parts := len(s.path), s.parts
 	s.pos++
-	if s.nested++; s.nested > maxNested+1 { // excess has refused it, or does so now
+	if s.nested++; s.nested > maxNested+1 { // excess has rejected it, or does so now
 		s.pos = len(s.text)
 	}
 	for i := 0; s.pos < len(s.text); {
@@ -168,7 +168,7 @@ func (s *scanner) inside(end byte, element func(i int)) {
 		s.path, s.parts = s.path[:base], parts
 		i++
 		if s.pos == before {
-			s.pos++ // only in text that is not valid
+			s.pos++ // only in invalid text
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (s *scanner) skipString() {
 	for s.pos < len(s.text) {
 		switch c := s.text[s.pos]; {
 		case c == '\\' && quote == '"':
-			s.pos++ // what it escapes is skipped below, and counted if it is the end of a line
+			s.pos++ // the escaped character is skipped below, and counted if it is the end of a line
 			if s.peek() == '\n' {
 				s.line++
 			}
@@ -250,7 +250,7 @@ func (s *scanner) skipString() {
 			s.line++
 		case strings.HasPrefix(s.text[s.pos:], fence):
 			s.pos += len(fence)
-			// Up to two quotes may stand right before the closing three.
+			// Up to two quotes may precede the closing three.
 			for n := 0; len(fence) == 3 && n < 2 && s.peek() == quote; n++ {
 				s.pos++
 			}
@@ -260,11 +260,11 @@ func (s *scanner) skipString() {
 	}
 }
 
-// unescape reads a basic string with its quotes as the parser does.
+// unescape decodes a quoted basic string like the parser.
 func unescape(quoted string) string {
 	var key struct{ Text string }
 	if err := toml.Unmarshal([]byte("Text="+quoted), &key); err != nil {
-		return quoted // only in text that is not valid
+		return quoted // only in invalid text
 	}
 	return key.Text
 }

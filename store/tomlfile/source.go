@@ -16,35 +16,36 @@ import (
 	"vipd/store/statedir"
 )
 
-// Options say what a Source reads. Main is needed.
+// Options configures a Source. Main is required.
 type Options struct {
-	// Main is the daemon's configuration file. Its [services.*], [defaults] and [store].path are read; its other
-	// sections are left to others.
+	// Main is the daemon's configuration file. The source reads its [services.*], [vips.*],
+	// [defaults] and [store].path, and ignores its other sections.
 	Main string
-	// StateDir is the folder that the last good state is kept in, for a start at which a file has a mistake; nil means it is not kept.
+	// StateDir keeps the last good state, for a start with a mistake in a file. If nil, it is not
+	// saved.
 	StateDir *statedir.Dir
-	// Check returns the mistakes in the sections of Main that are left to others. While there is one, nothing that has vanished from
-	// the files is removed. If nil, these sections have no mistakes.
+	// Check returns the mistakes in the other sections of Main. While there is one, nothing that
+	// has vanished from the files is removed. If nil, these sections have no mistakes.
 	Check func(store.Document) []balancer.Problem
-	// AllowEmpty makes the first look at Main believe that it is empty, as [Reload] does for later ones.
+	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later ones.
 	AllowEmpty bool
-	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
-	// (warning). Default: nothing is logged.
+	// Log receives each change (debug), and failures to watch files (warning). Default: nothing is
+	// logged.
 	Log *slog.Logger
 }
 
 const (
-	// debounce is how long files must be quiet before they are read, and patience how long they may go on changing before they
-	// are read anyway.
+	// debounce is how long files must be quiet before they are read. patience is the maximum delay
+	// for files that keep changing.
 	debounce = 20 * time.Millisecond
 	patience = 10 * debounce
-	// defaultPoll is the time between looks at all files, for changes that nothing was heard of, and deafPoll where the system
-	// gives no notifications.
+	// defaultPoll is the interval of checks of all files, for missed notifications. deafPoll is the
+	// interval if the system gives none.
 	defaultPoll = 30 * time.Second
 	deafPoll    = time.Second
-	// unsettledPoll is the time between looks while a file is being written.
+	// unsettledPoll is the interval of checks while a file is being written.
 	unsettledPoll = 200 * time.Millisecond
-	// pollShare bounds the part of the time that goes into polling: one in that many.
+	// pollShare limits the time that polling needs to one part in pollShare.
 	pollShare = 20
 )
 
@@ -52,25 +53,27 @@ const (
 type Source struct {
 	options Options
 	file    *statedir.File
-	// open starts notifications, which tests make fail, and poll is defaultPoll but in tests.
+	// open starts notifications; tests make it fail. poll is defaultPoll except in tests.
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
-	// reloads are requests to read everything again, each answered with the problems once the result is published.
+	// reloads are requests to read everything again. Each is answered with the problems once the
+	// result is published.
 	reloads chan request
 
 	mu     sync.Mutex // held while Watch runs, which owns loader
 	loader *loader
 }
 
-// Reload says how a reload treats definitions that have vanished.
+// Reload configures how a reload treats definitions that have vanished.
 type Reload struct {
-	// AllowEmpty believes a main file that is empty. Otherwise such a file is a problem, and its former content stays in use.
+	// AllowEmpty accepts an empty main file. Otherwise such a file is a problem, and its previous
+	// content stays in use.
 	AllowEmpty bool
-	// Prune removes what has vanished from the files and is kept because of an error.
+	// Prune removes what has vanished from the files and is only kept because of an error.
 	Prune bool
 }
 
-// request is a reload that somebody waits for.
+// request is a pending reload.
 type request struct {
 	Reload
 	answer chan<- []balancer.Problem
@@ -87,8 +90,8 @@ func New(o Options) *Source {
 	}
 }
 
-// Watch publishes what the files hold, now and after each change, until ctx ends, and returns nil then. The one error
-// is that it runs already.
+// Watch publishes the content of the files, now and after each change, until ctx ends. It then
+// returns nil. Its only error is that it already runs.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.mu.TryLock() {
 		return errors.New("watching files: Watch runs already")
@@ -122,18 +125,18 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// Reload reads everything again, also what seems unchanged, and returns when the result has been published, with all
-// problems that there are. It waits for Watch to run, and fails only when ctx ends before.
+// Reload reads everything again, even files that seem unchanged. It returns all problems when the
+// result has been published. It waits for Watch to run, and fails only if ctx ends first.
 func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	return s.ReloadAs(ctx, Reload{})
 }
 
-// ReloadAs is [Source.Reload] as r says.
+// ReloadAs is [Source.Reload] with options.
 func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, error) {
 	answer := make(chan []balancer.Problem, 1)
 	select {
 	case s.reloads <- request{r, answer}:
-		return <-answer, nil // Watch answers every request that it has taken
+		return <-answer, nil // Watch answers every request that it has received
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -143,11 +146,11 @@ func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, er
 type watchRun struct {
 	*Source
 	follower *follower
-	// due is when everything is to be looked at again, even without a request.
+	// due is the time of the next full check, even without a request.
 	due time.Time
 }
 
-// load looks, and reports whether the snapshot says something else now.
+// load checks the files, and reports whether the snapshot has changed.
 func (w *watchRun) load(what look) bool {
 	began := time.Now()
 	changed := w.loader.load(what)
@@ -159,7 +162,7 @@ func (w *watchRun) load(what look) bool {
 		}
 		w.due = time.Now().Add(pause)
 	}
-	// No notification tells that a writer has closed a file.
+	// No notification reports that a writer has closed a file.
 	if soon := time.Now().Add(unsettledPoll); w.loader.unsettled && soon.Before(w.due) {
 		w.due = soon
 	}
@@ -171,7 +174,8 @@ func (w *watchRun) load(what look) bool {
 	return changed
 }
 
-// next waits for something to look at. The answer is that of a reload, else nil; false: ctx has ended.
+// next waits for files to check. The channel is for the answer to a reload, or nil. It returns
+// false if ctx has ended.
 func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time
@@ -200,7 +204,7 @@ func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 				heard()
 			}
 		case err := <-w.follower.errors:
-			// Most likely there were more notifications than the system keeps.
+			// Most likely there were more notifications than the system queues.
 			w.options.Log.Debug("notifications of changed files were lost", "err", err)
 			what.all = true
 			heard()

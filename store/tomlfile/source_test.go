@@ -234,7 +234,8 @@ func TestAThousandFiles(t *testing.T) {
 	w.until("half", func(s snapshot) bool { return s.Services.Len() == n/2 && !s.Services.Has("s499") })
 }
 
-// TestMainFileAmongTheOthers: the main file may lie in the folder that it names, and is followed there as elsewhere.
+// TestMainFileAmongTheOthers puts the main file into the directory that it names. It must be
+// followed as elsewhere.
 func TestMainFileAmongTheOthers(t *testing.T) {
 	main := "[store]\npath = \".\"\n"
 	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})

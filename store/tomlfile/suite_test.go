@@ -15,7 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestSource runs the suite of all sources with each way to lay services out in files, and to write those.
+// TestSource runs the suite of all sources for each layout of services in files, and each way to
+// write them.
 func TestSource(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits half a minute for writers of files, which -short does without")
@@ -33,10 +34,10 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// grace is how long a writer may pause before what it has written so far counts.
+// grace is how long a writer may pause before a source accepts the file.
 const grace = 100 * time.Millisecond
 
-// place is services in files: all in one, or each in its own of the folder services.d.
+// place is services in files: all in one file, or each in its own file of the directory services.d.
 type place struct {
 	t         testing.TB
 	dir, file string
@@ -45,7 +46,8 @@ type place struct {
 	paused    bool
 }
 
-// Paused reports whether a file was in the making for so long, as on a busy machine, that a source may have taken a part of it for all.
+// Paused reports whether a write took so long, as on a busy machine, that a source may have
+// accepted a part of it.
 func (p *place) Paused() bool { return p.paused }
 
 // save writes a file.
@@ -72,7 +74,7 @@ func (p *place) prepare() {
 
 func (p *place) Source() store.Source {
 	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
-	s.SetGrace(grace) // services that are removed from a file in place wait for it
+	s.SetGrace(grace) // removals from a file that is changed in place wait for it
 	return s
 }
 
@@ -119,7 +121,7 @@ func writeFile(t testing.TB, path, text string) {
 	rewriteFile(t, path, []byte(text))
 }
 
-// rewriteFile empties the file and writes it anew, as cp and > do.
+// rewriteFile truncates and rewrites the file, like cp and >.
 func rewriteFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o644); err != nil {
@@ -127,7 +129,7 @@ func rewriteFile(t testing.TB, path string, text []byte) {
 	}
 }
 
-// replaceFile writes another file and renames it, as editors do.
+// replaceFile writes another file and renames it, like editors.
 func replaceFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	rewriteFile(t, path+".tmp", text)

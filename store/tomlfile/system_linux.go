@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writersOf reports whether a process has the file open for writing. The kernel gives a read lease only on files that no process
-// writes, to their owner and to root; the lease is given back at once.
+// writersOf reports whether a process has the file open for writing. The kernel grants a read lease
+// to the owner and to root, only on files that no process writes. The lease is released at once.
 func writersOf(f *os.File) writers {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -22,7 +22,7 @@ func writersOf(f *os.File) writers {
 		switch {
 		case err == nil:
 			found = noWriters
-			_, _ = unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_UNLCK) // closing the file does it too
+			_, _ = unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_UNLCK) // closing the file also releases it
 		case errors.Is(err, unix.EAGAIN):
 			found = someWriters
 		}
@@ -33,7 +33,7 @@ func writersOf(f *os.File) writers {
 	return found
 }
 
-// identityOf returns what tells a file from its former self without reading it.
+// identityOf returns attributes that distinguish versions of a file without reading it.
 func identityOf(info fs.FileInfo) identity {
 	id := identity{size: info.Size(), modified: info.ModTime().UnixNano(), mode: info.Mode()}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// writersOf can't tell.
+// writersOf does not know.
 func writersOf(*os.File) writers { return unknownWriters }
 
-// identityOf returns what tells a file from its former self without reading it.
+// identityOf returns attributes that distinguish versions of a file without reading it.
 func identityOf(info fs.FileInfo) identity {
 	return identity{size: info.Size(), modified: info.ModTime().UnixNano(), mode: info.Mode()}
 }

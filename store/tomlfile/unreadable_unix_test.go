@@ -14,7 +14,7 @@ func (w *world) pipe(path string) {
 	w.do(os.Rename(w.path(path)+".new", w.path(path)))
 }
 
-// huge makes a file that is longer than any that is read. It takes no room on the disk.
+// huge creates a file that exceeds the maximum size. It needs no disk space.
 func (w *world) huge(path string) {
 	w.Helper()
 	w.write(path+".new", "")
@@ -49,7 +49,8 @@ func TestFilesThatTurnIntoSomethingElse(t *testing.T) {
 	w.is("files again", "a=5 b=5 c=5")
 }
 
-// TestUnreadableFromTheStart holds the first snapshot to saying whether it is all that there is.
+// TestUnreadableFromTheStart starts with unreadable files. The first snapshot must report whether
+// it is complete.
 func TestUnreadableFromTheStart(t *testing.T) {
 	const placed = "store.path = \"place\"\n"
 	for name, test := range map[string]struct {

@@ -11,11 +11,12 @@ import (
 	"vipd/balancer/decode"
 )
 
-// A mistake outside a service can hide the service's definition: [service.web] in place of [services.web], a lost heading, a file that
-// can't be parsed. So while there is such an error, tables that have vanished from all files stay in their last good state. They are
-// removed once the files have no such error, or by a reload with Prune.
+// A mistake outside a service can hide the service's definition: [service.web] instead of
+// [services.web], a lost heading, or an unparsable file. While there is such an error, tables that
+// have vanished from all files stay in their last good state. They are removed once the files have
+// no such error, or by a reload with Prune.
 
-// hider returns the first error that may hide a definition; nil means there is none.
+// hider returns the first error that may hide a definition, or nil.
 func (l *loader) hider() *balancer.Problem {
 	var first *balancer.Problem
 	consider := func(p balancer.Problem) {
@@ -37,15 +38,16 @@ func (l *loader) hider() *balancer.Problem {
 	return first
 }
 
-// mayHide reports whether p is an error that may hide the definition of a service: it is about no service, about one that was never
-// served, such as a misspelled one, about a service as a whole, or about a value that may belong elsewhere. A wrong value of a service
-// hides nothing else.
+// mayHide reports whether p is an error that may hide the definition of a service. Such an error is
+// about no service, about a service that was never served, such as a misspelled one, about a
+// service as a whole, or about a value that may belong elsewhere. A wrong value of a service hides
+// nothing else.
 func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }
 
-// blame adds the tables that no file defines any more to the problem that may hide them, which it appends unless it is in problems:
-// mistakes of the settings are others' to report.
+// blame adds the tables that no file defines to the problem that may hide them. It appends that
+// problem unless it is in problems, because other readers report mistakes of the settings.
 func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(l.merge.services.held)) {
@@ -72,7 +74,8 @@ func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	return append(problems, blamed)
 }
 
-// retained returns the services that stay in their last good state because of an error, and those of them that no file defines any more.
+// retained returns the services that stay in their last good state because of an error, and those
+// among them that no file defines.
 func (l *loader) retained() (all, vanished []balancer.Name) {
 	services := &l.merge.services
 	vanished = slices.Sorted(maps.Keys(services.held))
@@ -97,7 +100,7 @@ func (l *loader) retained() (all, vanished []balancer.Name) {
 			}
 		}
 	}
-	if l.placeErr != nil { // what was there stays
+	if l.placeErr != nil { // the previous content stays
 		for path, c := range l.merge.files {
 			for name := range c.services {
 				if path != l.path {

@@ -13,7 +13,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// unknownTables is the check of a daemon that has no sections but [store] and [defaults].
+// unknownTables is the check of a daemon with no sections except [store] and [defaults].
 func unknownTables(d store.Document) (problems []balancer.Problem) {
 	for key := range d.Tree() {
 		if key != "store" && key != "defaults" {
@@ -32,8 +32,8 @@ func (w *world) checked() {
 // names writes names with a blank between them.
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
-// TestMistakeOutsideService hides services by a mistake of each kind: they stay as they were, what is right beside them changes, and they
-// go once the mistake is fixed without them.
+// TestMistakeOutsideService hides services by each kind of mistake. They must stay unchanged, other
+// services must change, and hidden ones must be removed if the fixed file lacks them.
 func TestMistakeOutsideService(t *testing.T) {
 	const store = "store.path = \"d\"\n"
 	main := store + service("a", 1) + service("b", 1)
@@ -60,10 +60,10 @@ func TestMistakeOutsideService(t *testing.T) {
 			if !s.Services.Has("a") || !s.Services.Has("b") || !s.Services.Has("d") || names(s.Vanished) != c.vanished || names(s.Retained) != c.kept {
 				t.Errorf("services %v, vanished %v, kept %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
-			if told := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); told != (c.vanished != "") {
+			if reported := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
 				t.Errorf("the problems are %v", s.Problems)
 			}
-			if told := strings.Contains(describe(s), "store.path: may be hidden by an error"); told != (name == "table of the folder") {
+			if reported := strings.Contains(describe(s), "store.path: may be hidden by an error"); reported != (name == "table of the folder") {
 				t.Errorf("the problems are %v", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
@@ -80,7 +80,8 @@ func TestMistakeOutsideService(t *testing.T) {
 	}
 }
 
-// TestWrongValueHidesNothing has a service with a wrong value for long: another one can be removed all the same.
+// TestWrongValueHidesNothing gives a service a wrong value. Another service must still be
+// removable.
 func TestWrongValueHidesNothing(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.checked()
@@ -91,7 +92,7 @@ func TestWrongValueHidesNothing(t *testing.T) {
 	}
 }
 
-// TestPrune removes what has vanished, and only that, while the mistake remains.
+// TestPrune prunes while a mistake remains. Exactly the vanished services must be removed.
 func TestPrune(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.checked()
@@ -111,7 +112,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestVanishedDefaults hides [defaults], or a part of them, by a mistake: services keep them, and lose them without a mistake.
+// TestVanishedDefaults hides [defaults], or a part of them, by a mistake. Services must keep them,
+// and lose them without a mistake.
 func TestVanishedDefaults(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[defaults]\nscheduler = \"lc\"\nsnat = \"always\"\n" + service("a", 1)})
 	w.checked()
@@ -127,7 +129,7 @@ func TestVanishedDefaults(t *testing.T) {
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
 			t.Errorf("%q: the service has %s, %s", text, a.Scheduler, a.SNAT)
 		}
-		if told := strings.Contains(describe(s), "defaults: may be hidden by an error"); told != (i < 3) { // the last one is an error itself
+		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last one is an error itself
 			t.Errorf("%q: the problems are %v", text, s.Problems)
 		}
 	}
@@ -138,13 +140,14 @@ func TestVanishedDefaults(t *testing.T) {
 	}
 }
 
-// TestVanishedOverRestart hides services of all files by a mistake in the main file and restarts twice: they are served.
+// TestVanishedOverRestart hides services of all files by a mistake in the main file, and restarts
+// twice. They must be served.
 func TestVanishedOverRestart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.run()
 	for _, text := range []string{"[stor]\npath = \"d\"\n[service.a]\n" + service("b", 2), "[stor"} {
 		w.write("vipd.toml", text)
-		w.write("d/c.toml", service("c", 2)) // which is followed all the same
+		w.write("d/c.toml", service("c", 2)) // still followed
 		_ = os.Remove(w.path("d/d.toml"))
 		for range 2 {
 			if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=2 c=2 d=1"; got != want {
@@ -154,7 +157,8 @@ func TestVanishedOverRestart(t *testing.T) {
 	}
 }
 
-// TestEmptiedBeforeTheStart empties the main file while no process follows it: what it said is served, unless that is allowed.
+// TestEmptiedBeforeTheStart empties the main file while no process follows it. Its last content
+// must be served, unless an empty file is allowed.
 func TestEmptiedBeforeTheStart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n", "d/c.toml": service("c", 1)})
 	w.run()

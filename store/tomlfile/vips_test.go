@@ -9,8 +9,8 @@ import (
 	"vipd/store"
 )
 
-// TestVIPs follows settings of addresses in the main file and in the folder: what is wrong has its line and leaves the last
-// good state, and of two files that have one address the first keeps it.
+// TestVIPs follows settings of addresses in the main file and in the directory. A mistake must have
+// its line and keep the last good state. If two files define one address, the first must hold it.
 func TestVIPs(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"vipd.toml":         "store.path = \"services.d\"\n[vips.\"10.96.0.1\"]\nhold = \"one\"\n",

@@ -20,7 +20,7 @@ import (
 
 const within = 20 * time.Second
 
-// world is a folder with files, and a source that follows them.
+// world is a directory with files, and a source that follows them.
 type world struct {
 	*testing.T
 	dir    string
@@ -31,7 +31,7 @@ type world struct {
 	seen int
 }
 
-// newWorld makes a folder with files, by path and text.
+// newWorld creates a directory with files, by path and text.
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir()}
@@ -58,7 +58,7 @@ func (w *world) do(err error) {
 	}
 }
 
-// link makes path a link to target, in place of any link there, at once.
+// link atomically makes path a link to target.
 func (w *world) link(path, target string) {
 	w.Helper()
 	w.do(os.Symlink(target, w.path(path)+".new"))
@@ -116,7 +116,7 @@ func (w *world) until(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// is waits until the snapshot says want, as describe writes it.
+// is waits until the snapshot equals want in describe's form.
 func (w *world) is(what, want string) store.Snapshot {
 	w.Helper()
 	want = strings.ReplaceAll(want, "DIR", w.dir)
@@ -124,7 +124,7 @@ func (w *world) is(what, want string) store.Snapshot {
 	return w.until(what, func(s store.Snapshot) bool { return describe(s) == want })
 }
 
-// stays holds the snapshot to not changing for a while.
+// stays fails the test if the snapshot changes within a time.
 func (w *world) stays(what string, while time.Duration) {
 	w.Helper()
 	before, n := w.now()
@@ -144,7 +144,7 @@ func (w *world) reloadAs(r tomlfile.Reload) []balancer.Problem {
 	return problems
 }
 
-// describe writes each service with its first VIP's last number, where it is from, and the problems.
+// describe lists each service with the last number of its first VIP, its origin, and the problems.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {
@@ -159,7 +159,7 @@ func describe(s store.Snapshot) string {
 	return strings.TrimSpace(b.String())
 }
 
-// service writes a table of a service for describe.
+// service returns a service's table in describe's form.
 func service(name string, n int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\n", name, n)
 }

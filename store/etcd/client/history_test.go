@@ -12,8 +12,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestHistory reads what a History needs from an etcd that went on, or was compacted, restored or wiped since. Only the last two are
-// another history, although a restored etcd has the same cluster ID and may have written more than it lost.
+// TestHistory reads the data of a History from an etcd that continued, or was compacted, restored
+// or wiped since. Only the last two must count as another history, although a restored etcd has the
+// same cluster ID and may have written more than it lost.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	type step func(*testing.T, *etcdkit.Cluster, *clientv3.Client)
@@ -42,7 +43,7 @@ func TestHistory(t *testing.T) {
 		restored bool   // from a backup without the marker's last value
 		wiped    bool
 		then     []step
-		ahead    int64 // revisions of then that were seen without their events
+		ahead    int64 // revisions of that time whose events were not seen
 		want     error
 		unsure   bool // compacted
 	}{

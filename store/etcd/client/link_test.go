@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestPause: a thousand hosts that lose etcd at the same moment do not come back at the same moment, and those that fail
-// again and again do so less often.
+// TestPause lets a thousand hosts lose etcd at once. They must not return at once, and hosts that
+// fail repeatedly must retry less often.
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10
 	timing := UsualTiming()

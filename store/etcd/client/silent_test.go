@@ -14,8 +14,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSilentStreamLeavesItsMember lets requests move to another member just before the watch on the former one counts as silent. The
-// member that requests moved to stays in use.
+// TestSilentStreamLeavesItsMember moves requests to another member just before the watch on the
+// former one counts as silent. The new member must stay in use.
 func TestSilentStreamLeavesItsMember(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

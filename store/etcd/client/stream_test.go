@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestWatchProgress has watches confirmed in any order. Events count for the scope of their key, and progress for its watch, except
-// behind a proxy, which numbers watches itself.
+// TestWatchProgress confirms watches in any order. Events must count for the scope of their key,
+// and progress for its watch, except behind a proxy, which numbers watches itself.
 func TestWatchProgress(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []int64

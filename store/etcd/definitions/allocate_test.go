@@ -13,7 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUsable: a pool gives exactly those addresses of its networks that hosts can have, each at one place.
+// TestUsable lists the addresses of pools. Each must be an address that hosts can have, and appear
+// once.
 func TestUsable(t *testing.T) {
 	for text, want := range map[string]struct {
 		n           uint64
@@ -50,8 +51,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestChoose holds random choices to what they promise: no address is taken from anybody, those that are held stay as
-// far as they are asked for, and only an exhausted pool is refused.
+// TestChoose allocates at random. No address may be taken from another service, held ones must stay
+// as far as they are requested, and only an exhausted pool may be refused.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -70,7 +71,7 @@ func TestChoose(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		// Chosen again, nothing changes.
+		// A second choice must change nothing.
 		b.note("web", s, got, 1000)
 		if again, err := b.choose(s, r.IntN(3)); err != nil || again.changes() {
 			t.Fatalf("seed %d: chose %+v first and then %+v, %v", seed, got, again, err)
@@ -78,10 +79,10 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// address is one of few.
+// address returns one of a few addresses.
 func address(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(18))}) }
 
-// randomBook has overlapping pools, and addresses that others hold and name.
+// randomBook returns overlapping pools, and addresses that others hold and name.
 func randomBook(r *rand.Rand) *book {
 	b := &book{
 		held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{},
@@ -108,7 +109,7 @@ func randomBook(r *rand.Rand) *book {
 	return b
 }
 
-// judge says what is wrong with a choice; "" means nothing.
+// judge describes a mistake in a choice, or returns "".
 func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	var has []netip.Addr
 	for _, h := range got.keep {
@@ -125,7 +126,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		return fmt.Sprintf("its pools overlap: %t", overlap)
 	}
 	if err != nil {
-		free := func(p *pool) bool { // some pool must have too little
+		free := func(p *pool) bool { // some pool must have too few addresses
 			for i := range min(p.size(), 100) {
 				if a := p.at(i); !b.taken(a) {
 					return true
@@ -139,7 +140,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 			}
 		}
 		if strings.Contains(err.Error(), "exhausted") && len(s.Pools) > 1 {
-			return "" // its own other wishes have taken the rest
+			return "" // its other requests have used the rest
 		}
 		return "it fails though there is room"
 	}
@@ -158,7 +159,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	return ""
 }
 
-// overlapping reports whether two of the pools have an address of the few.
+// overlapping reports whether two of the pools share an address.
 func overlapping(b *book, s *balancer.Service) bool {
 	for i := range 18 {
 		in := map[string]bool{}
@@ -174,7 +175,7 @@ func overlapping(b *book, s *balancer.Service) bool {
 	return false
 }
 
-// best is how many of the wishes the addresses can fulfil, found by trying all.
+// best returns the maximum number of requests that the addresses can fulfil, found by trying all.
 func best(b *book, s *balancer.Service, addresses []netip.Addr) int {
 	if len(addresses) == 0 {
 		return 0

@@ -44,7 +44,7 @@ func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool 
 		had = withAllocated(before.Service, slices.Concat(vips.keep, vips.free)).Claims()
 	}
 	for claim := range withAllocated(wanted, vips.keep, vips.take...).Claims() {
-		if _, is := had[claim]; !is {
+		if _, ok := had[claim]; !ok {
 			return true
 		}
 	}

@@ -73,8 +73,8 @@ func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
 func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	s := &Stored{Name: name, Revision: kv.ModRevision}
-	says, problems := schema.DecodeValue(schema.Subject{Kind: schema.ServiceKind, Of: name}, kv.Value, origin, nil)
-	s.Service, _ = says.(*balancer.Service)
+	value, problems := schema.DecodeValue(schema.Subject{Kind: schema.ServiceKind, Of: name}, kv.Value, origin, nil)
+	s.Service, _ = value.(*balancer.Service)
 	s.Problems = problems
 	s.Fields, _ = schema.ParseObject(kv.Value) // what is wrong with it is among the problems
 	return s
@@ -139,8 +139,8 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 		}
 		s.Kind = schema.PolicyKind
 		p := &StoredPolicy{Addr: s.VIP, Revision: kv.ModRevision}
-		says, _ := schema.DecodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
-		p.VIP, _ = says.(*balancer.VIP)
+		value, _ := schema.DecodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
+		p.VIP, _ = value.(*balancer.VIP)
 		p.Fields, _ = schema.ParseObject(kv.Value) // one that can't be read has no VIP
 		all = append(all, p)
 	})

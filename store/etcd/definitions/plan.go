@@ -84,12 +84,12 @@ func (p *Plan) Read(ctx context.Context, w *Writer) error {
 			s.Base = s.Stored.Revision
 		}
 		s.Service = p.withGiven(s.Service)
-		switch says := s.Stored != nil && s.Fields != nil && s.Stored.Says(s.Fields); {
+		switch unchanged := s.Stored != nil && s.Fields != nil && s.Stored.Says(s.Fields); {
 		case s.Fields == nil:
 			s.Outcome = Removed
 		case s.Stored == nil:
 			s.Outcome = Created
-		case says && (s.Service == nil || len(s.Service.Allocated) >= len(s.Service.Pools)):
+		case unchanged && (s.Service == nil || len(s.Service.Allocated) >= len(s.Service.Pools)):
 			s.Outcome, s.Revision = Unchanged, s.Stored.Revision
 		default:
 			s.Outcome = Updated // if it says the same, then by the addresses that it asks for

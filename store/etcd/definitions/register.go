@@ -61,7 +61,7 @@ func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.E
 		return err
 	}
 	subject := schema.Subject{Kind: schema.EndpointKind, Of: id.Service, ID: id}
-	if says, problems := schema.DecodeValue(subject, text, balancer.Origin{Key: key}, nil); says == nil {
+	if value, problems := schema.DecodeValue(subject, text, balancer.Origin{Key: key}, nil); value == nil {
 		return refusal(problems)
 	}
 	return nil

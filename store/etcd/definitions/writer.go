@@ -310,8 +310,8 @@ func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (client.Result, error) {
 	return w.client.Edit(ctx, w.keys.Override(t), func(text []byte) (client.Edited, error) {
 		var old balancer.Override
-		says, _ := schema.DecodeValue(schema.Subject{Kind: schema.OverrideKind, Of: t.Service, Target: t}, text, balancer.Origin{}, nil)
-		was, _ := says.(*balancer.Override)
+		value, _ := schema.DecodeValue(schema.Subject{Kind: schema.OverrideKind, Of: t.Service, Target: t}, text, balancer.Origin{}, nil)
+		was, _ := value.(*balancer.Override)
 		if was != nil {
 			old = *was // one that can't be read says nothing, and is overwritten
 		}

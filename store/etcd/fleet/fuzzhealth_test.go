@@ -5,8 +5,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// FuzzHealth reads any value under any key of the fleet's health checks. Keys that are read are those that are written,
-// and so are values, but for causes that are too long.
+// FuzzHealth reads any value under any key of the fleet's health checks. Keys and values must
+// survive a round trip, except causes that are too long.
 func FuzzHealth(f *testing.F) {
 	for key, text := range map[string]string{
 		"n1/live":                `{"version":1,"exec":true}`,

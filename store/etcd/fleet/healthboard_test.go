@@ -12,12 +12,13 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestBoardIsRead: a board that takes long to read is no etcd that is away; one of which no more comes is.
+// TestBoardIsRead reads a large board slowly. That must not count as an outage of etcd, unless no
+// further part arrives.
 func TestBoardIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told := make(chan bool, 16)
+		updates := make(chan bool, 16)
 		h := &HealthBoard{options: BoardOptions{Patience: boardPatience}, timing: client.UsualTiming()}
-		w := boardWatch{HealthBoard: h, publish: func(b quorum.Board, _ error) { told <- b.Connected }, lost: h.timing.Now()}
+		w := boardWatch{HealthBoard: h, publish: func(b quorum.Board, _ error) { updates <- b.Connected }, lost: h.timing.Now()}
 		ctx, cancel := context.WithCancel(t.Context())
 		messages, done := make(chan client.Message), make(chan struct{})
 		go func() { defer close(done); w.loop(ctx, messages) }()
@@ -26,11 +27,11 @@ func TestBoardIsRead(t *testing.T) {
 			time.Sleep(time.Second)
 			messages <- client.Message{Page: []*mvccpb.KeyValue{}}
 		}
-		if len(told) > 0 {
-			t.Errorf("while the board was read it was told, connected: %t", <-told)
+		if len(updates) > 0 {
+			t.Errorf("while the board was read it was told, connected: %t", <-updates)
 		}
 		time.Sleep(2 * boardPatience)
-		if synctest.Wait(); len(told) != 1 || <-told {
+		if synctest.Wait(); len(updates) != 1 || <-updates {
 			t.Error("that no page comes any more is not told")
 		}
 		cancel()

@@ -127,8 +127,8 @@ func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeN
 
 // isNote reports whether a node's configuration only names who removed the settings.
 func isNote(text []byte) bool {
-	says, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
-	config, _ := says.(*schema.NodeConfig)
+	value, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
+	config, _ := value.(*schema.NodeConfig)
 	return config != nil && !config.Says() && len(problems) == 0
 }
 
@@ -144,8 +144,8 @@ func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	}
 	switch key {
 	case schema.ConfigName:
-		says, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind, Node: n.Name}, kv.Value, origin, nil)
-		n.Config, _ = says.(*schema.NodeConfig)
+		value, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind, Node: n.Name}, kv.Value, origin, nil)
+		n.Config, _ = value.(*schema.NodeConfig)
 		n.Problems = append(n.Problems, problems...)
 	case schema.LiveName:
 		n.Live = &schema.NodeLive{} // the node is there, whatever is said

@@ -12,10 +12,10 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestWriteOfOwnershipIsUnsent lets a transaction wait for a member of etcd that never answers. It waits no longer than it may, and is
-// known not to have been sent.
+// TestWriteOfOwnershipIsUnsent lets a transaction wait for a member of etcd that never answers. It
+// must end in time, and count as unsent.
 func TestWriteOfOwnershipIsUnsent(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // which accepts no connection
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts no connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // as somebody else does
+	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // like another client
 	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
 		t.Errorf("got %v, %v", outcome, err)
 	}

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// FuzzValue reads any value under any key. What is good is read the same from its own text, and keys that are read
-// are those that are written.
+// FuzzValue reads any value under any key. A valid value must survive a round trip through its own
+// text, and readable keys must equal the written ones.
 func FuzzValue(f *testing.F) {
 	for key, text := range map[string]string{
 		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,
@@ -46,23 +46,23 @@ func FuzzValue(f *testing.F) {
 		if again, err := keys.Parse(key); err != nil || again != s {
 			t.Fatalf("%+v is written as %q, which is read as %+v, %v", s, key, again, err)
 		}
-		says, problems := DecodeValue(s, text, balancer.Origin{Key: key}, nil)
-		if says == nil && len(problems) == 0 {
+		value, problems := DecodeValue(s, text, balancer.Origin{Key: key}, nil)
+		if value == nil && len(problems) == 0 {
 			t.Fatal("it is not good, and nobody knows why")
 		}
-		if service, is := says.(*balancer.Service); is {
+		if service, ok := value.(*balancer.Service); ok {
 			again, err := Encode(balancer.EncodeService(service))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e, problems := DecodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(says, e) {
+			if e, problems := DecodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(value, e) {
 				t.Fatalf("%s is read as %+v, %v", again, e, problems)
 			}
 		}
 	})
 }
 
-// FuzzTree holds the parser to encoding/json, which takes more.
+// FuzzTree compares the parser with encoding/json, which accepts more.
 func FuzzTree(f *testing.F) {
 	for _, text := range []string{`{"a":[1,-2.5e3,true,false,null,"x\"\u00e9",{}],"":{"b":[]}}`, ` { "a" : 1 , "b" : [ 1 , 2 ] } `, `{"a":1,"a":2}`, `[]`, "{\"\xff\":\"\xff\"}"} {
 		f.Add([]byte(text))

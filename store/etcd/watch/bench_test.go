@@ -10,7 +10,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// BenchmarkFirst takes in what etcd holds of 10,000 services with 10 endpoints each, page by page.
+// BenchmarkFirst reads a state of 10,000 services with 10 endpoints each, page by page.
 func BenchmarkFirst(b *testing.B) {
 	pages := manyPages(10_000, 10)
 	b.ReportAllocs()
@@ -45,7 +45,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// benched is a run of Watch without a link.
+// benched returns a run of Watch without a link.
 func benched(b *testing.B) *watchRun {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"}})
 	if err != nil {
@@ -54,7 +54,7 @@ func benched(b *testing.B) *watchRun {
 	return &watchRun{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
 }
 
-// manyPages are the pages of a full reading.
+// manyPages returns the pages of a full read.
 func manyPages(services, endpoints int) [][]*mvccpb.KeyValue {
 	var pages [][]*mvccpb.KeyValue
 	var page []*mvccpb.KeyValue

@@ -67,8 +67,8 @@ func (s *state) restoreDeparted(r *record, now time.Time) {
 // registered.
 func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
-	a, some := s.absences.Get(name)
-	if some {
+	a, ok := s.absences.Get(name)
+	if ok {
 		service := s.Services.At(name)
 		own, empty := service == nil || len(service.Endpoints) > 0, s.counts.At(rawKey(folder)) == 0
 		if own != a.own || empty != a.empty || !a.due.IsZero() && !now.Before(a.due) {

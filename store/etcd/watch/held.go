@@ -74,14 +74,14 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
 	r, service := s.serviceOf(name)
-	asked, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
+	requested, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
 	if service != nil {
-		asked = min(len(service.Pools), schema.MaxAllocated)
+		requested = min(len(service.Pools), schema.MaxAllocated)
 		text = "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
 	}
 	if r == nil || r.current() {
 		for h := range s.holdings(name) {
-			if asked--; asked < 0 {
+			if requested--; requested < 0 {
 				s.setProblems(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(h.VIP), fmt.Sprintf(text, name)))
 				return
 			}

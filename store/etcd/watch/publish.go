@@ -84,8 +84,8 @@ func (w *watchRun) publishDue() {
 // configure passes the configuration of this node on, if it has changed.
 func (w *watchRun) configure() {
 	var config schema.NodeConfig
-	if told := w.shown().config; told != nil {
-		config = *told
+	if shown := w.shown().config; shown != nil {
+		config = *shown
 	}
 	if w.configured == nil || *w.configured != config {
 		w.configured = &config

@@ -8,8 +8,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestRefillAway: while etcd is away, the end of a refill is nothing to wake up for, again and again; it is when etcd is
-// back.
+// TestRefillAway ends the wait for services while etcd is unavailable. That must not wake the
+// source until etcd is back.
 func TestRefillAway(t *testing.T) {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}})
 	if err != nil {

@@ -82,23 +82,23 @@ func (s *state) setProblems(key rawKey, r *record) {
 
 // use publishes the decoded value of a record, and disuse removes it.
 func (s *state) use(r *record, now time.Time) {
-	switch is := r.decoded.(type) {
+	switch value := r.decoded.(type) {
 	case *balancer.Service:
-		s.Services = s.Services.Set(r.Of, s.allocated(is))
+		s.Services = s.Services.Set(r.Of, s.allocated(value))
 	case *balancer.Endpoint:
-		s.Endpoints = s.Endpoints.Set(r.ID, is)
+		s.Endpoints = s.Endpoints.Set(r.ID, value)
 	case *balancer.Override:
-		s.useOverride(r.Target, is, now)
+		s.useOverride(r.Target, value, now)
 	case balancer.Name:
 		s.hold(r, true)
 	case *schema.NodeConfig:
-		s.config = is
+		s.config = value
 	case *balancer.VIP:
-		s.VIPs = s.VIPs.Set(r.VIP, is)
+		s.VIPs = s.VIPs.Set(r.VIP, value)
 	case *balancer.Pool:
-		s.Pools = s.Pools.Set(r.OfPool, is)
+		s.Pools = s.Pools.Set(r.OfPool, value)
 	case *balancer.Node:
-		s.Nodes = s.Nodes.Set(balancer.NodeName(r.Node), is)
+		s.Nodes = s.Nodes.Set(balancer.NodeName(r.Node), value)
 	}
 }
 

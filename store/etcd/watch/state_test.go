@@ -17,7 +17,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// bench is a state with what makes its records.
+// bench is a state with the inputs of its records.
 type bench struct {
 	state
 	reader   reader
@@ -50,13 +50,13 @@ func (b *bench) unset(key string) {
 	b.settle("web", b.now)
 }
 
-// after lets time pass.
+// after advances the time.
 func (b *bench) after(d time.Duration) {
 	b.now = b.now.Add(d)
 	b.settle("web", b.now)
 }
 
-// ids are the endpoints in use.
+// ids returns the endpoints in use.
 func (b *bench) ids() string {
 	var ids []string
 	for id := range b.Endpoints.Keys() {
@@ -79,7 +79,7 @@ const plainService = `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`
 
 func endpoint(n int) string { return fmt.Sprintf(`{"address":"10.0.%d.%d"}`, n>>8, n&255) }
 
-// departures is a service with three leased endpoints.
+// departures returns a service with three leased endpoints.
 func departures() *bench {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -90,7 +90,7 @@ func departures() *bench {
 }
 
 func TestDeparture(t *testing.T) {
-	gone := func(b *bench, ids ...string) {
+	vanish := func(b *bench, ids ...string) {
 		for _, id := range ids {
 			b.unset("endpoints/web/" + id)
 			b.after(3 * time.Second)
@@ -98,32 +98,32 @@ func TestDeparture(t *testing.T) {
 	}
 	for name, run := range map[string]func(*testing.T, *bench){
 		"some are gone": func(t *testing.T, b *bench) {
-			gone(b, "a", "b")
+			vanish(b, "a", "b")
 			b.expect(t, "two gone", "c", false)
 		},
 		"all within the time": func(t *testing.T, b *bench) {
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.expect(t, "all gone", "abc", true)
 			b.after(24 * time.Hour)
 			b.expect(t, "a day later", "abc", true)
 		},
 		"the only one": func(t *testing.T, b *bench) {
-			gone(b, "a", "b")
+			vanish(b, "a", "b")
 			b.after(together)
-			gone(b, "c")
+			vanish(b, "c")
 			b.expect(t, "all gone", "c", true)
 			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until one is registered again") {
 				t.Errorf("got %s", got)
 			}
 		},
 		"the first long before": func(t *testing.T, b *bench) {
-			gone(b, "a")
+			vanish(b, "a")
 			b.after(together)
-			gone(b, "b", "c")
+			vanish(b, "b", "c")
 			b.expect(t, "all gone", "bc", true)
 		},
 		"one comes back": func(t *testing.T, b *bench) {
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.set("endpoints/web/b", endpoint(9), 9)
 			b.expect(t, "at once", "abc", true)
 			b.after(comeback - time.Second)
@@ -132,10 +132,10 @@ func TestDeparture(t *testing.T) {
 			b.expect(t, "after", "b", false)
 		},
 		"one comes back and goes again": func(t *testing.T, b *bench) {
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.set("endpoints/web/b", endpoint(9), 9)
 			b.after(comeback / 2)
-			gone(b, "b")
+			vanish(b, "b")
 			b.after(comeback)
 			b.expect(t, "after the time that was running", "abc", true)
 		},
@@ -143,21 +143,21 @@ func TestDeparture(t *testing.T) {
 			b.set("endpoints/web/a", `{"address":"10.0.0.1","draining":true}`, 1)
 			b.set("endpoints/web/b", `{"address":"10.0.0.1","weight":0}`, 2)
 			b.set("endpoints/web/c", `{"address":"10.0.0.1"}`, 0)
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.expect(t, "all gone", "", false)
 		},
 		"the service has endpoints of its own": func(t *testing.T, b *bench) {
 			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.expect(t, "all gone", "", false)
 		},
 		"the service gets endpoints of its own": func(t *testing.T, b *bench) {
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
 			b.expect(t, "then", "", false)
 		},
 		"the service goes": func(t *testing.T, b *bench) {
-			gone(b, "a", "b", "c")
+			vanish(b, "a", "b", "c")
 			b.unset("services/web")
 			b.expect(t, "then", "", false)
 			b.set("services/web", plainService, 0)
@@ -168,8 +168,8 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
-// TestDepartureHistories: what vanished is looked at only where that changes something. Whatever happens, the outcome is that of
-// looking each time.
+// TestDepartureHistories runs random histories of endpoints that vanish. They are only examined if
+// that can change something; the outcome must equal that of examining them always.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -179,7 +179,7 @@ func TestDepartureHistories(t *testing.T) {
 			id, n, wait := fmt.Sprintf("endpoints/web/%d", random.IntN(4)), random.IntN(12), time.Duration(random.Int64N(int64(together)))
 			answer := client.LeaseAnswer(random.IntN(int(client.LeaseEnded) + 1))
 			for _, s := range []*bench{b, each} {
-				if a, some := s.absences.Get("web"); some && s == each {
+				if a, ok := s.absences.Get("web"); ok && s == each {
 					a.due = s.now
 					s.absences = s.absences.Set("web", a)
 				}
@@ -211,8 +211,8 @@ func TestDepartureHistories(t *testing.T) {
 	}
 }
 
-// TestDepartureWork: that each of many endpoints of a service vanishes, is asked about, and comes back costs about as much as with few.
-// What is looked at is copied, so that the work shows as allocations.
+// TestDepartureWork makes many endpoints of a service vanish and return. The work for each must not
+// depend on their number. Examined endpoints are copied, so the work shows as allocations.
 func TestDepartureWork(t *testing.T) {
 	each := func(n int) float64 {
 		ids := slices.Collect(names("endpoints/web/%05d", n))
@@ -228,7 +228,7 @@ func TestDepartureWork(t *testing.T) {
 			if b.Endpoints.Len() != n || len(b.problems()) != 1 {
 				t.Fatalf("%d of %d endpoints are in use, problems %v", b.Endpoints.Len(), n, b.problems())
 			}
-			for range n { // as many answers as there may be
+			for range n { // as many answers as possible
 				for _, news := range b.ask() {
 					news.LeaseAnswer = client.LeaseEnded
 					b.answer(news)
@@ -250,8 +250,8 @@ func TestDepartureWork(t *testing.T) {
 	}
 }
 
-// TestDepartureClockJump: how long ago endpoints vanished, and how long they may take to come back, does not change with
-// the clock of the host.
+// TestDepartureClockJump sets the host's clock. The age of departures, and the time for endpoints
+// to return, must not change.
 func TestDepartureClockJump(t *testing.T) {
 	for _, hours := range []int64{1, -1, 0} {
 		b := departures()
@@ -278,7 +278,8 @@ func TestDepartureClockJump(t *testing.T) {
 	}
 }
 
-// TestLimit: of too many endpoints the oldest are used, whatever the order in which they were seen.
+// TestLimit adds too many endpoints. The oldest ones must be used, whatever the order in which they
+// are seen.
 func TestLimit(t *testing.T) {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -317,7 +318,8 @@ func names(format string, n int) func(func(string) bool) {
 	}
 }
 
-// TestProblemsAreBounded: a folder full of garbage costs no more to tell than a thousand problems.
+// TestProblemsAreBounded fills a directory with garbage. At most a thousand problems may be
+// reported.
 func TestProblemsAreBounded(t *testing.T) {
 	b := newBench()
 	for i := range 3 * maxProblems {
@@ -329,9 +331,10 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-// jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.
+// jumped returns t with another wall time and the same monotonic one, as after a step of the clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time in Go's time.go).
+	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
+	// in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64
