@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestScriptsAreShell lets the shell read the scripts of the packages.
+// TestScriptsAreShell checks the syntax of the packages' scripts by the shell.
 func TestScriptsAreShell(t *testing.T) {
 	var scripts []string
 	for _, pattern := range []string{"deb/*", "rpm/*", "version"} {
@@ -31,7 +31,8 @@ func TestScriptsAreShell(t *testing.T) {
 	}
 }
 
-// TestVersion: what Debian and RPM compare is in the order of the tags and commits.
+// TestVersion compares versions like Debian and RPM. Their order must be that of the tags and
+// commits.
 func TestVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.2.3": "1.2.3", "v1.3.0-rc1": "1.3.0~rc1", "v1.2.3-5-gabcdef0": "1.2.3+5.gabcdef0", "v0.0.0-7-gabcdef0-dirty": "0.0.0+7.gabcdef0.dirty",
@@ -44,7 +45,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestVersionWithoutTag: it goes by the newest version in the changelog, and the commits since that was written.
+// TestVersionWithoutTag computes a version without tags. It must follow from the newest version in
+// the changelog, and the commits since then.
 func TestVersionWithoutTag(t *testing.T) {
 	script, err := filepath.Abs("version")
 	if err != nil {
@@ -77,7 +79,8 @@ func TestVersionWithoutTag(t *testing.T) {
 	}
 }
 
-// TestContents: all of systemd's files are in the packages, and every file of the tree that they name is there.
+// TestContents reads the packages' file list. It must have all of systemd's files, and every file
+// of the tree that they name must exist.
 func TestContents(t *testing.T) {
 	list, err := os.ReadFile("nfpm.yaml")
 	if err != nil {
@@ -112,8 +115,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestPackagesAreReproducible: what was built twice is the same, and the programs in it are of its architecture. The life of packages on
-// a host is in test/systemd.
+// TestPackagesAreReproducible builds the packages twice. They must be identical, and their programs
+// must have the right architecture. test/systemd tests their life on a host.
 func TestPackagesAreReproducible(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {

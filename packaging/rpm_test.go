@@ -11,8 +11,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestRPMInARoot has rpm install, check, upgrade and remove the packages in a root of their own, without scripts, which need a shell
-// there. They have the files that those for Debian have. With scripts, a systemd and traffic they live in test/systemd.
+// TestRPMInARoot installs, checks, upgrades and removes the packages by rpm in their own root
+// directory, without scripts, which would need a shell there. They must have the same files as the
+// Debian packages. test/systemd tests them with scripts, a systemd and traffic.
 func TestRPMInARoot(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {
@@ -32,7 +33,7 @@ func TestRPMInARoot(t *testing.T) {
 		t.Helper()
 		return run("rpm", append([]string{"--root", root}, args...)...)
 	}
-	of := func(version, pattern string) string {
+	packageFile := func(version, pattern string) string {
 		t.Helper()
 		found, err := filepath.Glob(filepath.Join(folder, version, pattern))
 		if err != nil || len(found) != 1 {
@@ -43,7 +44,7 @@ func TestRPMInARoot(t *testing.T) {
 	files := func(list string) (paths []string) {
 		for line := range strings.Lines(list) {
 			path := strings.TrimPrefix(strings.TrimSpace(line), ".")
-			path = strings.Replace(path, "/zsh/vendor-completions/", "/zsh/site-functions/", 1) // as Debian has it
+			path = strings.Replace(path, "/zsh/vendor-completions/", "/zsh/site-functions/", 1) // as in Debian
 			if info, err := os.Stat(filepath.Join(root, path)); !strings.HasSuffix(path, "/") && (err != nil || !info.IsDir()) {
 				paths = append(paths, path)
 			}
@@ -52,16 +53,16 @@ func TestRPMInARoot(t *testing.T) {
 		return paths
 	}
 	rpm("--initdb")
-	rpm("-i", "--nodeps", "--noscripts", of("old", "*.x86_64.rpm"))
+	rpm("-i", "--nodeps", "--noscripts", packageFile("old", "*.x86_64.rpm"))
 	rpm("-V", "--nodeps", "vipd")
-	rpm("-U", "--nodeps", "--noscripts", of("new", "*.x86_64.rpm"))
+	rpm("-U", "--nodeps", "--noscripts", packageFile("new", "*.x86_64.rpm"))
 	rpm("-V", "--nodeps", "vipd")
 	got := files(rpm("-ql", "vipd"))
-	deb := run("sh", "-ec", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", of("new", "*_amd64.deb"))
+	deb := run("sh", "-ec", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", packageFile("new", "*_amd64.deb"))
 	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
 		t.Errorf("the RPM has\n%s\nthe package for Debian\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // what rpm itself can, and the files of the package
+	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // abilities of rpm itself, and files of the package
 		if !strings.HasPrefix(line, "rpmlib(") && !strings.HasPrefix(line, "config(vipd)") && line != "/bin/sh\n" {
 			t.Errorf("the RPM needs %s", line)
 		}

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// load is a number of clients that ask the same URL again and again, each time on a new connection and without any
-// retry of their own: what fails in here has failed for a user.
+// load is a number of clients that request the same URL repeatedly, each time on a new connection
+// and without retries: a failure here is a failure for a user.
 type load struct {
 	url     string
 	cancel  context.CancelFunc
@@ -22,13 +22,13 @@ type load struct {
 	failures []string
 }
 
-// tally is what a load saw.
+// tally is the result of a load.
 type tally struct {
 	answers  map[string]int
 	failures []string
 }
 
-// total counts the answers of all servers.
+// total returns the number of answers of all servers.
 func (t tally) total() (n int) {
 	for _, count := range t.answers {
 		n += count
@@ -46,21 +46,21 @@ func (l *load) count(server string, err error) {
 	}
 }
 
-// sofar is what the clients have seen until now.
+// sofar returns the results so far.
 func (l *load) sofar() tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return tally{maps.Clone(l.answers), append([]string(nil), l.failures...)}
 }
 
-// stop lets every client finish its request, and returns what all saw.
+// stop lets every client finish its request, and returns the results.
 func (l *load) stop() tally {
 	l.cancel()
 	l.clients.Wait()
 	return l.sofar()
 }
 
-// fetch asks once, on a connection of its own, and returns the name of the server that answered.
+// fetch sends one request on a new connection, and returns the name of the server.
 func fetch(url string) (string, error) {
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()

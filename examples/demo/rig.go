@@ -14,18 +14,18 @@ import (
 	"vipd/examples/process"
 )
 
-// patience is how long anything that should happen at once may take on a slow machine, where a server that was away for some seconds is
-// ejected for half a minute.
+// patience is the time limit, on a slow machine, of things that should happen at once. A server
+// that was down for some seconds may be ejected for half a minute.
 const patience = 2 * time.Minute
 
-// rig is the programs of one demonstration.
+// rig runs the programs of one demonstration.
 type rig struct {
-	bin     string // the folder of the programs
+	bin     string // the directory of the programs
 	socket  string // vipd's
 	started []*process.Process
 }
 
-// newRig finds the programs beside this one.
+// newRig finds the programs next to this one.
 func newRig(socket string) (*rig, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *rig) vipd(ctx context.Context, tee io.Writer, config string) (*process.
 	})
 }
 
-// vipctl runs a command of vipctl and returns all that it printed.
+// vipctl runs a command of vipctl and returns its output.
 func (r *rig) vipctl(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, r.program("vipctl"), append([]string{"--socket", r.socket}, args...)...).CombinedOutput()
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *rig) end() error {
 	for i := len(r.started) - 1; i >= 0; i-- {
 		p := r.started[i]
 		select {
-		case <-p.Done(): // it ended before; whoever wanted it to run has said so
+		case <-p.Done(): // it ended before, which was reported where it mattered
 		default:
 			failures = append(failures, p.Stop(patience))
 		}

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// spread: each server gets its share, exactly.
+// spread claims that each server gets exactly its share.
 func (t *tourist) spread() {
 	t.say("\n1. requests are spread")
 	seen := t.fetch(300)
 	t.claim(seen["a"] == 100 && seen["b"] == 100 && seen["c"] == 100, "300 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// death: a server is killed in mid-work. What it had taken dies with it, nothing else.
+// death kills a server that is at work. Only the connections that it had accepted may fail.
 func (t *tourist) death() {
 	t.say("\n2. server b is killed (kill -9) while %d clients ask, and comes back", clients)
 	before, given := t.accepted("b"), t.endpoint("b")
@@ -23,7 +23,7 @@ func (t *tourist) death() {
 	t.answering(l, "a", 200)
 	seen := l.stop()
 	after, now := t.accepted("b"), t.endpoint("b")
-	// A connection that the kernel had taken for b, but b itself had not yet accepted, dies with it too.
+	// A connection that the kernel had accepted for b, but b itself had not, dies with it too.
 	accepted := after - before
 	queued := max(0, now.Connections-given.Connections-accepted)
 	lost := accepted - seen.answers["b"]
@@ -43,7 +43,7 @@ func (t *tourist) death() {
 	t.noFailures(seen)
 }
 
-// drained: a server is taken out of service with work in hand, and no client sees a failure.
+// drained drains a busy server. No client may see a failure.
 func (t *tourist) drained() {
 	t.say("\n3. server b is drained while %d clients ask for slow answers", clients)
 	l := t.startLoad("/slow?ms=200")
@@ -66,7 +66,7 @@ func (t *tourist) drained() {
 	t.noFailures(l.stop())
 }
 
-// reloaded: the file changes under load, and is taken without a command.
+// reloaded changes the file under load. The change must apply without a command.
 func (t *tourist) reloaded() {
 	t.say("\n4. the file changes: a gets weight 3, c is removed")
 	text := strings.Replace(tourConfig, "address = \"127.10.9.11\"", "address = \"127.10.9.11\"\nweight = 3", 1)
@@ -90,7 +90,7 @@ func (t *tourist) reloaded() {
 	t.claim(seen["a"] == 300 && seen["b"] == 100, "400 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// brokenFile: a mistake in the file is named, and traffic does not notice it.
+// brokenFile breaks the file. The mistake must be named, and traffic must not notice it.
 func (t *tourist) brokenFile() {
 	t.say("\n5. the file breaks: weigth = 3, ports = [{ port = 80800 }]")
 	text := strings.Replace(tourConfig, "address = \"127.10.9.11\"", "address = \"127.10.9.11\"\nweigth = 3", 1)
@@ -118,7 +118,7 @@ func (t *tourist) brokenFile() {
 	t.claim(err == nil, "with the file mended, vipctl reload succeeds%s", why)
 }
 
-// lineOf is the place of a word in the configuration, as vipd names it.
+// lineOf returns the place of a word in the configuration, in vipd's form.
 func lineOf(text, word string) string {
 	before, _, _ := strings.Cut(text, word)
 	return fmt.Sprintf("vipd.toml:%d", 1+strings.Count(before, "\n"))

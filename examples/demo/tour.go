@@ -19,8 +19,8 @@ const (
 	clients = 8
 )
 
-// tourist is one tour: three servers, a daemon, and a configuration that changes on the way. After the first error nothing
-// more happens.
+// tourist is one tour: three servers, a daemon, and a configuration that changes on the way. After
+// the first error it does nothing more.
 type tourist struct {
 	*rig
 	ctx            context.Context
@@ -31,12 +31,12 @@ type tourist struct {
 	err            error
 }
 
-// serverAddress is where each server listens; the addresses are all local.
+// serverAddress returns the listening address of a server, which is always local.
 func serverAddress(name string) string {
 	return map[string]string{"a": "127.10.9.11", "b": "127.10.9.12", "c": "127.10.9.13"}[name]
 }
 
-// tour runs all stations, and fails if any claim did not hold.
+// tour runs all stations, and fails if any claim fails.
 func tour(ctx context.Context) (err error) {
 	folder, err := os.MkdirTemp("", "vipd-tour-")
 	if err != nil {
@@ -95,7 +95,7 @@ address = "127.10.9.12"
 address = "127.10.9.13"
 `
 
-// do does something, unless the tour has failed or is to end.
+// do runs a step, unless the tour has failed or must end.
 func (t *tourist) do(step func() error) {
 	if t.err == nil {
 		t.err = t.ctx.Err()
@@ -111,7 +111,7 @@ func (t *tourist) say(format string, args ...any) {
 	}
 }
 
-// claim checks one statement and prints it with what was seen.
+// claim checks one statement and prints it with the observation.
 func (t *tourist) claim(holds bool, format string, args ...any) {
 	if t.err != nil {
 		return
@@ -137,7 +137,7 @@ func first(failures []string) string {
 	return ", the first: " + failures[0]
 }
 
-// write replaces the configuration in one step, as an editor or a deployment does.
+// write replaces the configuration atomically, like an editor or a deployment.
 func (t *tourist) write(text string) {
 	t.do(func() error {
 		next := t.config + ".next"
@@ -157,7 +157,7 @@ func (t *tourist) startServer(name string) {
 	})
 }
 
-// command runs a command of vipctl that has to succeed.
+// command runs a command of vipctl that must succeed.
 func (t *tourist) command(args ...string) (out string) {
 	t.do(func() (err error) {
 		out, err = t.vipctl(t.ctx, args...)
@@ -166,7 +166,7 @@ func (t *tourist) command(args ...string) (out string) {
 	return out
 }
 
-// accepted is the server's own count of HTTP requests; it can be read after its death too.
+// accepted returns the server's own count of HTTP requests, which can also be read after its death.
 func (t *tourist) accepted(name string) (n int) {
 	t.do(func() error {
 		text, err := os.ReadFile(t.countFile(name))
@@ -181,7 +181,7 @@ func (t *tourist) accepted(name string) (n int) {
 	return n
 }
 
-// endpoint is what vipctl says of a server.
+// endpoint is vipctl's view of a server.
 type endpoint struct {
 	Address     string `json:"address"`
 	State       string `json:"state"`
@@ -205,7 +205,7 @@ func (t *tourist) endpoint(name string) (e endpoint) {
 	return e
 }
 
-// fetch asks so many times, and counts the answers of each server.
+// fetch sends a number of requests, and counts the answers of each server.
 func (t *tourist) fetch(times int) map[string]int {
 	seen := map[string]int{}
 	for range times {
@@ -218,7 +218,7 @@ func (t *tourist) fetch(times int) map[string]int {
 	return seen
 }
 
-// startLoad starts clients that ask until stop.
+// startLoad starts clients that send requests until stop.
 func (t *tourist) startLoad(path string) *load {
 	ctx, cancel := context.WithCancel(t.ctx)
 	l := &load{url: "http://" + tourVIP + path, cancel: cancel, answers: map[string]int{}}
@@ -239,7 +239,7 @@ func (t *tourist) stopLoads() {
 	}
 }
 
-// answering waits until the load has seen n more answers of a server than before.
+// answering waits until the load has n more answers of a server.
 func (t *tourist) answering(l *load, name string, n int) {
 	before := l.sofar().answers[name]
 	t.await(fmt.Sprintf("%s has answered %d more requests", name, n), func() (bool, error) {

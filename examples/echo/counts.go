@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// counts is what a server accepted. With a file, each change is written before anything is answered, so that the file
-// tells the truth after a kill -9 as well.
+// counts has the counts of a server. With a file, each change is written before the answer, so the
+// file is correct even after a kill -9.
 type counts struct {
 	mu   sync.Mutex
 	file io.WriterAt
 
-	// HTTP requests, TCP connections and UDP datagrams.
+	// These count HTTP requests, TCP connections and UDP datagrams.
 	http, tcp, udp uint64
 }
 
-// add counts one more in one of the fields of c.
+// add increments a field of c.
 func (c *counts) add(field *uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,8 @@ func (c *counts) text() string {
 	return c.textLocked()
 }
 
-// textLocked writes one line; numbers only grow, so a later line always covers an earlier one in the file.
+// textLocked returns one line; numbers only grow, so a later line always covers an earlier one in
+// the file.
 func (c *counts) textLocked() string {
 	return fmt.Sprintf("accepted http=%d tcp=%d udp=%d\n", c.http, c.tcp, c.udp)
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// running is a server of this process.
+// running is a server in this process.
 type running struct {
 	http, tcp, udp string
 	countFile      string
@@ -25,7 +25,7 @@ type running struct {
 	out            *buffer
 }
 
-// buffer is what the server has printed.
+// buffer has the server's output.
 type buffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -91,7 +91,8 @@ func (r *running) fetch(t *testing.T, path string) string {
 	return string(body)
 }
 
-// TestAnswers asks on every socket, and compares the counts on the page, in the file and at the end.
+// TestAnswers sends requests to every socket. The counts on the page, in the file and at the end
+// must be equal.
 func TestAnswers(t *testing.T) {
 	r := start(t)
 	for _, path := range []string{"/", "/slow?ms=1"} {
@@ -148,7 +149,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd: a request that was accepted before the end is answered, and no new one is accepted.
+// TestGracefulEnd ends the server during a request. The request must be answered, and no new one be
+// accepted.
 func TestGracefulEnd(t *testing.T) {
 	r := start(t)
 	answer := make(chan string, 1)
@@ -177,7 +179,7 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestWrongUse: every mistake is an error that says what to do.
+// TestWrongUse makes every mistake. Each error must have the remedy.
 func TestWrongUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

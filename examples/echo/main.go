@@ -28,7 +28,7 @@ func main() {
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s server
 	flags := flag.NewFlagSet("echo", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // mistakes are printed once, by main
+	flags.SetOutput(io.Discard) // main prints mistakes once
 	flags.StringVar(&s.name, "name", "echo", "the `NAME` that answers carry")
 	flags.StringVar(&s.http, "http", "", "serve HTTP on `ADDRESS:PORT`")
 	flags.StringVar(&s.tcp, "tcp", "", "serve raw TCP on `ADDRESS:PORT`")

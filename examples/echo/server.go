@@ -17,7 +17,7 @@ import (
 type server struct {
 	name           string
 	http, tcp, udp string
-	// grace bounds how long serve waits for open connections at its end.
+	// grace is the maximum time that serve waits for open connections at its end.
 	grace  time.Duration
 	counts counts
 
@@ -53,7 +53,7 @@ func (s *server) listen() (err error) {
 	return nil
 }
 
-// explain says what to do about an address that can't be had.
+// explain adds the remedy to an error of listening.
 func explain(flag, address string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("--%s %s: another program has that port; end it or take another one", flag, address)
@@ -73,7 +73,7 @@ func (s *server) closeListeners() {
 	}
 }
 
-// serve answers until ctx ends, then finishes what it has, for grace at most.
+// serve answers until ctx ends, and then finishes open requests, for at most grace.
 func (s *server) serve(ctx context.Context) error {
 	var all sync.WaitGroup
 	failed := make(chan error, 3)
@@ -106,7 +106,7 @@ func (s *server) serve(ctx context.Context) error {
 		_ = web.Close()
 	}
 	s.closeListeners()
-	all.Wait() // the accept loops have ended: nothing joins conns any more
+	all.Wait() // the accept loops have ended, so conns gets no more connections
 	context.AfterFunc(last, cutAll)
 	conns.Wait()
 	return err
@@ -173,6 +173,6 @@ func (s *server) serveUDP() error {
 		}
 		s.counts.add(&s.counts.udp)
 		answer := append([]byte(s.name+" "), buffer[:n]...)
-		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // a client that is gone is not our concern
+		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // an error means that the client has gone
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"syscall"
 )
 
-// detach gives the program a process group of its own, and lets the kernel end it if its starter is killed.
+// detach gives the program its own process group, and makes the kernel end it if its starter is
+// killed.
 func detach(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

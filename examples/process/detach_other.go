@@ -4,5 +4,6 @@ package process
 
 import "os/exec"
 
-// detach does nothing here: the demo runs on Linux; elsewhere the package only has to build.
+// detach does nothing, because the demo runs only on Linux; elsewhere the package only has to
+// build.
 func detach(*exec.Cmd) {}

@@ -1,3 +1,3 @@
-// Package process starts programs and ends them, for the demo and for the tests of the examples: each in a process
-// group of its own, so that Ctrl-C reaches the one who started them and not all at once, with its output kept.
+// Package process starts and ends programs, for the demo and for the tests of the examples. Each
+// runs in its own process group, so that Ctrl-C reaches only its starter. Its output is kept.
 package process

@@ -23,7 +23,7 @@ type Process struct {
 	err  error
 }
 
-// Start runs a command. What it prints is kept, and copied to tee unless that is nil.
+// Start runs a command. Its output is kept, and copied to tee unless that is nil.
 func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{name: cmd.Args[0], cmd: cmd, out: &output{tee: tee}, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
@@ -41,7 +41,7 @@ func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the program ended, once Done is closed; nil means with exit code 0.
+// Err returns how the program ended, once Done is closed; nil means exit code 0.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
@@ -49,13 +49,13 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.Output())
 }
 
-// Output is what it has printed until now.
+// Output returns the output so far.
 func (p *Process) Output() string { return p.out.text() }
 
-// Pid is its process id.
+// Pid returns its process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends one; a program that has ended is no error.
+// Signal sends a signal. An ended program is not an error.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", s, p.name, err)
@@ -63,13 +63,13 @@ func (p *Process) Signal(s os.Signal) error {
 	return nil
 }
 
-// Kill ends it as kill -9 does, and waits until it is gone.
+// Kill kills the program, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Stop asks it to end and waits for that; after patience it is killed, which is an error.
+// Stop asks the program to end and waits. After patience it is killed, which is an error.
 func (p *Process) Stop(patience time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (p *Process) AwaitOutput(ctx context.Context, text string) error {
 	})
 }
 
-// cmpErr makes an end with exit code 0 an error too, for who did not expect an end.
+// cmpErr turns an unexpected end with exit code 0 into an error.
 func cmpErr(err error) error {
 	if err == nil {
 		return errors.New("with exit code 0")
@@ -120,7 +120,7 @@ func cmpErr(err error) error {
 	return err
 }
 
-// output keeps what is written to it.
+// output keeps everything that is written to it.
 type output struct {
 	mu   sync.Mutex
 	kept bytes.Buffer
@@ -132,7 +132,7 @@ func (o *output) Write(b []byte) (int, error) {
 	defer o.mu.Unlock()
 	o.kept.Write(b)
 	if o.tee != nil {
-		_, _ = o.tee.Write(b) // a terminal that is gone must not block the program
+		_, _ = o.tee.Write(b) // a closed terminal must not block the program
 	}
 	return len(b), nil
 }

@@ -2,28 +2,28 @@ package main
 
 import "strings"
 
-// help is what a program prints with --help.
+// help is the --help output of a program.
 type help struct {
-	// usage is the first line, or what stands under "Usage:".
+	// usage is the first line, or the text below "Usage:".
 	usage string
-	// paragraphs come before the first list.
+	// paragraphs precede the first list.
 	paragraphs []string
-	// lists are what stands indented under a line that ends with a colon, by that line.
-	lists map[string][]entry
-	// order are the keys of lists as they come.
+	// lists maps a line that ends with a colon to the indented list below it.
+	lists map[string][]listItem
+	// order has the keys of lists in order.
 	order []string
-	// last are paragraphs behind the lists.
+	// last are the paragraphs after the lists.
 	last []string
 }
 
-// entry is an item of a list: the term and its text.
-type entry struct{ term, text string }
+// listItem is an item of a list: the term and its text.
+type listItem struct{ term, text string }
 
 // isCommands reports whether a list has commands.
 func isCommands(list string) bool { return strings.HasPrefix(list, "Commands") }
 
 // commands returns the entries of all lists of commands.
-func (h *help) commands() (all []entry) {
+func (h *help) commands() (all []listItem) {
 	for _, list := range h.order {
 		if isCommands(list) {
 			all = append(all, h.lists[list]...)
@@ -32,9 +32,9 @@ func (h *help) commands() (all []entry) {
 	return all
 }
 
-// parseHelp reads the text.
+// parseHelp parses the text.
 func parseHelp(text string) *help {
-	h := &help{lists: map[string][]entry{}}
+	h := &help{lists: map[string][]listItem{}}
 	var paragraph []string
 	list := ""
 	flush := func() {
@@ -69,8 +69,8 @@ func parseHelp(text string) *help {
 	return h
 }
 
-// addTo adds a line to a list: a term begins behind two spaces, and what is indented deeper goes on.
-func addTo(list []entry, l string) []entry {
+// addTo adds a line to a list: two spaces start a term, and deeper indentation continues it.
+func addTo(list []listItem, l string) []listItem {
 	rest := l[2:]
 	if strings.HasPrefix(rest, " ") && len(list) > 0 {
 		last := &list[len(list)-1]
@@ -78,5 +78,5 @@ func addTo(list []entry, l string) []entry {
 		return list
 	}
 	term, text, _ := strings.Cut(rest, "  ")
-	return append(list, entry{term, strings.TrimSpace(text)})
+	return append(list, listItem{term, strings.TrimSpace(text)})
 }

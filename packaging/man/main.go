@@ -20,7 +20,7 @@ func main() {
 	}
 }
 
-// write writes all pages into a folder.
+// write writes all pages into a directory.
 func write(bin, out, version string) error {
 	pages, err := all(bin, version)
 	if err != nil {
@@ -37,7 +37,7 @@ func write(bin, out, version string) error {
 	return nil
 }
 
-// all makes the pages.
+// all creates the pages.
 func all(bin, version string) ([]*page, error) {
 	vipctl, err := asked(bin, "vipctl")
 	if err != nil {
@@ -63,7 +63,7 @@ func all(bin, version string) ([]*page, error) {
 	return append(pages, vipdPage(vipd, owner, version), settings), err
 }
 
-// asked is the help of a program, or of one of its commands.
+// asked reads the help of a program, or of one of its commands.
 func asked(bin, program string, command ...string) (*help, error) {
 	out, err := exec.Command(filepath.Join(bin, program), append(command, "--help")...).Output()
 	if err != nil {
@@ -107,7 +107,7 @@ func vipctlPage(h *help, version string) *page {
 	return p
 }
 
-func verbPage(command entry, h *help, version string) *page {
+func verbPage(command listItem, h *help, version string) *page {
 	p := newPage("vipctl-"+command.term, 1, version, command.text)
 	p.heading("SYNOPSIS")
 	p.literal([]string{h.usage + " [FLAGS]"})
@@ -156,7 +156,8 @@ func vipdPage(h, owner *help, version string) *page {
 	return p
 }
 
-// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and docs/reference.md.
+// settingsPage returns vipd.toml(5): the settings of the daemon from the default configuration, and
+// docs/reference.md.
 func settingsPage(version string) (*page, error) {
 	defaults, err := os.ReadFile("systemd/vipd.toml")
 	if err != nil {
@@ -178,7 +179,7 @@ func settingsPage(version string) (*page, error) {
 	return p, nil
 }
 
-// settings writes the settings of a default configuration: each with its default and what stands behind it.
+// settings writes the settings of a default configuration, each with its default and its comment.
 func (p *page) settings(text string) {
 	for l := range strings.Lines(text) {
 		l = strings.TrimSpace(l)

@@ -13,8 +13,9 @@ import (
 	"vipd/test/program"
 )
 
-// TestPages writes the pages of the built programs. There is one for each command, they have every field of a service and every
-// setting of the default configuration, and groff takes them without a warning.
+// TestPages writes the pages of the built programs. There must be one for each command, with every
+// field of a service and every setting of the default configuration, and groff must accept them
+// without a warning.
 func TestPages(t *testing.T) {
 	bin := program.Bin(t)
 	t.Chdir("../..")
@@ -50,13 +51,13 @@ func TestPages(t *testing.T) {
 	}
 	lab.Need(t, "groff")
 	for _, file := range files {
-		if said, err := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", file).CombinedOutput(); err != nil || len(said) > 0 {
-			t.Errorf("groff: %v\n%s", err, said)
+		if output, err := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", file).CombinedOutput(); err != nil || len(output) > 0 {
+			t.Errorf("groff: %v\n%s", err, output)
 		}
 	}
 }
 
-// fields are the names of the fields of structs in TOML.
+// fields returns the TOML names of the fields of structs.
 func fields(types ...reflect.Type) (names []string) {
 	for _, typ := range types {
 		for _, f := range reflect.VisibleFields(typ) {

@@ -38,7 +38,7 @@ func (p *page) markdown(text string) {
 	}
 }
 
-// table writes each row as an item: the first cell is the term. A column named default follows it.
+// table writes each row as an item whose term is the first cell. A column named default follows it.
 func (p *page) table(rows []string) {
 	header := cells(rows[0])
 	for _, row := range rows[min(2, len(rows)):] {

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// page is a manual page while it is written.
+// page is a manual page that is being written.
 type page struct {
 	name    string
 	section int
 	b       strings.Builder
 }
 
-// newPage begins a page. The brief is its line in the index of manual pages.
+// newPage starts a page. brief is its line in the index of manual pages.
 func newPage(name string, section int, version, brief string) *page {
 	p := &page{name: name, section: section}
 	fmt.Fprintf(&p.b, ".TH %s %d \"\" %q %q\n", strings.ToUpper(name), section, "vipd "+version, "vipd manual")
@@ -22,21 +22,21 @@ func newPage(name string, section int, version, brief string) *page {
 	return p
 }
 
-// file is the page's file name.
+// file returns the page's file name.
 func (p *page) file() string { return fmt.Sprintf("%s.%d", p.name, p.section) }
 
 func (p *page) heading(text string)    { fmt.Fprintf(&p.b, ".SH %q\n", text) }
 func (p *page) subheading(text string) { fmt.Fprintf(&p.b, ".SS %q\n", plain(text)) }
 
-// paragraph writes running text, with the marks of Markdown in it.
+// paragraph writes running text with Markdown.
 func (p *page) paragraph(text string) { fmt.Fprintf(&p.b, ".PP\n%s\n", line(inline(text))) }
 
-// item writes a term and what it means. The term is bold.
+// item writes a term, in bold, and its meaning.
 func (p *page) item(term, text string) {
 	fmt.Fprintf(&p.b, ".TP\n\\fB%s\\fR\n%s\n", escaped(plain(term)), line(inline(text)))
 }
 
-// literal writes lines as they are.
+// literal writes lines unchanged.
 func (p *page) literal(lines []string) {
 	p.b.WriteString(".PP\n.RS 4\n.nf\n")
 	for _, l := range lines {
@@ -59,12 +59,12 @@ func (p *page) seeAlso(pages ...string) {
 	}
 }
 
-// escaped writes text that roff prints as it is.
+// escaped escapes text, so that roff prints it unchanged.
 func escaped(text string) string {
 	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(text)
 }
 
-// line makes a line that roff does not take for a request.
+// line escapes a line that roff would read as a request.
 func line(text string) string {
 	if strings.HasPrefix(text, ".") {
 		return `\&` + text
@@ -72,20 +72,20 @@ func line(text string) string {
 	return text
 }
 
-// Patterns of Markdown; nothing writes to them.
+// These match Markdown; nothing writes to them.
 var (
 	code   = regexp.MustCompile("`([^`]*)`")
 	bold   = regexp.MustCompile(`\*\*([^*]+)\*\*`)
 	linked = regexp.MustCompile(`\[([^\]]+)\]\([^)]*\)`)
 )
 
-// plain is text of Markdown without its marks.
+// plain removes Markdown from text.
 func plain(text string) string {
 	text = strings.ReplaceAll(linked.ReplaceAllString(text, "$1"), `\|`, "|")
 	return bold.ReplaceAllString(code.ReplaceAllString(text, "$1"), "$1")
 }
 
-// inline writes text of Markdown: code and what is bold in it in bold, links as their text.
+// inline converts Markdown: code and bold text become bold, and links become their text.
 func inline(text string) string {
 	text = strings.ReplaceAll(linked.ReplaceAllString(text, "$1"), `\|`, "|")
 	text = bold.ReplaceAllString(text, "`$1`")

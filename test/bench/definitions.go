@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// definitions measures the whole daemon on a folder of many services with ten endpoints each, a file a service: the time
-// from its start until all are served, its memory at most, and the time from noticing one changed file to serving it.
+// definitions measures the daemon on a directory of many services with ten endpoints each, a file a
+// service. It measures the time from its start until all are served, its maximum memory, and the
+// time from noticing a changed file to serving it.
 func definitions(ctx context.Context, vipd string, services, changes int) (err error) {
 	dir, err := os.MkdirTemp("", "vipd-bench-")
 	if err != nil {
@@ -76,7 +77,7 @@ func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 // quiet is longer than sync.min_interval.
 const quiet = 300 * time.Millisecond
 
-// definitionsWeb is where that daemon answers.
+// definitionsWeb is the address of that daemon's api.http.
 const definitionsWeb = "127.0.0.1:17104"
 
 func writeDefinitions(dir string, services int) error {
@@ -102,7 +103,7 @@ intercept = "bind"
 	return os.WriteFile(filepath.Join(dir, "vipd.toml"), []byte(config), 0o644)
 }
 
-// writeService writes the file of the i-th service, as a whole.
+// writeService writes the complete file of the i-th service.
 func writeService(dir string, i, endpoints int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[services.s%05d]\nvips = [\"127.%d.%d.%d\"]\nports = [{ port = 8080 }]\nendpoints = [\n", i, 70+i>>16, i>>8&255, i&255)
@@ -117,7 +118,7 @@ func writeService(dir string, i, endpoints int) error {
 	return os.Rename(name+".new", name)
 }
 
-// until asks again until it is so.
+// until polls until so returns true.
 func until(ctx context.Context, within time.Duration, so func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -131,7 +132,7 @@ func until(ctx context.Context, within time.Duration, so func() bool) error {
 	return nil
 }
 
-// get asks the daemon's web address, and returns the answer's lines.
+// get requests a page from the daemon's api.http, and returns its lines.
 func get(ctx context.Context, path string) (lines []string, err error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+definitionsWeb+path, nil)
 	if err != nil {
@@ -152,7 +153,8 @@ func get(ctx context.Context, path string) (lines []string, err error) {
 	return lines, in.Err()
 }
 
-// programming returns the daemon's own sum and count of the times from noticing a change to serving it.
+// programming returns the daemon's own sum and count of the times from noticing a change to serving
+// it.
 func programming(ctx context.Context) (sum float64, count int, err error) {
 	lines, err := get(ctx, "/metrics")
 	for _, l := range lines {
@@ -166,7 +168,7 @@ func programming(ctx context.Context) (sum float64, count int, err error) {
 	return sum, count, err
 }
 
-// peakMemory returns the most that a process had resident, from proc_pid_status(5).
+// peakMemory returns the maximum resident memory of a process, from proc_pid_status(5).
 func peakMemory(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

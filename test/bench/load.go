@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The load is one small protocol: a client sends one byte that says what it wants, and the server serves that until the
-// client closes. 'd': everything that comes is thrown away, and one byte is sent when the client has ended. 'r': each
-// line of requestSize bytes is answered by as many.
+// The load is a small protocol: a client sends one byte that selects a service, and the server runs
+// it until the client closes. 'd' discards everything, and sends one byte when the client has
+// ended. 'r' answers each line of requestSize bytes with as many.
 const requestSize = 64
 
 // backend is the server behind every proxy.
@@ -86,7 +86,8 @@ func dial(ctx context.Context, address string) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// bulk sends bytes through address in so many streams, and waits until the last byte has arrived at the server.
+// bulk sends bytes to address in a number of streams, and waits until the last byte has arrived at
+// the server.
 func bulk(ctx context.Context, address string, streams int, bytes int64) error {
 	return together(streams, func(int) error {
 		c, err := dial(ctx, address)
@@ -111,7 +112,7 @@ func bulk(ctx context.Context, address string, streams int, bytes int64) error {
 	})
 }
 
-// connect opens n connections, so many clients at a time, each for one request.
+// connect opens n connections with a number of concurrent clients, each for one request.
 func connect(ctx context.Context, address string, clients, n int) error {
 	return together(clients, func(int) error {
 		for range n / clients {
@@ -132,7 +133,8 @@ func connect(ctx context.Context, address string, clients, n int) error {
 	})
 }
 
-// request sends n requests over kept connections, one for each client, and returns the time that each took.
+// request sends n requests over kept connections, one for each client, and returns the duration of
+// each.
 func request(ctx context.Context, address string, clients, n int) ([]time.Duration, error) {
 	all := make([][]time.Duration, clients)
 	err := together(clients, func(i int) error {
@@ -163,7 +165,7 @@ func request(ctx context.Context, address string, clients, n int) ([]time.Durati
 }
 
 func exchange(c net.Conn, out, in []byte) error {
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // a hanging proxy ends the run
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // ends the run if a proxy hangs
 		return err
 	}
 	if _, err := c.Write(out); err != nil {
@@ -175,7 +177,7 @@ func exchange(c net.Conn, out, in []byte) error {
 	return nil
 }
 
-// together runs do n times at once, and returns the errors.
+// together runs do n times concurrently, and returns the errors.
 func together(n int, do func(i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

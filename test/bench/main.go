@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// sizes say how much one round does.
+// sizes configures the amount of work in a round.
 type sizes struct {
 	bulk        int64 // bytes of one bulk transfer
 	connections int   // new connections
 	requests    int   // requests on kept connections
-	clients     int   // at the same time
+	clients     int   // concurrent
 	services    int   // defined at once
 }
 
@@ -71,7 +71,7 @@ func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
 		for i := range proxies {
-			p := proxies[(i+round)%len(proxies)] // no one is always first
+			p := proxies[(i+round)%len(proxies)] // none is always first
 			r, err := measure(ctx, p, s)
 			if err != nil {
 				return fmt.Errorf("measuring %s: %w", p.name, err)
@@ -83,7 +83,7 @@ func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	return nil
 }
 
-// result is one round of one proxy. CPU is that of the proxy alone.
+// result is one round of one proxy. CPU is only the proxy's.
 type result struct {
 	bulk1, bulk4               float64 // gigabit a second
 	bulkCPU                    float64 // seconds a gigabyte
@@ -128,7 +128,7 @@ func gigabits(bytes int64, took time.Duration) float64 {
 
 func micros(cpu time.Duration, n int) float64 { return float64(cpu.Microseconds()) / float64(n) }
 
-// columns of the table: a name, and the figure of a round.
+// columns are the columns of the table: a name, and the figure of a round.
 var columns = []struct {
 	name   string
 	format string

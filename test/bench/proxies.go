@@ -13,14 +13,15 @@ import (
 	"time"
 )
 
-// proxy is one that is measured: a process in front of the backend, or none.
+// proxy is a measured proxy: a process in front of the backend, or none.
 type proxy struct {
 	name    string
 	address string
 	command *exec.Cmd
 }
 
-// startAll starts what is there; missing says what is not. Other is another build of vipd to compare with, or "".
+// startAll starts the installed proxies; missing names the others. other is another build of vipd
+// to compare with, or "".
 func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []*proxy, missing []string, err error) {
 	proxies = append(proxies, &proxy{name: "direct", address: backend})
 	type candidate struct {
@@ -70,8 +71,8 @@ func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []
 	return proxies, missing, nil
 }
 
-// unprivileged returns the command of a program that must not change the network. Two vipds with that right refuse to share a
-// network namespace.
+// unprivileged returns the command of a program that must not change the network. Two vipds with
+// that right refuse to share a network namespace.
 func unprivileged(path string, args []string) *exec.Cmd {
 	if os.Geteuid() == 0 {
 		path, args = "setpriv", append([]string{"--bounding-set", "-net_admin", path}, args...)
@@ -137,7 +138,7 @@ func (p *proxy) await(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s does not accept: %w", p.address, err)
 		}
-		time.Sleep(20 * time.Millisecond) // between two looks
+		time.Sleep(20 * time.Millisecond) // between two polls
 	}
 }
 
@@ -148,7 +149,7 @@ func (p *proxy) stop() {
 	}
 }
 
-// during runs work, and returns the CPU time that the proxy used and the time that it took.
+// during runs work, and returns the CPU time of the proxy and the duration.
 func (p *proxy) during(work func() error) (cpu, took time.Duration, err error) {
 	before, err := p.cpu()
 	if err != nil {
@@ -182,7 +183,7 @@ func (p *proxy) cpu() (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reading the CPU time of %s: %w", p.name, err)
 		}
-		_, rest, _ := strings.Cut(string(text), ") ") // the name before it may hold spaces
+		_, rest, _ := strings.Cut(string(text), ") ") // the name before it may contain spaces
 		fields := strings.Fields(rest)
 		for _, f := range fields[11:13] { // utime and stime
 			ticks, err := strconv.ParseInt(f, 10, 64)

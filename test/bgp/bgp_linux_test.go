@@ -29,7 +29,7 @@ const (
 	vip6 = "fd00:96::10"
 )
 
-// router is the other side of the recipes: BIRD, which gives what it learns to its kernel.
+// router is the configuration of BIRD on the router, which passes learned routes to its kernel.
 const router = `log stderr { fatal, bug, error };
 router id 192.168.1.1;
 protocol device { scan time 10; }
@@ -45,7 +45,7 @@ protocol bgp host {
 }
 `
 
-// world is a host with vipd and a speaker, a router that asks the VIPs, and a server.
+// world is a host with vipd and a speaker, a router with clients of the VIPs, and a server.
 type world struct {
 	*lab.Lab
 	t              *testing.T
@@ -88,7 +88,7 @@ func (w *world) start(at *lab.NS, name string, args ...string) {
 	})
 }
 
-// vipd starts one that withdraws its VIPs. What it returns runs vipctl beside it.
+// vipd starts a vipd that withdraws its VIPs. The returned function runs vipctl next to it.
 func (w *world) vipd() (vipctl func(args ...string)) {
 	w.t.Helper()
 	var l net.Listener
@@ -131,7 +131,7 @@ func (w *world) serve() (end func()) {
 	return func() { four.Close(); six.Close() }
 }
 
-// routed waits until the router has routes to the VIPs, or none of them any more, and returns how long that took.
+// routed waits until the router has routes to the VIPs, or has none, and returns the time.
 func (w *world) routed(want bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -147,8 +147,8 @@ func (w *world) routed(want bool) time.Duration {
 	return time.Since(began)
 }
 
-// ask asks both VIPs from the router until they answer: on a busy machine a check may be late, or what looks whether the other side lives,
-// and the routes be gone for a moment.
+// ask connects to both VIPs from the router until they answer. On a busy machine a health check or
+// a liveness check of BGP may be late, and routes may be missing for a moment.
 func (w *world) ask() {
 	w.t.Helper()
 	for _, vip := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
@@ -166,7 +166,7 @@ func (w *world) ask() {
 	}
 }
 
-// recipe is a file of examples/bgp. Where the kernel has no dummy devices, vipd holds VIPs on lo.
+// recipe returns a file of examples/bgp. If the kernel has no dummy devices, vipd holds VIPs on lo.
 func recipe(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../examples/bgp", name))
@@ -183,8 +183,8 @@ func recipe(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestRecipes: with either speaker the router has a route to a VIP while an endpoint is usable and the host is not on standby, and
-// leads clients there.
+// TestRecipes runs each speaker. The router must have a route to a VIP while an endpoint is usable
+// and the host is not on standby, and clients must be served.
 func TestRecipes(t *testing.T) {
 	for _, speaker := range []struct {
 		name  string
@@ -218,7 +218,7 @@ func (w *world) bird() {
 	w.start(w.Host(), "bird", "-f", "-c", w.file("bird.conf", recipe(w.t, "bird.conf")), "-s", w.path("bird.ctl"), "-P", w.path("bird.pid"))
 }
 
-// frr starts the daemons that FRR's service starts.
+// frr starts the daemons of FRR's service.
 func (w *world) frr() {
 	w.t.Helper()
 	const folder = "/usr/lib/frr/"
@@ -227,7 +227,7 @@ func (w *world) frr() {
 			w.t.Skip("needs frr: apt-get install frr")
 		}
 	}
-	const dir = "/run/frr" // which its user owns, in the lab's own /run
+	const dir = "/run/frr" // its user owns it, in the lab's own /run
 	frr, err := user.Lookup("frr")
 	if err != nil {
 		w.t.Fatal(err)
@@ -236,7 +236,7 @@ func (w *world) frr() {
 	if err := errors.Join(err, os.MkdirAll(dir, 0o755), os.Chown(dir, id, id)); err != nil {
 		w.t.Fatal(err)
 	}
-	// As FRR's service does, each daemon gets its part of the file.
+	// Like FRR's service, each daemon gets its part of the file.
 	bgp, bfd, found := strings.Cut(recipe(w.t, "frr.conf"), "\nbfd\n")
 	if !found {
 		w.t.Fatal("the recipe has no section bfd")

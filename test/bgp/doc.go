@@ -1,2 +1,3 @@
-// Package bgp runs the recipes of examples/bgp with the real BIRD and FRR, a vipd, and a router in a namespace of its own.
+// Package bgp runs the recipes of examples/bgp with real BIRD and FRR, a vipd, and a router in its
+// own namespace.
 package bgp

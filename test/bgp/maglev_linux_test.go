@@ -11,7 +11,8 @@ import (
 	"vipd/test/program"
 )
 
-// gateways are three hosts with a vipd each, to which a router leads clients by ECMP, and four endpoints behind them.
+// gateways are three hosts with a vipd each, to which a router forwards clients by ECMP, and four
+// endpoints behind them.
 type gateways struct {
 	*world
 	clients []netip.AddrPort
@@ -23,7 +24,7 @@ func newGateways(t *testing.T, mode string) *gateways {
 	g.router = g.Add("router")
 	front, back := g.Bridge("front"), g.Bridge("back")
 	front.Join(g.router, "10.9.0.1/24")
-	for i := range 24 { // so many that the kernel leads all of them by one gateway once in ten million times
+	for i := range 24 { // so many that the kernel sends all of them to one gateway once in ten million times
 		client := fmt.Sprintf("10.77.0.%d", 1+i)
 		g.router.AddAddr("lo", client+"/32")
 		g.clients = append(g.clients, netip.AddrPortFrom(netip.MustParseAddr(client), 0))
@@ -61,7 +62,7 @@ snat = "always" # so that an endpoint sees which gateway a client came by
 	return g
 }
 
-// lead has the router lead clients to these gateways.
+// lead makes the router forward clients to these gateways.
 func (g *gateways) lead(to ...int) {
 	g.t.Helper()
 	args := []string{"route", "replace", vip4}
@@ -71,9 +72,10 @@ func (g *gateways) lead(to ...int) {
 	g.router.Exec("ip", args...)
 }
 
-// endpoints asks by each client, and returns which endpoint answers it, and by how many gateways they came.
-func (g *gateways) endpoints() (of map[netip.AddrPort]string, by int, err error) {
-	of = map[netip.AddrPort]string{}
+// endpoints connects each client, and returns its endpoint, and the number of gateways that were
+// used.
+func (g *gateways) endpoints() (byClient map[netip.AddrPort]string, by int, err error) {
+	byClient = map[netip.AddrPort]string{}
 	through := map[netip.Addr]bool{}
 	for _, client := range g.clients {
 		c, err := g.router.DialFrom(g.t.Context(), "tcp", client, vip4+":80")
@@ -85,13 +87,13 @@ func (g *gateways) endpoints() (of map[netip.AddrPort]string, by int, err error)
 		if err != nil {
 			return nil, 0, err
 		}
-		of[client], through[answer.Client.Addr()] = answer.Server, true
+		byClient[client], through[answer.Client.Addr()] = answer.Server, true
 	}
-	return of, len(through), nil
+	return byClient, len(through), nil
 }
 
-// TestMaglev: gateways of one mode lead a client to the same endpoint, so that where one is lost no client changes its endpoint,
-// neither its own nor those of the others.
+// TestMaglev loses one of several gateways of one mode. No client may reach another endpoint,
+// because all gateways choose the same one.
 func TestMaglev(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables", "nftables"} {
 		t.Run(mode, func(t *testing.T) { maglev(t, mode) })
@@ -111,9 +113,9 @@ func maglev(t *testing.T, mode string) {
 	for i := range 3 {
 		g.lead(i)
 		lab.Eventually(t, 30*time.Second, fmt.Sprintf("answers through gw%d", i), func() error {
-			of, _, err := g.endpoints()
+			byClient, _, err := g.endpoints()
 			if want == nil && err == nil {
-				want = of
+				want = byClient
 			}
 			return err
 		})
@@ -132,7 +134,7 @@ func maglev(t *testing.T, mode string) {
 	g.same("without gw1", want, 2)
 }
 
-// same holds each client to its endpoint, and all to some gateways at least.
+// same checks that each client reaches its endpoint, and that at least some gateways are used.
 func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) {
 	g.t.Helper()
 	var got map[netip.AddrPort]string

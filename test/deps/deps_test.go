@@ -9,21 +9,21 @@ import (
 	"testing"
 )
 
-// ban forbids imports. What is forbidden and by whom are folders of the tree or module paths; so are the exceptions.
+// ban forbids imports. Its fields are folders of the tree or module paths.
 type ban struct {
-	// from is who must not import; "" is everybody.
+	// from is the importing folder; "" is the whole tree.
 	from string
-	// but are parts of from that may.
+	// but are exceptions in from.
 	but []string
-	// what must not be imported.
+	// what is the forbidden import.
 	what string
-	// tests: the ban holds for _test.go files too.
+	// tests reports whether the ban also holds for _test.go files.
 	tests bool
 	why   string
 }
 
-// bans are the import directions of the tree: balancer at the bottom, store and dataplane beside each other above it,
-// cmd at the top.
+// bans are the import directions of the tree: balancer at the bottom, store and dataplane above it
+// next to each other, and cmd at the top.
 func bans() []ban {
 	return []ban{
 		{from: "balancer", what: "vipd/store", tests: true, why: "the model is below its sources"},
@@ -76,8 +76,8 @@ func kits() []string {
 	return []string{"test", "dataplane/dataplanetest", "dataplane/internal/ipvsnl/ipvsnltest", "store/storetest"}
 }
 
-// names says whether an import is what the ban is about: a folder or module with all below it, or one package of the
-// standard library (log is not log/slog).
+// names reports whether an import is what the ban forbids: a folder or module with everything below
+// it, or one package of the standard library (log is not log/slog).
 func (b ban) names(imported string) bool {
 	if b.standard() {
 		return imported == b.what
@@ -114,8 +114,9 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// TestModesKnowNotEachOther: what two modes share is in dataplane/internal, or the guard. The modes are what cmd/internal/modes imports of
-// dataplane, but for the host and the guard.
+// TestModesKnowNotEachOther reads the modes' imports. No mode may import another one: shared code
+// is in dataplane/internal, or in the guard. The modes are the imports of cmd/internal/modes from
+// dataplane, except for the host and the guard.
 func TestModesKnowNotEachOther(t *testing.T) {
 	_, files := readTree(t)
 	modes := map[string]bool{}
@@ -142,8 +143,8 @@ func TestModesKnowNotEachOther(t *testing.T) {
 	}
 }
 
-// TestPartsOfEtcd holds the packages below store/etcd to one direction: what etcd holds is decoded without a connection, how etcd is
-// reached does not depend on who asks, and those who ask share nothing else.
+// TestPartsOfEtcd checks the imports below store/etcd. Decoding must not depend on the client, the
+// client must not depend on its users, and the users must not depend on each other.
 func TestPartsOfEtcd(t *testing.T) {
 	const parent = "vipd/store/etcd/"
 	askers := []string{"schema", "client"}
@@ -166,7 +167,8 @@ func TestPartsOfEtcd(t *testing.T) {
 	}
 }
 
-// TestErrorsOfSockets: what runs on Windows asks package sockerr, which knows the numbers there.
+// TestErrorsOfSockets checks code that runs on Windows. It must use package sockerr, which knows
+// the error numbers there.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
@@ -179,16 +181,17 @@ func TestErrorsOfSockets(t *testing.T) {
 			if !ok || len(call.Args) != 2 || types.ExprString(call.Fun) != "errors.Is" {
 				return true
 			}
-			if of := types.ExprString(call.Args[1]); strings.HasPrefix(of, "syscall.E") {
-				t.Errorf("%s: errors.Is does not know %s on Windows: sockerr.Is does", set.Position(n.Pos()), of)
+			if text := types.ExprString(call.Args[1]); strings.HasPrefix(text, "syscall.E") {
+				t.Errorf("%s: errors.Is does not know %s on Windows: sockerr.Is does", set.Position(n.Pos()), text)
 			}
 			return true
 		})
 	}
 }
 
-// TestModelImportsStandardLibraryOnly checks that a program that embeds the balancer gets no dependency with it, and that the model's
-// results depend only on its arguments. The packages of balancer/lib serve the floors above and may do I/O.
+// TestModelImportsStandardLibraryOnly reads balancer's imports. A program that embeds the balancer
+// must get no dependency, and the model's results must depend only on its arguments. The packages
+// of balancer/lib serve the floors above and may do I/O.
 func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
@@ -207,8 +210,8 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// TestBansBite shows that the table catches what it is for: each ban covers an import made up for it, and does not
-// cover the same import by an exception.
+// TestBansBite tests the table of bans. Each ban must cover an invented import, and must not cover
+// the same import by an exception.
 func TestBansBite(t *testing.T) {
 	for _, b := range bans() {
 		from := b.from
@@ -233,7 +236,7 @@ func TestBansBite(t *testing.T) {
 	}
 }
 
-// TestNames: a folder says what it is about.
+// TestNames checks that a folder's name describes its subject.
 func TestNames(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
@@ -245,7 +248,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestEveryPackageSaysWhatItIs: a doc.go with the package's comment in each folder.
+// TestEveryPackageSaysWhatItIs checks that each folder has a doc.go with the package's comment.
 func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	_, files := readTree(t)
 	documented := map[string]string{}

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestOnlyMainEnds: a program ends in its main.go and nowhere else, so that deferred work is done and the daemon can
-// be started in a test.
+// TestOnlyMainEnds checks that only main.go ends a program, so that deferred calls run and tests
+// can start the daemon.
 func TestOnlyMainEnds(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
 		if f.test || within("test", f.folder()) || path.Base(f.path) == "main.go" && f.syntax.Name.Name == "main" {
-			continue // test kits end test programs, in place of a TestMain
+			continue // test kits end test programs like a TestMain
 		}
 		for _, call := range endings(f.syntax) {
 			t.Errorf("%s calls %s: return an error instead; only main.go picks an exit code", set.Position(call.Pos()), call.Sel.Name)
@@ -21,7 +21,7 @@ func TestOnlyMainEnds(t *testing.T) {
 	}
 }
 
-// endings finds os.Exit, log.Fatal and their like.
+// endings finds os.Exit, log.Fatal and similar calls.
 func endings(syntax *ast.File) []*ast.SelectorExpr {
 	var found []*ast.SelectorExpr
 	ast.Inspect(syntax, func(n ast.Node) bool {
@@ -39,8 +39,9 @@ func endings(syntax *ast.File) []*ast.SelectorExpr {
 	return found
 }
 
-// TestNoHiddenStart: nothing happens at import time, and no package keeps state that two daemons in one test would
-// share. What the linker fills in (version) and what the compiler embeds are no state.
+// TestNoHiddenStart checks that nothing happens at import time, and that no package has state which
+// two daemons in one test would share. Values set by the linker (version) or embedded by the
+// compiler are not state.
 func TestNoHiddenStart(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
@@ -55,8 +56,8 @@ func TestNoHiddenStart(t *testing.T) {
 	}
 }
 
-// reportVariables complains about package variables that are neither errors nor assertions (var _ T = ...) nor
-// explained: an uncommented one is most likely state by accident.
+// reportVariables reports package variables that are neither errors nor assertions (var _ T = ...)
+// nor explained by a comment, because these are most likely accidental state.
 func reportVariables(t *testing.T, vars *ast.GenDecl, at func(ast.Node) string) {
 	t.Helper()
 	for _, s := range vars.Specs {
@@ -71,7 +72,7 @@ func reportVariables(t *testing.T, vars *ast.GenDecl, at func(ast.Node) string) 
 	}
 }
 
-// isError says whether the value is errors.New(...) or fmt.Errorf(...).
+// isError reports whether the value is errors.New(...) or fmt.Errorf(...).
 func isError(value ast.Expr) bool {
 	call, ok := value.(*ast.CallExpr)
 	if !ok {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestDependenciesHaveAReason compares the modules that go.mod requires directly with those of docs/contributing.md.
+// TestDependenciesHaveAReason compares the direct requirements in go.mod with those of
+// docs/contributing.md.
 func TestDependenciesHaveAReason(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {

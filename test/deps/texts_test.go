@@ -16,8 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the texts of the programs into the golden file")
 
-// TestTexts compares all texts that the programs can say with the golden file, so that a change of one is seen where it is reviewed. They are
-// literals of three words and more on one line: longer ones are helps and scripts, which have golden files of their own.
+// TestTexts compares all texts of the programs with the golden file, so that a review shows each
+// change. Texts are literals of three words or more on one line: longer ones are helps and scripts,
+// which have their own golden files.
 func TestTexts(t *testing.T) {
 	_, files := readTree(t)
 	var all strings.Builder
@@ -44,7 +45,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// textsOf are the texts of a file, in order.
+// textsOf returns the texts of a file, in order.
 func textsOf(f *ast.File) (all []string) {
 	take := func(x ...ast.Expr) {
 		for _, x := range x {
@@ -73,7 +74,8 @@ func textsOf(f *ast.File) (all []string) {
 	return all
 }
 
-// literal is the text of a literal, or of a sum in which one is; what else is in that is an ellipsis.
+// literal returns the text of a literal, or of a sum with a literal; other terms become an
+// ellipsis.
 func literal(x ast.Expr) string {
 	switch x := x.(type) {
 	case *ast.BasicLit:

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// file is one Go file of the tree, for whichever system it is.
+// file is one Go file of the tree, for any system.
 type file struct {
 	path    string // from the top of the tree, with slashes
 	test    bool
@@ -24,16 +24,16 @@ type file struct {
 	imports []string
 }
 
-// folder is the file's folder from the top of the tree; for package vipd/a/b it is a/b.
+// folder returns the file's folder from the top of the tree; for package vipd/a/b it is a/b.
 func (f file) folder() string { return path.Dir(f.path) }
 
-// tree is every Go file of the module, generated and foreign ones as well: there are none to spare.
+// tree has every Go file of the module, without exceptions.
 type tree struct {
 	set   *token.FileSet
 	files []file
 }
 
-// readTree parses the tree, once for all tests. They read it only.
+// readTree parses the tree, once for all tests, which only read it.
 func readTree(t *testing.T) (*token.FileSet, []file) {
 	t.Helper()
 	all, err := parsed()
@@ -93,7 +93,7 @@ func parse() (all tree, err error) {
 	return all, err
 }
 
-// within says whether a path is the folder or below it; "" is the whole tree.
+// within reports whether a path is the folder or below it; "" is the whole tree.
 func within(folder, p string) bool {
 	return folder == "" || p == folder || strings.HasPrefix(p, folder+"/")
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDataplaneWrappersUnwrap checks that each struct around a dataplane.Dataplane has a method Unwrap. Otherwise
-// dataplane.As does not find the optional interfaces of the dataplane inside.
+// TestDataplaneWrappersUnwrap checks that each struct around a dataplane.Dataplane has a method
+// Unwrap. Without it, dataplane.As does not find the optional interfaces of the inner dataplane.
 func TestDataplaneWrappersUnwrap(t *testing.T) {
 	set, files := readTree(t)
 	unwraps := map[string]bool{} // by folder and type

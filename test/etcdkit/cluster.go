@@ -22,21 +22,22 @@ import (
 	"vipd/test/wait"
 )
 
-// Options say what kind of etcd a test needs. The zero value is one member without TLS and users.
+// Options configures etcd for a test. The zero value is one member without TLS and users.
 type Options struct {
-	// Members is their number. Default 1.
+	// Members is the number of members. Default 1.
 	Members int
-	// TLS: clients use https, with a client certificate.
+	// TLS makes clients use https, with a client certificate.
 	TLS bool
-	// TokenTTL is how long the token of a user is good for. Default: etcd's own.
+	// TokenTTL is the lifetime of a user's token. Default: etcd's own.
 	TokenTTL time.Duration
-	// Flags are further arguments of each member.
+	// Flags are additional arguments of each member.
 	Flags []string
-	// Hosts are where the members run. If nil, they run on a loopback address of the test's own namespace.
+	// Hosts has the namespaces of the members. If nil, they run on a loopback address of the test's
+	// own namespace.
 	Hosts []Host
 }
 
-// Host is a network namespace that a member runs in.
+// Host is the network namespace of a member.
 type Host struct {
 	// Addr is the member's address there, which the test must reach.
 	Addr string
@@ -47,7 +48,7 @@ type Host struct {
 // Cluster is a running etcd.
 type Cluster struct {
 	Members []*Member
-	// Files are the certificates, where there is TLS.
+	// Files are the certificates, if TLS is used.
 	Files Files
 
 	t        testing.TB
@@ -67,7 +68,8 @@ func Start(t testing.TB, o Options) *Cluster {
 		t.Skip("needs etcd (Debian's package etcd-server)")
 	}
 	o.Members = max(o.Members, 1)
-	// A loopback address of its own, so that no other test takes the ports before the members do.
+	// Each cluster has its own loopback address, so that no other test takes the ports before the
+	// members do.
 	c := &Cluster{t: t, options: o, host: fmt.Sprintf("127.%d.%d.%d", 16+rand.IntN(200), rand.IntN(256), 1+rand.IntN(250))}
 	if o.TLS {
 		c.Files = newFiles(t, c.host)
@@ -94,14 +96,15 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Kill ends all members as crashes do.
+// Kill kills all members.
 func (c *Cluster) Kill() {
 	for _, m := range c.Members {
 		m.Kill()
 	}
 }
 
-// Start starts all members again after Kill, and waits until they serve. One alone of several would wait for the others.
+// Start restarts all members after Kill, and waits until they serve. They start together, because a
+// single one would wait for the others.
 func (c *Cluster) Start() {
 	c.t.Helper()
 	for _, m := range c.Members {
@@ -112,8 +115,8 @@ func (c *Cluster) Start() {
 	}
 }
 
-// flags are those that make etcd start fast, which a machine without much to do survives: elections after 100 ms where
-// there is nobody to lose one against.
+// flags returns flags for a fast start on an idle machine: elections after 100 ms if there is no
+// other member to lose one against.
 func (c *Cluster) flags(m *Member, peers string) []string {
 	heartbeat, election := 10, 100
 	if c.options.Members > 1 {
@@ -143,7 +146,7 @@ func (c *Cluster) scheme() string {
 	return "http://"
 }
 
-// Endpoints are the URLs of the members.
+// Endpoints returns the URLs of the members.
 func (c *Cluster) Endpoints() []string {
 	var urls []string
 	for _, m := range c.Members {
@@ -152,7 +155,7 @@ func (c *Cluster) Endpoints() []string {
 	return urls
 }
 
-// URL returns where addr, a relay's, is reached.
+// URL returns the URL of addr, a relay's address.
 func (c *Cluster) URL(addr string) string { return c.scheme() + addr }
 
 // serves reports whether the member answers and knows a leader.
@@ -165,7 +168,7 @@ func (c *Cluster) serves(m *Member) bool {
 	return err == nil && status.Leader != 0
 }
 
-// Client returns a client with all rights, for the length of the test.
+// Client returns a client with all rights, until the end of the test.
 func (c *Cluster) Client() *clientv3.Client {
 	c.t.Helper()
 	client := c.root()
@@ -182,7 +185,7 @@ func (c *Cluster) root() *clientv3.Client {
 	return c.client("", "root", c.password)
 }
 
-// client returns a client. Where users have to be asked who they are, it waits until the cluster has a leader.
+// client returns a client. With authentication it waits until the cluster has a leader.
 func (c *Cluster) client(endpoint, user, password string) (client *clientv3.Client) {
 	c.t.Helper()
 	wait.For(c.t, wait.Patience, "a client of etcd", func() bool {
@@ -206,10 +209,10 @@ func (c *Cluster) connect(endpoint, user, password string) (*clientv3.Client, er
 }
 
 func closeClient(client *clientv3.Client) {
-	_ = client.Close() // the server may be gone already
+	_ = client.Close() // the server may have ended
 }
 
-// do runs one operation as whoever may do all, and fails the test where it does not succeed in time.
+// do runs one operation as root, and fails the test if it does not succeed in time.
 func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Client) error) {
 	c.t.Helper()
 	client := c.root()
@@ -221,8 +224,9 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 }
 
-// sure does something until etcd says yes, or that it is done already: while a cluster elects a leader, as it may do on a busy machine at
-// any time, it refuses what is to be written, or does not say whether it was.
+// sure retries an operation until etcd accepts it, or reports that it is already done. During an
+// election, possible at any time on a busy machine, etcd refuses writes, or leaves their outcome
+// open.
 func sure(ctx context.Context, done error, do func() error) error {
 	for {
 		err := do()
@@ -237,14 +241,16 @@ func sure(ctx context.Context, done error, do func() error) error {
 	}
 }
 
-// User is somebody who may use etcd, with the rights that a test gives.
+// User is a user of etcd, with its rights.
 type User struct {
 	Name, Password string
-	// Read and Write are folders, which end in /, or single keys. Who may write may read.
+	// Read and Write are folders, which end in /, or single keys. A right to write includes the
+	// right to read.
 	Read, Write []string
 }
 
-// EnableAuth turns authentication on: from now on only root, as whom the kit works, and users get in.
+// EnableAuth turns authentication on. From then on only root, which the kit uses, and users have
+// access.
 func (c *Cluster) EnableAuth(users ...User) {
 	c.t.Helper()
 	c.do("turning authentication on", func(ctx context.Context, client *clientv3.Client) error {
@@ -279,7 +285,7 @@ func grant(ctx context.Context, client *clientv3.Client, role, key string, kind 
 	})
 }
 
-// end is where a folder ends; "" for a key.
+// end returns the end of a folder's range, or "" for a key.
 func end(key string) string {
 	if strings.HasSuffix(key, "/") {
 		return clientv3.GetPrefixRangeEnd(key)
@@ -287,7 +293,7 @@ func end(key string) string {
 	return ""
 }
 
-// Grant gives a user that EnableAuth has made a right to read more: a folder, which ends in /, or a key.
+// Grant gives a user of EnableAuth the right to read another folder, which ends in /, or key.
 func (c *Cluster) Grant(user, key string) {
 	c.t.Helper()
 	c.do("granting a right", func(ctx context.Context, client *clientv3.Client) error {
@@ -295,7 +301,7 @@ func (c *Cluster) Grant(user, key string) {
 	})
 }
 
-// Revoke takes such a right away.
+// Revoke revokes such a right.
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {
@@ -306,7 +312,7 @@ func (c *Cluster) Revoke(user, key string) {
 	})
 }
 
-// freePorts returns addresses on host that nobody listens on.
+// freePorts returns addresses on host that nothing listens on.
 func freePorts(t testing.TB, host string, n int) (addrs []string) {
 	t.Helper()
 	program.Unshared(func() {
@@ -322,7 +328,7 @@ func freePorts(t testing.TB, host string, n int) (addrs []string) {
 	return addrs
 }
 
-// Compact forgets all revisions before the present one, and returns that.
+// Compact compacts all revisions before the present one, and returns it.
 func (c *Cluster) Compact() int64 {
 	c.t.Helper()
 	var revision int64
@@ -358,7 +364,7 @@ func (c *Cluster) MoveLeader() {
 	})
 }
 
-// moveFrom gives leadership away if the member at endpoint has it.
+// moveFrom transfers leadership if the member at endpoint has it.
 func moveFrom(ctx context.Context, client *clientv3.Client, endpoint string) bool {
 	status, err := client.Status(ctx, endpoint)
 	if err != nil || status.Leader != status.Header.MemberId {

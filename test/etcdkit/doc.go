@@ -1,10 +1,10 @@
-// Package etcdkit lets tests use real etcd: Debian's server on loopback ports of its own, one member or several, with
-// TLS and users where a test asks for them.
+// Package etcdkit lets tests use real etcd: Debian's server on its own loopback ports, with one
+// member or several, and optionally TLS and users.
 //
 //	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 //	client := c.Client()
 //	c.Members[0].Kill()
 //
-// Everything ends with the test. Where the machine has no etcd, the test is skipped with that reason. Relay stands
-// between a client and a member, and is the network that a test can cut.
+// Everything ends with the test. On a machine without etcd, the test is skipped with that reason. A
+// Relay between a client and a member is a network that a test can cut.
 package etcdkit

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCluster shows that what the kit offers is there: members that survive a crash of one, TLS, users.
+// TestCluster checks the kit: members that survive a crash of one, TLS, users.
 func TestCluster(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3, TLS: true})
 	client := c.Client()
@@ -28,7 +28,7 @@ func TestCluster(t *testing.T) {
 	wait.For(t, wait.Patience, "root to write", func() bool {
 		_, err := root.Put(t.Context(), "/a", "2")
 		if err != nil {
-			t.Log(err) // as there may be an election
+			t.Log(err) // for example an election
 		}
 		return err == nil
 	})

@@ -27,10 +27,10 @@ type Files struct {
 	key    *ecdsa.PrivateKey // of ca
 }
 
-// NewFiles makes an authority, and certificates of it for a server on this host and for clients.
+// NewFiles creates an authority, and its certificates for a server on this host and for clients.
 func NewFiles(t testing.TB) Files { return newFiles(t, "127.0.0.1") }
 
-// newFiles makes an authority, and certificates of it for the server at host and for clients.
+// newFiles creates an authority, and its certificates for the server at host and for clients.
 func newFiles(t testing.TB, host string) Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +58,7 @@ func newFiles(t testing.TB, host string) Files {
 	return f
 }
 
-// ClientUntil makes a client's certificate that is good until then.
+// ClientUntil creates a client certificate that expires at a time.
 func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile string) {
 	t.Helper()
 	client := leaf(4, "")
@@ -66,8 +66,8 @@ func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile str
 	return write(t, t.TempDir(), "client", client, f.ca, newKey(t), f.key)
 }
 
-// Reissue replaces all certificates, in the same files, by those of another authority, and returns copies of the former ones. A member
-// takes the new ones when it starts again.
+// Reissue replaces all certificates, in the same files, by those of another authority, and returns
+// copies of the former ones. A member uses the new ones after a restart.
 func (c *Cluster) Reissue() (former Files) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -87,7 +87,7 @@ func (c *Cluster) Reissue() (former Files) {
 	return former
 }
 
-// leaf is a certificate. One without a name is nobody to etcd: with a name, etcd would take it for a user's.
+// leaf returns a certificate. A certificate with a name would be a user for etcd.
 func leaf(serial int64, name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},

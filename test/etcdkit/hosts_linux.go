@@ -6,8 +6,9 @@ import (
 	"vipd/test/lab"
 )
 
-// Hosts makes a network namespace for each of n members, and joins them and the host by a switch, on which others of
-// the lab can be as well: member i has the address 10.6.0.(1+i), and the host 10.6.0.254.
+// Hosts creates a network namespace for each of n members, and connects them with the host by a
+// switch, to which the lab may connect others. Member i has the address 10.6.0.(1+i), and the host
+// 10.6.0.254.
 func Hosts(l *lab.Lab, n int) (hosts []Host, network *lab.Bridge) {
 	network = l.Bridge("etcd")
 	network.Join(l.Host(), "10.6.0.254/24")

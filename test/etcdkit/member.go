@@ -28,13 +28,13 @@ type Member struct {
 	ended   chan struct{}
 }
 
-// Addr is HOST:PORT where clients reach it.
+// Addr returns HOST:PORT for clients.
 func (m *Member) Addr() string { return m.client }
 
-// Pid is its process, which is another one after each Start.
+// Pid returns its process id, which changes with each Start.
 func (m *Member) Pid() int { return m.process.Pid }
 
-// launch starts the process. It ends with the test, and with whoever runs that.
+// launch starts the process. It ends with the test, and with the test's process.
 func (m *Member) launch() {
 	m.t.Helper()
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -47,12 +47,12 @@ func (m *Member) launch() {
 	started := make(chan error)
 	ended := make(chan struct{})
 	go func() {
-		// The kernel takes the end of the thread that started a process for the end of its parent.
+		// The kernel treats the end of the thread that started a process as the end of its parent.
 		runtime.LockOSThread()
 		err := m.within(cmd.Start)
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // its log has the result
 		}
 		_ = log.Close()
 		close(ended)
@@ -64,7 +64,7 @@ func (m *Member) launch() {
 	m.t.Cleanup(m.Kill)
 }
 
-// within calls a function where the member runs.
+// within calls a function in the member's namespace.
 func (m *Member) within(f func() error) error {
 	if m.host == nil {
 		return f()
@@ -84,31 +84,31 @@ func (m *Member) wait() {
 	wait.For(m.t, wait.Patience, "etcd to serve", m.ready)
 }
 
-// Start starts it again after Kill, Stop or Wipe, and waits until it serves.
+// Start restarts it after Kill, Stop or Wipe, and waits until it serves.
 func (m *Member) Start() {
 	m.t.Helper()
 	m.launch()
 	m.wait()
 }
 
-// Kill ends it as a crash does.
+// Kill kills it.
 func (m *Member) Kill() { m.end(syscall.SIGKILL) }
 
-// Stop ends it in order.
+// Stop stops it gracefully.
 func (m *Member) Stop() { m.end(syscall.SIGTERM) }
 
 func (m *Member) end(signal os.Signal) {
-	_ = m.process.Signal(signal) // it may have ended already
+	_ = m.process.Signal(signal) // it may have ended
 	<-m.ended
 }
 
-// Pause stops its process, so that connections stand and nothing answers, until Resume or Kill.
+// Pause stops its process until Resume or Kill: connections stay open and nothing answers.
 func (m *Member) Pause() { _ = m.process.Signal(pause) }
 
 // Resume undoes Pause.
 func (m *Member) Resume() { _ = m.process.Signal(resume) }
 
-// Wipe throws its data away. It must not run.
+// Wipe deletes its data. It must not run.
 func (m *Member) Wipe() {
 	m.t.Helper()
 	if err := os.RemoveAll(m.dir); err != nil {
@@ -116,7 +116,7 @@ func (m *Member) Wipe() {
 	}
 }
 
-// Backup copies its data to a folder of the test. It must not run.
+// Backup copies its data to a directory of the test. It must not run.
 func (m *Member) Backup() (dir string) {
 	m.t.Helper()
 	dir = filepath.Join(m.t.TempDir(), "backup")
@@ -126,7 +126,7 @@ func (m *Member) Backup() (dir string) {
 	return dir
 }
 
-// Restore makes a Backup its data. It must not run.
+// Restore replaces its data by a Backup. It must not run.
 func (m *Member) Restore(dir string) {
 	m.t.Helper()
 	m.Wipe()
@@ -135,24 +135,25 @@ func (m *Member) Restore(dir string) {
 	}
 }
 
-// peerPort is where a member with a [Host] is reached by the others.
+// peerPort is the port at which other members reach a member with a [Host].
 const peerPort = "2380"
 
-// Loss is a direction in which a member loses packets of port 2380, by which members talk to each other. Clients still reach it.
+// Loss is a direction in which a member loses packets of port 2380, which members use among
+// themselves. Clients still reach it.
 type Loss string
 
-// Inbound loses what others send to the member's port, and Outbound what it sends to theirs: answers on connections of the other side
-// still pass. Both loses all packets from and to such ports.
+// Inbound drops packets to the member's port, and Outbound those to the others' ports; replies on
+// connections of the other direction still pass. Both drops all packets from and to such ports.
 const (
 	Inbound  Loss = "inbound"
 	Outbound Loss = "outbound"
 	Both     Loss = "both"
 )
 
-// Losses are all directions.
+// Losses returns all directions.
 func Losses() []Loss { return []Loss{Inbound, Outbound, Both} }
 
-// CutPeers drops packets of port 2380 from now on until HealPeers. The member needs a [Host].
+// CutPeers drops packets of port 2380 until HealPeers. The member needs a [Host].
 func (m *Member) CutPeers(l Loss) {
 	m.t.Helper()
 	rules := "add table inet peers; "

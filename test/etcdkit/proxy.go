@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// StartProxy starts etcd's gRPC proxy before the members that are reached at urls, which default to all of them, and
-// waits until it serves. A Member is what tests need of it; it has no data.
+// StartProxy starts etcd's gRPC proxy in front of the members at urls, by default all, and waits
+// until it serves. It returns a Member without data.
 func (c *Cluster) StartProxy(urls ...string) *Member {
 	c.t.Helper()
 	if len(urls) == 0 {

@@ -11,7 +11,7 @@ type Relay struct {
 	listener net.Listener
 	target   string
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	change sync.Cond  // of frozen
 	cut    bool
 	frozen bool
@@ -22,22 +22,22 @@ type Relay struct {
 	wg     sync.WaitGroup
 }
 
-// NewRelay returns a relay to the member at target, HOST:PORT, for the length of the test.
+// NewRelay returns a relay to the member at target, HOST:PORT, until the end of the test.
 func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", host+":0") // the member's address, for which its certificate is
+	listener, err := net.Listen("tcp", host+":0") // the member's address, because its certificate is for it
 	if err != nil {
 		t.Fatal(err)
 	}
 	return NewRelayOn(t, listener, target)
 }
 
-// NewRelayOn is NewRelay with a listener of the test's, which may be in another network namespace than the member. The
-// relay closes it.
+// NewRelayOn is NewRelay with a given listener, which may be in another network namespace than the
+// member. The relay closes it.
 func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 	t.Helper()
 	r := &Relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
@@ -47,26 +47,26 @@ func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 	return r
 }
 
-// Addr is HOST:PORT where it listens.
+// Addr returns HOST:PORT of its listener.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // Cut ends all connections and refuses new ones.
 func (r *Relay) Cut() { r.set(true, false) }
 
-// Freeze lets connections stand, and nothing pass: what a firewall that drops does.
+// Freeze keeps connections open and passes nothing, like a firewall that drops.
 func (r *Relay) Freeze() { r.set(false, true) }
 
 // Heal undoes Cut and Freeze.
 func (r *Relay) Heal() { r.set(false, false) }
 
-// Bytes is how much has come from the member so far.
+// Bytes returns the number of bytes received from the member so far.
 func (r *Relay) Bytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes
 }
 
-// Connections is how many connections it has taken so far.
+// Connections returns the number of connections accepted so far.
 func (r *Relay) Connections() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +113,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// keep notes a connection, so that Cut can end it, unless there must be none.
+// keep records a connection, so that Cut can end it. It returns false if connections are cut.
 func (r *Relay) keep(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

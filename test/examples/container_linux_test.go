@@ -17,8 +17,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestContainer runs vipd as examples/docker does, on addresses as in compose.yaml: in a root folder that has the programs and nothing else,
-// as nobody, without any capability.
+// TestContainer runs vipd as in examples/docker, on addresses as in compose.yaml. It runs as
+// nobody, without any capability, in a root directory that has only the programs.
 func TestContainer(t *testing.T) {
 	lab.Require(t)
 	l := lab.New(t)
@@ -58,12 +58,12 @@ func TestContainer(t *testing.T) {
 		return nil
 	})
 	ask := inside("/usr/bin/vipctl", "status")
-	if said, err := ask.CombinedOutput(); err != nil {
-		t.Errorf("vipctl status in the container: %v\n%s", err, said)
+	if output, err := ask.CombinedOutput(); err != nil {
+		t.Errorf("vipctl status in the container: %v\n%s", err, output)
 	}
 }
 
-// start starts a program of a namespace, and kills it with the test.
+// start starts a program in a namespace, and kills it at the end of the test.
 func start(t *testing.T, cmd *exec.Cmd, on *lab.NS) {
 	t.Helper()
 	var out bytes.Buffer
@@ -80,7 +80,7 @@ func start(t *testing.T, cmd *exec.Cmd, on *lab.NS) {
 	})
 }
 
-// image is a root folder as the Dockerfile makes it.
+// image creates a root directory like the Dockerfile.
 func image(t *testing.T, bin string) string {
 	t.Helper()
 	root := t.TempDir()

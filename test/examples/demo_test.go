@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTour runs make demo's tour; its own claims are the test.
+// TestTour runs the tour of make demo. The tour checks its own claims.
 func TestTour(t *testing.T) {
 	tree := program.New(t)
 	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
@@ -21,7 +21,7 @@ func TestTour(t *testing.T) {
 	t.Log(out)
 }
 
-// TestRunTwice starts and ends make run's program twice in a row, with one more start while it runs.
+// TestRunTwice starts and ends make run's program twice, with another start while it runs.
 func TestRunTwice(t *testing.T) {
 	tree := program.New(t)
 	for range 2 {
@@ -40,7 +40,7 @@ func TestRunTwice(t *testing.T) {
 	}
 }
 
-// end sends what Ctrl-C sends.
+// end sends the signal of Ctrl-C.
 func end(t *testing.T, p *process.Process) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil {

@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIPVSDirect serves examples/direct.toml on the host of a lab: a client and two servers are on one network with it,
-// a third server is behind a router. The servers are set up by the commands that the file tells.
+// TestIPVSDirect serves examples/direct.toml on the host of a lab. A client and two servers are on
+// its network, and a third server is behind a router. The file's own commands set the servers up.
 func TestIPVSDirect(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ip", "sysctl", "modprobe", "iptables", "ip6tables", "ipset", "ipvsadm")
@@ -45,7 +45,7 @@ func TestIPVSDirect(t *testing.T) {
 	far.Default("172.16.0.1", "fd00:2::1")
 	l.Host().Route("172.16.0.0/24", "192.168.1.2")
 	l.Host().Route("fd00:2::/64", "fd00:1::2")
-	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // as many systems have it; the commands have to cope
+	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems have it; the commands must cope
 	follow(far, onFar)
 	far.Echo("tcp", "far", netip.MustParseAddrPort("10.96.0.11:80"))
 	far.Echo("tcp", "far", netip.MustParseAddrPort("[fd00:96::11]:80"))
@@ -69,7 +69,8 @@ func TestIPVSDirect(t *testing.T) {
 			return len(seen) == len(test.names)
 		})
 	}
-	// Programs of this host get their answers from an address of this host, which IPv4 takes only where it is told to.
+	// Programs of this host get answers from an address of this host, which IPv4 accepts only with
+	// this sysctl.
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
@@ -88,8 +89,8 @@ func TestIPVSDirect(t *testing.T) {
 	}
 }
 
-// copied is a folder with the example and the programs, and the commands of the example's comments, as they stand
-// together there.
+// copied returns a directory with the example and the programs, and the commands in the example's
+// comments, in groups.
 func copied(t *testing.T) (example, [][]string) {
 	t.Helper()
 	e := example{&program.Tree{Top: t.TempDir()}, "direct"}
@@ -131,7 +132,7 @@ func follow(on *lab.NS, commands []string) {
 	}
 }
 
-// find returns the command that begins with a text; sudo is taken as done.
+// find returns the command that starts with a text, without sudo.
 func find(t *testing.T, commands []string, start string) []string {
 	t.Helper()
 	for _, command := range commands {
@@ -143,7 +144,7 @@ func find(t *testing.T, commands []string, start string) []string {
 	return nil
 }
 
-// do runs a command of the file in the folder, and returns what it prints.
+// do runs a command of the file in the directory, and returns its output.
 func (e example) do(t *testing.T, commands []string, start string) string {
 	t.Helper()
 	words := find(t, commands, start)
@@ -156,7 +157,7 @@ func (e example) do(t *testing.T, commands []string, start string) string {
 	return string(out)
 }
 
-// daemon starts vipd as the file tells, and waits until it is ready.
+// daemon starts vipd by the file's command, and waits until it is ready.
 func (e example) daemon(t *testing.T, commands []string) *process.Process {
 	t.Helper()
 	words := find(t, commands, "sudo bin/vipd")

@@ -19,7 +19,7 @@ func dns(t *testing.T, e example) {
 	e.sayUntil(t, "dig @127.10.2.1 -p 5353 +tcp", "ns1", "ns2")
 }
 
-// nameServer answers every question for text with its name, over UDP and TCP, until the test ends.
+// nameServer answers every TXT question with its name, over UDP and TCP, until the test ends.
 func nameServer(t *testing.T, name, address string) {
 	t.Helper()
 	packets, err := net.ListenPacket("udp", address)
@@ -59,7 +59,7 @@ func answerPackets(t *testing.T, packets net.PacketConn, name string) {
 	}
 }
 
-// answerStreams serves one connection after the other: one question each, as dig does.
+// answerStreams serves connections in sequence, with one question each, like dig's.
 func answerStreams(t *testing.T, listener net.Listener, name string) {
 	for {
 		conn, err := listener.Accept()

@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testFleet has vipd follow the cluster with the configuration and the rights that ./users made, and operators and
-// registrars do their work with theirs.
+// testFleet runs vipd on the cluster with the configuration and rights of ./users. Operators and
+// registrars must be able to work with theirs.
 func (e *etcdExample) testFleet(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "ip", "curl")
@@ -47,7 +47,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	wait.For(t, wait.Patience, "the host to say what it has found", func() bool {
 		return strings.Contains(e.do("./ctl get --prefix /vipd/health/host1/api/"), "/192.168.1.12:8443\n{")
 	})
-	wait.For(t, wait.Patience, "vipctl describe service api to tell of it", func() bool { // a busy machine may have taken too long once
+	wait.For(t, wait.Patience, "vipctl describe service api to tell of it", func() bool { // a busy machine may have been too slow once
 		return strings.Contains(e.do("vipctl describe service api", ctl...), "1 of 1 nodes: connected (host1)")
 	})
 	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
@@ -62,8 +62,8 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	})
 }
 
-// host starts vipd as a user that ./users made, until the end of the test, and returns the environment in which an
-// operator uses it.
+// host starts vipd as a user of ./users until the end of the test, and returns the environment of
+// an operator.
 func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 	t.Helper()
 	folder := t.TempDir()
@@ -99,7 +99,7 @@ func (e *etcdExample) await(p *process.Process, text string) {
 	}
 }
 
-// answers asks at an address until each server has answered.
+// answers polls an address until each server has answered.
 func (e *etcdExample) answers(address string, servers ...string) {
 	e.t.Helper()
 	seen := map[string]bool{}

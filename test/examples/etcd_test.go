@@ -20,15 +20,15 @@ import (
 	"vipd/test/wait"
 )
 
-// etcdExample is examples/etcd, carried out by its own scripts as docs/fleet.md tells: three members on loopback
-// addresses, which have the settings that their hosts would have, but for the folders.
+// etcdExample is examples/etcd, run by its own scripts as in docs/fleet.md: three members on
+// loopback addresses, with the settings of their hosts except for directories.
 type etcdExample struct {
-	// t is the part of the test that goes on, whole all of it.
+	// t is the current part of the test, and whole the entire test.
 	t, whole testing.TB
-	// top stands for /root of docs/fleet.md: folder is /root/etcd, a copy of the example, out /root/vipd-etcd, what its
-	// scripts make.
+	// top stands for /root in docs/fleet.md. folder is /root/etcd, a copy of the example, and out
+	// is /root/vipd-etcd, the output of its scripts.
 	top, folder, out string
-	// network is what stands for 192.168.1 there.
+	// network replaces 192.168.1 there.
 	network string
 	guide   *guide
 	members []*etcdMember
@@ -39,12 +39,12 @@ type etcdExample struct {
 // etcdMember is one member.
 type etcdMember struct {
 	name, address string
-	// settings is its /etc/default/etcd, data its data directory.
+	// settings is its /etc/default/etcd, and data its data directory.
 	settings, data string
 	running        *process.Process
 }
 
-// newEtcd makes the example's files for addresses of this machine, and starts nothing.
+// newEtcd creates the example's files for addresses of this machine, and starts nothing.
 func newEtcd(t testing.TB) *etcdExample {
 	t.Helper()
 	lab.Need(t, "etcd", "etcdctl", "openssl", "jq")
@@ -60,7 +60,7 @@ func newEtcd(t testing.TB) *etcdExample {
 	return e
 }
 
-// join takes in a member whose files are made.
+// join adds a member whose files exist.
 func (e *etcdExample) join(name, address string) *etcdMember {
 	e.t.Helper()
 	m := &etcdMember{name: name, address: address, settings: filepath.Join(e.top, address+".default"), data: filepath.Join(e.top, address)}
@@ -69,7 +69,7 @@ func (e *etcdExample) join(name, address string) *etcdMember {
 	return m
 }
 
-// install brings a member the settings that are made for it.
+// install installs a member's settings.
 func (e *etcdExample) install(m *etcdMember) {
 	e.t.Helper()
 	folder := filepath.Join(e.out, "members", m.name)
@@ -80,18 +80,19 @@ func (e *etcdExample) install(m *etcdMember) {
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
-	// On one machine members come from 127.0.0.1, whatever address they listen on; and it may be busy.
+	// On one machine members connect from 127.0.0.1, whatever address they listen on, and it may be
+	// busy.
 	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\nETCD_HEARTBEAT_INTERVAL=200\nETCD_ELECTION_TIMEOUT=2000\n")
 }
 
-// follow runs the operator's commands of docs/fleet.md among which is a text, with more environment, and returns what
-// they print.
+// follow runs the operator's block of docs/fleet.md that contains a text, with additional
+// environment, and returns its output.
 func (e *etcdExample) follow(text string, env ...string) string {
 	e.t.Helper()
 	return e.do(e.here(e.guide.block(e.t, "operator", text)), env...)
 }
 
-// here makes commands of docs/fleet.md those of this machine.
+// here adapts commands of docs/fleet.md to this machine.
 func (e *etcdExample) here(commands string) string {
 	top, err := filepath.Abs("../..")
 	if err != nil {
@@ -122,8 +123,8 @@ func (e *etcdExample) write(path, text string) {
 	}
 }
 
-// run runs a command line in the example's folder, with more environment, and returns what it prints. It tries again
-// where etcd, on a busy machine, has just lost its leader: etcdctl does not.
+// run runs a command line in the example's directory, with additional environment, and returns its
+// output. It retries if etcd has just lost its leader on a busy machine, because etcdctl does not.
 func (e *etcdExample) run(line string, env ...string) (out string, err error) {
 	for range 5 {
 		out, err = e.try(line, env...)
@@ -159,7 +160,7 @@ func (e *etcdExample) do(line string, env ...string) string {
 	return out
 }
 
-// start starts members, as Debian's unit does with their settings, and waits until each says that it is well.
+// start starts members like Debian's unit, with their settings, and waits until each is healthy.
 func (e *etcdExample) start(members ...*etcdMember) {
 	e.t.Helper()
 	for _, m := range members {
@@ -215,7 +216,7 @@ func healthy(url string) error {
 	return err
 }
 
-// as returns the environment that makes etcdctl one of the users.
+// as returns the environment in which etcdctl acts as a user.
 func (e *etcdExample) as(user string) []string {
 	folder := filepath.Join(e.out, "users", user)
 	var urls []string
@@ -229,12 +230,12 @@ func (e *etcdExample) as(user string) []string {
 	}
 }
 
-// only makes etcdctl ask one member.
+// only limits etcdctl to one member.
 func (e *etcdExample) only(member int) string {
 	return "ETCDCTL_ENDPOINTS=https://" + e.members[member].address + ":2379"
 }
 
-// TestEtcd sets a cluster up as docs/fleet.md tells, and holds its users to their rights.
+// TestEtcd sets a cluster up as in docs/fleet.md, and checks the rights of its users.
 func TestEtcd(t *testing.T) {
 	e := newEtcd(t)
 	e.start(e.members...)
@@ -263,7 +264,7 @@ func TestEtcd(t *testing.T) {
 	}
 }
 
-// testRights lets each user do what its role says, and everything else that might be worth trying.
+// testRights tries the allowed and the forbidden operations of each user.
 func (e *etcdExample) testRights(t *testing.T) {
 	e.do(`./ctl put /vipd/services/web '{}' && ./ctl put /vipd/endpoints/api/other '{}' && ./ctl put /vipd/pools/default '{}'`)
 	for user, rights := range map[string]struct{ yes, no []string }{
@@ -317,7 +318,8 @@ func (e *etcdExample) testRights(t *testing.T) {
 	}
 }
 
-// readable are commands of a user that reads all of vipd's keys but the one of heartbeats, and unreadable would read that one.
+// readable returns commands of a user that may read all of vipd's keys except the one of
+// heartbeats, and unreadable commands that read that key.
 func readable() (commands []string) {
 	for _, folder := range []string{"services", "endpoints", "overrides", "vips", "pools", "health", "history", "nodes", "claims"} {
 		commands = append(commands, "get --prefix /vipd/"+folder+"/")
@@ -332,8 +334,9 @@ func unreadable() []string {
 	return []string{"get /vipd/ownership/key", "get --prefix /vipd/ownership/k", "get --prefix /vipd/ownership/", "get --prefix /vipd/", "get --prefix /"}
 }
 
-// testReaders gives readers the right to the key of heartbeats that earlier versions of the example gave. A second run of ./users takes it
-// back, an operator replaces the key, and the readers still see who owns VIPs.
+// testReaders gives readers the right to the key of heartbeats, like earlier versions of the
+// example. A second run of ./users must revoke it. After an operator has replaced the key, readers
+// must still see the owners of VIPs.
 func (e *etcdExample) testReaders(t *testing.T) {
 	const secret = "/vipd/ownership/key"
 	e.do(`./ctl put ` + secret + ` '{"key":"c2VjcmV0"}' && ./ctl put /vipd/ownership/vips/10.96.0.1 '{"node":"host1"}' && ./ctl del --prefix /vipd/services/`)
@@ -376,7 +379,8 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	e.do("./ctl del --prefix /vipd/ownership/ && ./ctl del /vipd/services/web")
 }
 
-// testStrangers: a certificate alone lets nobody in, a wrong password neither, and a client is no member.
+// testStrangers checks that neither a certificate alone nor a wrong password gives access, and that
+// a client can't act as a member.
 func (e *etcdExample) testStrangers(t *testing.T) {
 	nameless := e.as("ann")[:5]
 	if out, err := e.run("etcdctl get /vipd/services/web", nameless...); err == nil || !strings.Contains(out, "user name is empty") && !strings.Contains(out, "permission denied") {
@@ -401,7 +405,7 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 		"server of another authority":    {tls("2379", e.out+"/peer-ca.crt", "-cert "+user+"/client.crt -key "+user+"/client.key"), false},
 		"member's certificate as user's": {tls("2379", user+"/ca.crt", "-cert "+peer+".crt -key "+peer+".key"), false},
 	} {
-		// With TLS 1.3 the server's refusal comes after the client's part of the handshake is done.
+		// With TLS 1.3 the server's refusal arrives after the client's part of the handshake.
 		out, err := e.run(strings.Replace(test.line, "openssl s_client", "openssl s_client -tls1_2", 1))
 		if (err == nil) != test.ok {
 			t.Errorf("%s: got %v, want success %t\n%s", name, err, test.ok, out)
@@ -409,7 +413,8 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 	}
 }
 
-// testFiles: what the scripts make is for its owner alone, and no certificate is for ever.
+// testFiles checks that only the owner can read the scripts' output, and that every certificate
+// expires.
 func (e *etcdExample) testFiles(t *testing.T) {
 	err := filepath.WalkDir(e.out, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -433,7 +438,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 	}
 }
 
-// testMemberLost kills a member: the other two go on, and it comes back with what it has missed.
+// testMemberLost kills a member. The other two must continue, and it must catch up when it returns.
 func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.members[0].running.Kill()
 	e.do("etcdctl put /vipd/services/meanwhile {}", e.as("ann")...)
@@ -447,10 +452,10 @@ func (e *etcdExample) testMemberLost(t *testing.T) {
 	}
 }
 
-// testRemovedUser: who is removed is out.
+// testRemovedUser removes a user, who must lose access.
 func (e *etcdExample) testRemovedUser(t *testing.T) {
 	e.do("./users operator gone")
-	env := append(e.as("gone"), e.as("ann")[2:5]...) // a certificate is not taken back
+	env := append(e.as("gone"), e.as("ann")[2:5]...) // a certificate is not revoked
 	e.do("etcdctl get --prefix /vipd/", env...)
 	e.do("./users remove gone && ./users node away && ./users remove node-away")
 	if out, err := e.run("etcdctl get --prefix /vipd/", env...); err == nil || !strings.Contains(out, "invalid user ID or password") {
@@ -461,7 +466,7 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 	}
 }
 
-// testNewSecrets exchanges a password and certificates.
+// testNewSecrets replaces a password and certificates.
 func (e *etcdExample) testNewSecrets(t *testing.T) {
 	old := e.as("vic")
 	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
@@ -480,7 +485,7 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	}
 }
 
-// testProxy starts the unit's command, and lets users in through it.
+// testProxy runs the unit's command, and connects users through it.
 func (e *etcdExample) testProxy(t *testing.T) {
 	e.follow("./users proxy")
 	folder := filepath.Join(e.out, "users", "proxy1")
@@ -511,7 +516,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	}
 }
 
-// testMemberReplaced gives the third member another address.
+// testMemberReplaced moves the third member to another address.
 func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	old := e.members[2]
 	e.follow("./ctl member remove")
@@ -524,17 +529,17 @@ func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 || !strings.Contains(out, m.address) {
 		t.Errorf("./ctl endpoint health: %s", out)
 	}
-	for _, m := range e.members { // a restore makes a cluster of these
+	for _, m := range e.members { // a restore creates a cluster of these
 		e.install(m)
 	}
 }
 
-// testRestore: a snapshot, a loss of everything, and what there was is there again, users too. A member that was left
-// out does not mix with the others.
+// testRestore takes a snapshot, loses everything, and restores it. All data must return, including
+// users. A member that was left out must not join.
 func (e *etcdExample) testRestore(t *testing.T) {
 	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
-	e.members[0].running.Kill() // the next one gives it
+	e.members[0].running.Kill() // the next one provides it
 	e.follow("./backup")
 	e.do("cp $OUT/today.db " + snapshot)
 	e.do("etcdctl put /vipd/services/later {}", e.as("ann")...)

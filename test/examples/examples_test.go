@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMain takes a network of its own where that is possible, so that the examples' ports are free.
+// TestMain uses a network namespace if possible, so that the examples' ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // example is one file under test.
@@ -29,11 +29,11 @@ type example struct {
 	name string
 }
 
-// TestExamples runs each example with servers at its endpoints.
+// TestExamples runs each example with servers as its endpoints.
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
 		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6,
-		"direct": nil, // TestIPVSDirect serves it, where there is a kernel for it
+		"direct": nil, // TestIPVSDirect serves it, if the kernel can
 	}
 	tree := program.New(t)
 	files, err := filepath.Glob(filepath.Join(tree.Top, "examples", "*.toml"))
@@ -66,7 +66,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// commands are the command lines of the file's comments: indented by three spaces, with what they do behind two or more.
+// commands returns the command lines in the file's comments: indented by three spaces, with a
+// description after two or more.
 func (e example) commands(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.Top, "examples", e.name+".toml"))
@@ -83,7 +84,7 @@ func (e example) commands(t *testing.T) []string {
 	return lines
 }
 
-// say runs the documented command that starts with the given words, and returns what it printed.
+// say runs the documented command that starts with the given words, and returns its output.
 func (e example) say(t *testing.T, start string) string {
 	t.Helper()
 	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })
@@ -96,8 +97,8 @@ func (e example) say(t *testing.T, start string) string {
 	case "curl":
 		command = strings.Replace(command, "curl ", "curl -sS -m 60 ", 1)
 	case "nc":
-		limit = 2 * time.Second // it stays in conversation until it is ended
-	case "psql": // the servers here are no databases, but a connection is a connection
+		limit = 2 * time.Second // nc stays in conversation until it is ended
+	case "psql": // the servers here are not databases, but a connection is a connection
 		command = strings.NewReplacer("psql -h ", "nc -N -w 60 ", " -p ", " ").Replace(command) + " </dev/null"
 	}
 	words := strings.Fields(command)
@@ -111,13 +112,13 @@ func (e example) say(t *testing.T, start string) string {
 	return out
 }
 
-// sayUntil repeats a command until every server has answered it, and fails on an answer that comes from none.
+// sayUntil repeats a command until every server has answered it, and fails on any other answer.
 func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 	t.Helper()
 	seen := map[string]bool{}
-	for range 40 * len(servers) { // it may choose at random: four times as many missed one of three once in 43 runs
+	for range 40 * len(servers) { // the choice may be random: four times as many missed one of three once in 43 runs
 		out := e.say(t, start)
-		for again := 0; out == "" && again < 10; again++ { // nc waits for a datagram for a second, in which a busy machine may not answer
+		for again := 0; out == "" && again < 10; again++ { // nc waits a second for a datagram, in which a busy machine may not answer
 			out = e.say(t, start)
 		}
 		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
@@ -140,7 +141,7 @@ func quickstart(t *testing.T, e example) {
 	e.Daemon(t, e.name)
 	e.sayUntil(t, "curl 127.10.0.1:8080", "a", "b", "c")
 	e.sayUntil(t, "echo hello | nc -u", "a", "b", "c")
-	wait.For(t, wait.Patience, "the server's line and then hello of nc", func() bool { // which is ended after two seconds, be the machine busy or not
+	wait.For(t, wait.Patience, "the server's line and then hello of nc", func() bool { // it is ended after two seconds, even on a busy machine
 		return strings.HasSuffix(e.say(t, "nc 127.10.0.1 7000"), "\nhello\n")
 	})
 	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "userspace") {
@@ -153,7 +154,7 @@ func webTier(t *testing.T, e example) {
 		e.Echo(t, name, "--http", fmt.Sprintf("127.10.1.%d:8080", 11+i))
 	}
 	e.Daemon(t, e.name)
-	// All are open before any is used, so that fewest connections means something.
+	// All are opened before any is used, so that fewest connections means something.
 	var clients []net.Conn
 	for range 12 {
 		c, err := net.Dial("tcp", "127.10.1.1:8080")
@@ -166,7 +167,7 @@ func webTier(t *testing.T, e example) {
 	answers := map[string]int{}
 	for _, c := range clients {
 		_ = c.SetDeadline(time.Now().Add(wait.Patience))
-		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: site\r\n\r\n") // which leaves it open
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: site\r\n\r\n") // leaves the connection open
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -188,7 +189,7 @@ func database(t *testing.T, e example) {
 	e.Echo(t, "primary", "--tcp", "127.10.3.11:5432")
 	e.Echo(t, "standby", "--tcp", "127.10.3.12:5432")
 	e.Daemon(t, e.name)
-	// A change comes into effect within sync.min_interval; from then on it holds for every connection.
+	// A change takes effect within sync.min_interval, and then holds for every connection.
 	ask := func(want string) {
 		t.Helper()
 		wait.For(t, wait.Patience, "an answer of the "+want, func() bool {

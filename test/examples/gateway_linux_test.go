@@ -24,7 +24,7 @@ type gatewayGuide struct {
 	commands map[string]string
 }
 
-// readGatewayGuide reads the first TOML block, and the shell blocks by the words behind "sh".
+// readGatewayGuide reads the first TOML block, and the shell blocks by the words after "sh".
 func readGatewayGuide(t *testing.T) gatewayGuide {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/gateway.md")
@@ -53,8 +53,8 @@ func readGatewayGuide(t *testing.T) gatewayGuide {
 	return g
 }
 
-// TestGateway builds the picture of docs/gateway.md in namespaces, and runs every command on its host. Clients reach both servers, which
-// see the client's own address.
+// TestGateway builds the picture of docs/gateway.md in namespaces, and runs every command on its
+// host. Clients must reach both servers, which must see the client's own address.
 func TestGateway(t *testing.T) {
 	lab.Need(t, "ip", "curl")
 	program.Bin(t) // builds the programs before the commands, which have a time limit

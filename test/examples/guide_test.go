@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// guide is the shell blocks of docs/fleet.md. The words behind "sh" in a block's opening line say whose they are: quick
-// (one machine), operator (the machine with the scripts), or hosts (all others, by ssh; those are not run here). What
-// follows is told where it is used.
+// guide has the shell blocks of docs/fleet.md. The words after "sh" in a block's opening line name
+// the reader: quick (one machine), operator (the machine with the scripts), or hosts (all others,
+// by ssh; those are not run here). Further words are explained where they are used.
 type guide struct{ blocks []*guideBlock }
 
 type guideBlock struct {
@@ -45,7 +45,7 @@ func readGuide(t testing.TB) *guide {
 	return g
 }
 
-// block returns somebody's block that has a text.
+// block returns the reader's block that contains a text.
 func (g *guide) block(t testing.TB, whose, text string) string {
 	t.Helper()
 	for _, b := range g.blocks {
@@ -58,7 +58,7 @@ func (g *guide) block(t testing.TB, whose, text string) string {
 	return ""
 }
 
-// finished fails the test where somebody's block was not followed.
+// finished fails the test if a block of the reader was not followed.
 func (g *guide) finished(t testing.TB, whose string) {
 	t.Helper()
 	for _, b := range g.blocks {

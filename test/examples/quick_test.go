@@ -11,8 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetOnOneMachine does what docs/fleet.md says about trying a fleet, without privilege. A block that is said to be
-// in the foreground goes on beside the others.
+// TestFleetOnOneMachine follows docs/fleet.md's section about trying a fleet, without privilege. A
+// foreground block runs next to the following blocks.
 func TestFleetOnOneMachine(t *testing.T) {
 	lab.Need(t, "etcd", "curl")
 	tree, guide := program.New(t), readGuide(t)
@@ -60,11 +60,11 @@ func TestFleetOnOneMachine(t *testing.T) {
 		out, _ := tree.Shell(t, vars+"bin/vipctl status", wait.Patience)
 		return !strings.Contains(out, "the last good state is served")
 	})
-	stop(t, beside["b"], "") // before etcd, without which it could not take the endpoint out
+	stop(t, beside["b"], "") // before etcd; without etcd it could not remove the endpoint
 	stop(t, again, "signal: terminated")
 }
 
-// stop ends a program as Ctrl-C does; how is what it says of its end, "" means that all was well.
+// stop ends a program like Ctrl-C. how is its expected message; "" means a clean end.
 func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {
@@ -72,7 +72,7 @@ func stop(t *testing.T, p *process.Process, how string) {
 	}
 }
 
-// foreground starts what docs/fleet.md has in a terminal of its own, and waits until it is there.
+// foreground starts a command that docs/fleet.md runs in its own terminal, and waits until it runs.
 func foreground(t *testing.T, tree *program.Tree, name, line string) *process.Process {
 	t.Helper()
 	p := tree.Run(t, "exec "+line)

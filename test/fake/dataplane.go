@@ -9,10 +9,10 @@ import (
 	"vipd/dataplane"
 )
 
-// Dataplane carries frontends out in a Kernel.
+// Dataplane applies frontends to a Kernel.
 type Dataplane struct {
 	kernel *Kernel
-	known  map[balancer.Key]bool // what Intact looks for
+	known  map[balancer.Key]bool // the frontends that Intact expects
 }
 
 var _ dataplane.Dataplane = (*Dataplane)(nil)
@@ -20,7 +20,7 @@ var _ dataplane.Dataplane = (*Dataplane)(nil)
 // New returns a dataplane over k.
 func New(k *Kernel) *Dataplane { return &Dataplane{kernel: k, known: map[balancer.Key]bool{}} }
 
-// Capabilities says that everything can be done.
+// Capabilities returns every capability.
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:      "fake",
@@ -33,13 +33,13 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 // Digest covers every field.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
-// Traits says that nothing of the host is needed.
+// Traits returns no requirements of the host.
 func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{} }
 
 // Counters returns nothing, because there is no traffic.
 func (d *Dataplane) Counters() []dataplane.FrontendCount { return nil }
 
-// Observe returns what is in the kernel.
+// Observe returns the kernel's frontends.
 func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
@@ -53,7 +53,7 @@ func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
 	return dataplane.Observation{Digests: maps.Clone(d.kernel.frontends)}, nil
 }
 
-// Intact counts the frontends, as the cheap looks of kernel dataplanes do.
+// Intact counts the frontends, like the cheap checks of kernel dataplanes.
 func (d *Dataplane) Intact(context.Context) (string, error) {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
@@ -66,14 +66,14 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// Apply makes the changes, but for faults.
+// Apply makes the changes, except for faults.
 func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
 	d.kernel.applies++
 	stop, lost := len(batch), false
 	if d.kernel.faultLocked() {
-		// Anything from nothing to everything is done; in the last case only the answer is lost.
+		// Any part of the batch is applied; if it is everything, only the answer is lost.
 		stop, lost = d.kernel.random.IntN(len(batch)+1), true
 	}
 	failed := dataplane.KeyErrors{}
@@ -102,7 +102,7 @@ func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// Close removes everything unless it is to be kept.
+// Close removes everything unless keep is set.
 func (d *Dataplane) Close(_ context.Context, keep bool) error {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()

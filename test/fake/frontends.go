@@ -6,7 +6,7 @@ import (
 	"vipd/balancer"
 )
 
-// Frontend makes a frontend such as 10.96.0.10:80/tcp with one backend; edits change it.
+// Frontend returns a frontend such as 10.96.0.10:80/tcp with one backend, changed by edits.
 func Frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -22,15 +22,15 @@ func Frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend 
 	return f
 }
 
-// Forward is an edit of Frontend: how packets reach backends.
+// Forward returns an edit that sets how packets reach backends.
 func Forward(how balancer.Forward) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.Forward = how }
 }
 
-// NodePort is an edit of Frontend: it is at an address of the node.
+// NodePort is an edit that puts the frontend at an address of the node.
 func NodePort(f *balancer.Frontend) { f.NodePort = true }
 
-// Sources is an edit of Frontend: the networks that may use it.
+// Sources returns an edit that limits clients to networks.
 func Sources(networks ...string) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) {
 		for _, n := range networks {
@@ -39,10 +39,10 @@ func Sources(networks ...string) func(*balancer.Frontend) {
 	}
 }
 
-// Dropping is an edit of Frontend: it has no backends, and gives no answer.
+// Dropping is an edit that removes all backends and drops clients' packets.
 func Dropping(f *balancer.Frontend) { f.NoEndpoints, f.Backends = balancer.DropClients, nil }
 
-// Examples are frontends of every kind.
+// Examples returns frontends of every kind.
 func Examples() []*balancer.Frontend {
 	sctp := Frontend("10.96.0.12:5000")
 	sctp.Proto = balancer.SCTP

@@ -23,7 +23,7 @@ var _ dataplane.Host = (*Host)(nil)
 // NewHost returns a host over k.
 func NewHost(k *Kernel) *Host { return &Host{kernel: k, want: map[netip.Addr]bool{}} }
 
-// Prepare adds the addresses that are wanted.
+// Prepare adds the wanted addresses.
 func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	h.kernel.mu.Lock()
 	defer h.kernel.mu.Unlock()
@@ -38,7 +38,7 @@ func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// Finish removes the addresses that nothing needs.
+// Finish removes unused addresses.
 func (h *Host) Finish(_ context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	h.kernel.mu.Lock()
 	defer h.kernel.mu.Unlock()

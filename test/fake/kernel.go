@@ -12,12 +12,13 @@ import (
 	"vipd/dataplane"
 )
 
-// ErrInjected is the failure that a Kernel was told to give.
+// ErrInjected is an injected failure.
 var ErrInjected = errors.New("injected fault")
 
-// Kernel is the state that a dataplane and a host leave behind. Its methods are safe for concurrent use.
+// Kernel is the state that outlives a dataplane and a host. Its methods are safe for concurrent
+// use.
 type Kernel struct {
-	mu        *sync.Mutex // shared by those beside each other
+	mu        *sync.Mutex // shared by kernels of the same host
 	frontends map[balancer.Key]dataplane.Digest
 	addresses map[netip.Addr]bool
 	writes    int
@@ -26,10 +27,10 @@ type Kernel struct {
 	random    *rand.Rand
 }
 
-// Faults say what fails.
+// Faults configures injected failures.
 type Faults struct {
-	// Share of all calls that fail, 0 to 1. A failing Apply has done a random part of its batch,
-	// or all of it with only the answer lost.
+	// Share is the share of all calls that fail, 0 to 1. A failing Apply has applied a random part
+	// of its batch, or all of it with only the answer lost.
 	Share float64
 	// Keys whose changes always fail.
 	Keys map[balancer.Key]bool
@@ -37,7 +38,7 @@ type Faults struct {
 	ByKey bool
 }
 
-// NewKernel returns a kernel in which nothing fails and nothing is there.
+// NewKernel returns an empty kernel without faults.
 func NewKernel() *Kernel {
 	return newKernel(&sync.Mutex{}, map[netip.Addr]bool{})
 }
@@ -46,63 +47,63 @@ func newKernel(mu *sync.Mutex, addresses map[netip.Addr]bool) *Kernel {
 	return &Kernel{mu: mu, frontends: map[balancer.Key]dataplane.Digest{}, addresses: addresses, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-// Beside returns the place of another dataplane on the same host: it has its own frontends and faults, and k's
-// addresses.
+// Beside returns the kernel of another dataplane on the same host: it has its own frontends and
+// faults, and k's addresses.
 func (k *Kernel) Beside() *Kernel { return newKernel(k.mu, k.addresses) }
 
-// Fail sets the faults from now on, drawn from seed.
+// Fail sets the faults, drawn from seed.
 func (k *Kernel) Fail(f Faults, seed uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.faults, k.random = f, rand.New(rand.NewPCG(seed, 3))
 }
 
-// Frontends returns a copy of what is there.
+// Frontends returns a copy of the frontends.
 func (k *Kernel) Frontends() map[balancer.Key]dataplane.Digest {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.frontends)
 }
 
-// Addresses returns a copy of the addresses that are there.
+// Addresses returns a copy of the addresses.
 func (k *Kernel) Addresses() map[netip.Addr]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.addresses)
 }
 
-// Writes returns how many changes to a frontend were made so far.
+// Writes returns the number of changes of frontends so far.
 func (k *Kernel) Writes() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.writes
 }
 
-// Applies returns how often Apply was called so far.
+// Applies returns the number of calls of Apply so far.
 func (k *Kernel) Applies() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.applies
 }
 
-// Tamper changes the frontends behind everyone's back.
+// Tamper changes the frontends like another program.
 func (k *Kernel) Tamper(change func(map[balancer.Key]dataplane.Digest)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change(k.frontends)
 }
 
-// TamperAddresses changes the addresses behind everyone's back.
+// TamperAddresses changes the addresses like another program.
 func (k *Kernel) TamperAddresses(change func(map[netip.Addr]bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change(k.addresses)
 }
 
-// faultLocked draws whether this call fails.
+// faultLocked decides whether this call fails.
 func (k *Kernel) faultLocked() bool { return k.random.Float64() < k.faults.Share }
 
-// writeLocked makes one change, or refuses it.
+// writeLocked makes one change, or rejects it.
 func (k *Kernel) writeLocked(c dataplane.Change) error {
 	if k.faults.Keys[c.Key] {
 		return fmt.Errorf("changing %s: %w", c.Key, ErrInjected)
@@ -123,7 +124,7 @@ func (k *Kernel) writeLocked(c dataplane.Change) error {
 	return nil
 }
 
-// refuse says what no kernel would take.
+// refuse returns an error for a change that no kernel would accept.
 func refuse(c dataplane.Change) error {
 	f := c.New
 	if f.Key != c.Key || !c.Key.Addr.IsValid() || c.Key.Port == 0 || c.Key.Proto == "" {

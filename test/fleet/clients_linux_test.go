@@ -12,12 +12,12 @@ import (
 	"vipd/test/wait"
 )
 
-// once is one connection of a client to a VIP: it returns the name of the server that it met.
+// once opens one connection of a client to a VIP, and returns the name of the server.
 func once(from *lab.NS, vip string) (string, error) {
 	return onceWithin(from, vip+":80", wait.Scaled(10*time.Second))
 }
 
-// patiently is once for a connection that must not fail, however busy the machine.
+// patiently is once for a connection that must not fail, even on a busy machine.
 func patiently(from *lab.NS, at string) (string, error) { return onceWithin(from, at, wait.Bound(0)) }
 
 func onceWithin(from *lab.NS, at string, within time.Duration) (string, error) {
@@ -28,20 +28,20 @@ func onceWithin(from *lab.NS, at string, within time.Duration) (string, error) {
 		return "", err
 	}
 	defer func() {
-		_ = c.(*net.TCPConn).SetLinger(0) // no port waits for its end, so that they do not run out
+		_ = c.(*net.TCPConn).SetLinger(0) // without TIME_WAIT, so that ports don't run out
 		_ = c.Close()
 	}()
 	answer, err := lab.AskWithin(c, within)
 	return answer.Server, err
 }
 
-// loop is a closed loop of clients at every node: each connects to web, asks and hangs up, again and again, and none may
-// ever fail.
+// loop is a closed loop of clients at every node: each connects to web, sends a request,
+// disconnects, and starts again. None may ever fail.
 type loop struct {
 	*world
 	done   []atomic.Int64 // by node
 	failed atomic.Bool
-	stop   func() // ends it and waits
+	stop   func() // ends the loop and waits
 }
 
 // clients starts two clients on each node, and two behind it.
@@ -59,7 +59,7 @@ func (w *world) clients() *loop {
 						return
 					}
 					l.done[i].Add(1)
-					select { // the load is bounded, not the number of clients
+					select { // the load is limited, not the number of clients
 					case <-ctx.Done():
 					case <-time.After(50 * time.Millisecond):
 					}
@@ -86,7 +86,7 @@ func (l *loop) more(n int64) {
 	}
 }
 
-// total is how many connections there were.
+// total returns the number of connections.
 func (l *loop) total() (n int64) {
 	for i := range l.done {
 		n += l.done[i].Load()

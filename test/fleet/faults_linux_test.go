@@ -14,20 +14,20 @@ import (
 	"vipd/test/wait"
 )
 
-// fault is what can happen to a fleet.
+// fault is a fault that a fleet must survive.
 type fault struct {
 	name       string
 	begin, end func()
-	// lost are the nodes that lose etcd by it, and say so.
+	// lost are the nodes that lose etcd by it, and report that.
 	lost []*node
-	// quiet and busy are whether it happens while nothing changes, and while services change.
+	// quiet and busy report whether it happens while nothing changes, and while services change.
 	quiet, busy bool
-	// length is how long it lasts at least.
+	// length is its minimum duration.
 	length time.Duration
 }
 
-// faults are what a fleet must bear; long is how long all of etcd is down. Unless thorough, each way of vipd through
-// them is gone once.
+// faults returns the faults; long is the duration of an outage of all of etcd. Unless thorough,
+// vipd uses each kind of network fault once.
 func (w *world) faults(long time.Duration, thorough bool) []fault {
 	var leader int
 	all := func(do func(*node)) func() { return func() { w.each(do) } }
@@ -47,7 +47,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // as on a virtual machine that is moved: the clock of its leases and streams jumps
+	return append(faults, fault{ // as on a virtual machine that is migrated: the clock of its leases and streams jumps
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})
@@ -60,7 +60,7 @@ func (n *node) signal(s syscall.Signal) {
 	}
 }
 
-// leader returns which member leads.
+// leader returns the index of the leading member.
 func (w *world) leader() (leader int) {
 	w.t.Helper()
 	wait.For(w.t, patience, "a leader", func() bool {
@@ -78,8 +78,8 @@ func (w *world) leader() (leader int) {
 	return leader
 }
 
-// bears lets a fault happen twice: while nothing changes, after which no vipd may have written anything to the kernel,
-// and while services change and the changes are compacted, after which all must have the same state again.
+// bears causes a fault twice. First nothing changes, and no vipd may write anything to the kernel.
+// Then services change and the changes are compacted, and all nodes must have the same state again.
 func (w *world) bears(f fault, l *loop) {
 	w.t.Helper()
 	began, connections := time.Now(), l.total()
@@ -106,9 +106,9 @@ func (w *world) bears(f fault, l *loop) {
 	}
 }
 
-// written is what shows whether a vipd has written anything to the kernel.
+// written shows whether a vipd has written anything to the kernel.
 type written struct {
-	changes float64 // that it has counted
+	changes float64 // the number of changes that it has counted
 	kernel  string
 }
 
@@ -117,17 +117,17 @@ func (n *node) written() written {
 	return written{n.metric("vipd_sync_changes_total") + n.metric("vipd_drift_repairs_total"), n.kernel()}
 }
 
-// kernel is what there is in the node's kernel: rules with their handles, which are others when they are written again,
-// sets and addresses.
+// kernel returns the state of the node's kernel: rules with their handles, which change when rules
+// are written again, sets and addresses.
 func (n *node) kernel() string {
 	n.t.Helper()
 	return n.ns.Exec("nft", "--handle", "--stateless", "list", "ruleset") + n.ns.Exec("ipset", "save") + n.ns.Exec("ip", "address")
 }
 
-// handles are those of nft.
+// handles matches those of nft.
 var handles = regexp.MustCompile(` # handle \d+`)
 
-// unwritten wants every node to have written nothing to the kernel since.
+// unwritten checks that no node has written anything to the kernel since.
 func (w *world) unwritten(since map[*node]written, what string) {
 	w.t.Helper()
 	w.each(func(n *node) {
@@ -138,7 +138,7 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during does something while a fault lasts, and traffic goes on.
+// during runs do while a fault lasts and traffic continues.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -149,20 +149,20 @@ func (w *world) during(f fault, l *loop, do func()) {
 	do()
 	l.more(20)
 	if left := f.length - time.Since(began); left > 0 {
-		time.Sleep(left) // how long it lasts
+		time.Sleep(left) // the rest of its duration
 	}
 	f.end()
 	l.more(20)
 }
 
-// touch writes an endpoint as it is, which changes nothing but the revision.
+// touch writes an unchanged endpoint, which changes only the revision.
 func (w *world) touch() (revision int64) {
 	w.t.Helper()
 	return w.endpoint("web", "a", 1)
 }
 
-// change changes both services, in a way that web goes on, compacts, and changes something again. It returns the last
-// revision, and the server that move has then.
+// change changes both services without interrupting web, compacts, and changes something again. It
+// returns the last revision, and move's server.
 func (w *world) change() (revision int64, to int) {
 	w.t.Helper()
 	to = w.next()
@@ -173,13 +173,14 @@ func (w *world) change() (revision int64, to int) {
 	return w.endpoint("move", "a", to), to
 }
 
-// settled waits until every node has in effect what etcd held at a revision.
+// settled waits until the state of etcd at a revision is in effect on every node.
 func (w *world) settled(revision int64) {
 	w.t.Helper()
 	w.each(func(n *node) { n.applies(revision) })
 }
 
-// equal waits until every node says the same of services, endpoints and frontends: those that drain end by and by.
+// equal waits until every node reports the same services, endpoints and frontends. Drains end after
+// a while.
 func (w *world) equal(after string) {
 	w.t.Helper()
 	for _, what := range []string{"services", "endpoints", "frontends"} {
@@ -200,7 +201,7 @@ func (w *world) equal(after string) {
 	}
 }
 
-// drained waits until no endpoint drains any more, and that is written.
+// drained waits until no endpoint drains, and until that is saved.
 func (n *node) drained() {
 	n.t.Helper()
 	wait.For(n.t, patience, n.name+": all drains to end", func() bool {
@@ -226,7 +227,7 @@ func (n *node) drained() {
 	})
 }
 
-// state is what vipctl get says, but for what each node counts by itself.
+// state returns the output of vipctl get, without counts of the node.
 func (n *node) state(what string) (state any) {
 	n.t.Helper()
 	out, err := n.ctl("get", what, "-o", "json")
@@ -257,8 +258,8 @@ func uncounted(v any) any {
 	return v
 }
 
-// restarts starts every vipd again while etcd is down: it serves what etcd held last, and nothing is written when etcd
-// comes back. In iptables mode traffic goes on all the time.
+// restarts restarts every vipd while etcd is down. It must serve the last state of etcd, and write
+// nothing when etcd returns. In iptables mode traffic must continue all the time.
 func (w *world) restarts(mode string, l *loop) {
 	w.t.Helper()
 	w.etcd.Kill()
@@ -268,7 +269,7 @@ func (w *world) restarts(mode string, l *loop) {
 		n.drained()
 		rules[n] = n.kernel()
 	})
-	if mode == "userspace" { // which takes its redirects with it
+	if mode == "userspace" { // its redirects end with it
 		l.stop()
 	}
 	w.each((*node).stop)

@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleet runs three vipd through everything, in each mode that every kernel has.
+// TestFleet runs three vipd through all cases, in each mode that every kernel has.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs half a minute: not with -short")
@@ -42,7 +42,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// knowTheirRights: a vipd that may only read serves as the others do, and says what it may not.
+// knowTheirRights checks a vipd that may only read. It must serve like the others, and report the
+// missing rights.
 func (w *world) knowTheirRights() {
 	w.t.Helper()
 	for i, n := range w.nodes {
@@ -55,8 +56,9 @@ func (w *world) knowTheirRights() {
 	}
 }
 
-// keepTheirAddresses claims the address of the first node for a service, and leads another service there. The others refuse the
-// claim and name the node; the node refuses the endpoint.
+// keepTheirAddresses claims the address of the first node for a service, and makes it the endpoint
+// of another one. The other nodes must refuse the claim and name the node, and the node must refuse
+// the endpoint.
 func (w *world) keepTheirAddresses() {
 	w.t.Helper()
 	const own = "10.1.0.1"
@@ -64,13 +66,13 @@ func (w *world) keepTheirAddresses() {
 	w.put("/services/lead", `{"vips":["`+webVIP+`"],"ports":[{"port":1090,"target_port":22}],"endpoints":[{"address":"`+own+`"}]}`)
 	for i, n := range w.nodes {
 		n.await("the refused claim and endpoint", func(s status) bool {
-			told := func(what string) bool {
+			reported := func(what string) bool {
 				return slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, what) })
 			}
 			if i == 0 {
-				return told(own+" is not served") && told(`add allowed_endpoints = ["`+own+`/32"] to [addresses]`)
+				return reported(own+" is not served") && reported(`add allowed_endpoints = ["`+own+`/32"] to [addresses]`)
 			}
-			return told("it is an address of node "+w.nodes[0].name) && told("on ports below 1024 of other nodes (target_port or health.port) are not used")
+			return reported("it is an address of node "+w.nodes[0].name) && reported("on ports below 1024 of other nodes (target_port or health.port) are not used")
 		})
 	}
 	for _, key := range []string{"/services/claim", "/services/lead"} {
@@ -83,10 +85,11 @@ func (w *world) keepTheirAddresses() {
 	}
 }
 
-// hostPort is where a program of each node listens.
+// hostPort is the port of a program on each node.
 const hostPort = 30099
 
-// keepTheirPorts: node ports from etcd leave a node's own programs alone, and etcd; others open.
+// keepTheirPorts opens node ports from etcd. The ports of a node's own programs, and of etcd, must
+// be refused.
 func (w *world) keepTheirPorts() {
 	w.t.Helper()
 	w.put("/services/ports", `{"vips":["`+webVIP+`"],"ports":[{"name":"a","port":1080,"target_port":8080,"node_port":30100},`+
@@ -94,10 +97,10 @@ func (w *world) keepTheirPorts() {
 	w.endpoint("ports", "a", 1)
 	for i, n := range w.nodes {
 		n.await("the node ports that it does not open", func(s status) bool {
-			told := func(what string) bool {
+			reported := func(what string) bool {
 				return slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, what) })
 			}
-			return told(fmt.Sprintf("node port %d/tcp is not opened: a program of this node listens on it", hostPort)) && told("node port 2380/tcp is not opened: it is a port of etcd")
+			return reported(fmt.Sprintf("node port %d/tcp is not opened: a program of this node listens on it", hostPort)) && reported("node port 2380/tcp is not opened: it is a port of etcd")
 		})
 		at := fmt.Sprintf("10.1.%d.1", i)
 		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := patiently(n.behind, at+":30100"); return err == nil && who == "e1" })
@@ -110,12 +113,12 @@ func (w *world) keepTheirPorts() {
 	}
 }
 
-// keepsUp makes 200 changes a second for a short time: no node falls behind.
+// keepsUp makes 200 changes a second for a short time. No node may fall behind.
 func (w *world) keepsUp(l *loop) {
 	w.t.Helper()
 	const services, endpoints = 5, 10
 	fill(w.t, w.client, services, endpoints)
-	// A change may have to wait for the sync before.
+	// A change may have to wait for the previous sync.
 	var during spread
 	changes, end := w.stream(200, services, endpoints, func() { _, during = w.moves(10, 100*time.Millisecond) })
 	w.t.Logf("while there are 200 changes a second, %d in all, one is in effect at every node after %s; the last after %s", changes, during, end)
@@ -123,7 +126,8 @@ func (w *world) keepsUp(l *loop) {
 	l.more(20)
 }
 
-// BenchmarkFleet measures them, and lets etcd be down for a minute. The operation is the whole measurement.
+// BenchmarkFleet measures a fleet, and stops etcd for a minute. The operation is the whole
+// measurement.
 func BenchmarkFleet(b *testing.B) {
 	lab.Require(b)
 	bin := program.Bin(b)
@@ -152,8 +156,8 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each: its start, a changed endpoint,
-// and the same while there are 200 changes a second for a minute.
+// BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each: its
+// start, a changed endpoint, and the same during 200 changes a second for a minute.
 func BenchmarkLargeFleet(b *testing.B) {
 	const services, endpoints = 10_000, 10
 	lab.Require(b)

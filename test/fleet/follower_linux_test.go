@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// prefix is what all keys begin with.
+// prefix is the prefix of all keys.
 const prefix = "/vipd"
 
 // buildFollower builds the program that follows with many sources.
@@ -59,7 +59,7 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 		t.Fatal(err)
 	}
 	f := &follower{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewScanner(out)}
-	timer := time.AfterFunc(wait.Bound(10*time.Minute), func() { _ = cmd.Process.Kill() }) // a source that hangs ends the test
+	timer := time.AfterFunc(wait.Bound(10*time.Minute), func() { _ = cmd.Process.Kill() }) // ends the test if a source hangs
 	f.stop = sync.OnceFunc(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil && timer.Stop() {
@@ -85,7 +85,7 @@ func (f *follower) line(format string, into ...any) {
 	}
 }
 
-// ask asks a question.
+// ask sends a question.
 func (f *follower) ask(question string) {
 	f.t.Helper()
 	if _, err := fmt.Fprintln(f.in, question); err != nil {
@@ -93,7 +93,7 @@ func (f *follower) ask(question string) {
 	}
 }
 
-// reach waits until every source has all up to a revision.
+// reach waits until every source has everything up to a revision.
 func (f *follower) reach(revision int64) {
 	f.t.Helper()
 	f.ask(fmt.Sprint("reach ", revision))
@@ -136,12 +136,12 @@ func (f *follower) seen(puts *puts) (all spread) {
 	return all
 }
 
-// sample is a snapshot: its revision, and when it was published in nanoseconds since 1970.
+// sample is a snapshot: its revision, and its publication in nanoseconds since 1970.
 type sample struct {
 	revision, at int64
 }
 
-// puts are changes, at a steady pace.
+// puts are changes at a steady pace.
 type puts struct {
 	mu    sync.Mutex
 	began map[int64]time.Time // by revision
@@ -149,8 +149,8 @@ type puts struct {
 	took  spread
 }
 
-// change makes n changes at a pace, by the client, whether or not those before are done. key and value are those of the
-// i-th.
+// change makes n changes at a pace, whether or not earlier ones are done. keyValue returns the key
+// and value of the i-th.
 func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, keyValue func(i int) (key, value string)) *puts {
 	t.Helper()
 	p := &puts{began: map[int64]time.Time{}}
@@ -180,7 +180,7 @@ func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, ke
 	return p
 }
 
-// fill writes services with endpoints in keys of their own.
+// fill writes services with separate endpoints.
 func fill(t testing.TB, client *clientv3.Client, services, endpoints int) {
 	t.Helper()
 	const writers = 4

@@ -11,12 +11,12 @@ import (
 	"vipd/test/wait"
 )
 
-// kernelWithin is what is aimed at: a changed endpoint is in effect on every node.
+// kernelWithin is the target: a changed endpoint is in effect on every node.
 const kernelWithin = 250 * time.Millisecond
 
-// moves lets the endpoint of move go to and fro, n times, and returns the time from the beginning of each put until a
-// connection at each node has met the new server; all has each node's, last that of the last node. A change comes at any
-// time of the interval between two syncs, and after a pause of up to most.
+// moves moves the endpoint of move n times. It returns the times from the start of each put until a
+// connection at each node has reached the new server: all has each node's, and last those of the
+// last node. Changes come at any time within a sync interval, after a pause of up to most.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
@@ -31,7 +31,7 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 		w.endpoint("move", "a", to)
 		waiting.Wait()
 		if slices.Contains(took, 0) {
-			w.t.FailNow() // it has said why
+			w.t.FailNow() // the reason was reported
 		}
 		slowest := time.Duration(0)
 		for _, d := range took {
@@ -43,14 +43,14 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	return all, last
 }
 
-// next returns the server that move is to have next: not the one that it has.
+// next returns the next server of move, which differs from the present one.
 func (w *world) next() int {
 	w.moved++
 	return 3 + w.moved%2
 }
 
-// stream makes changes to endpoints of other services at a rate, while do runs. end is the time from the last until it is
-// in effect everywhere.
+// stream changes endpoints of other services at a rate, while do runs. end is the time from the
+// last change until it is in effect everywhere.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})
@@ -82,8 +82,8 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	return changes, time.Since(began)
 }
 
-// meets connects to move until a server answers, and returns how long that has taken since began. A connection to the
-// server before may be ended with its drain. Where no such server comes, it is 0.
+// meets connects to move until a server answers, and returns the time since began. A connection to
+// the previous server may end with its drain. It returns 0 if that server never answers.
 func (n *node) meets(server string, began time.Time) time.Duration {
 	for deadline := began.Add(wait.Scaled(patience)); ; {
 		got, err := once(n.ns, moveVIP)
@@ -95,6 +95,6 @@ func (n *node) meets(server string, began time.Time) time.Duration {
 			n.t.Errorf("%s: %q answers (%v), not %s", n.name, got, err, server)
 			return 0
 		}
-		time.Sleep(time.Millisecond) // so that what asks does not take the time of what is to change
+		time.Sleep(time.Millisecond) // leaves CPU time to the change under test
 	}
 }

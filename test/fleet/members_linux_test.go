@@ -25,13 +25,14 @@ import (
 	"vipd/test/wait"
 )
 
-// registrars is the number of registrars in TestMemberCut, ttl the life of their leases.
+// registrars is the number of registrars in TestMemberCut, and ttl the duration of their leases.
 const (
 	registrars = 6
 	ttl        = 10 * time.Second
 )
 
-// cutFleet is a cluster of three members in network namespaces, and programs that use it from the host.
+// cutFleet is a cluster of three members in network namespaces, and programs that use it from the
+// host.
 type cutFleet struct {
 	t       *testing.T
 	bin     string
@@ -39,8 +40,9 @@ type cutFleet struct {
 	sources [9]*watch.Source
 }
 
-// TestMemberCut cuts each member off from the others for longer than leases live, in each direction, while clients still reach
-// it. Writes and reads succeed, no registrar loses its key, and sources see all changes.
+// TestMemberCut cuts each member off from the others for longer than leases live, in each
+// direction, while clients still reach it. Writes and reads must succeed, no registrar may lose its
+// key, and sources must see all changes.
 func TestMemberCut(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft", "ip")
@@ -67,7 +69,8 @@ func newCutFleet(t *testing.T) *cutFleet {
 	return f
 }
 
-// registered returns when the key of each registrar was created, which tells whether it was lost meanwhile.
+// registered returns when the key of each registrar was created, which shows whether it was lost
+// meanwhile.
 func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	t.Helper()
 	created := map[string]int64{}
@@ -87,7 +90,7 @@ func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	return created
 }
 
-// follow starts sources, which begin at members of their choice: some at the one that is cut.
+// follow starts sources with different first members, including the one that is cut off.
 func (f *cutFleet) follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -98,7 +101,7 @@ func (f *cutFleet) follow(t *testing.T) {
 			f.t.Fatal(err)
 		}
 		f.sources[i] = s
-		running.Go(func() { _ = s.Watch(ctx, func(store.Snapshot) {}) }) // its one error is that it runs already
+		running.Go(func() { _ = s.Watch(ctx, func(store.Snapshot) {}) }) // its only error is that it already runs
 	}
 }
 
@@ -126,13 +129,13 @@ func (f *cutFleet) register(address string) {
 	})
 }
 
-// proxiedEnv names a web proxy that does not exist, which is not for etcd.
+// proxiedEnv sets a web proxy that does not exist, and that must not be used for etcd.
 func proxiedEnv() []string {
 	const nobody = "http://10.6.0.254:9"
 	return append(os.Environ(), "http_proxy="+nobody, "https_proxy="+nobody, "HTTPS_PROXY="+nobody, "all_proxy="+nobody)
 }
 
-// vipctl runs a command, and returns what it wrote.
+// vipctl runs a command, and returns its output.
 func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	cmd := exec.Command(filepath.Join(f.bin, "vipctl"), append([]string{"--etcd", strings.Join(f.etcd.Endpoints(), ",")}, args...)...)
 	cmd.Stdin, cmd.Env = strings.NewReader(stdin), proxiedEnv()
@@ -140,8 +143,8 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// cut is one cut of one member. While it lasts, commands succeed and sources see each change. A command that fails while the other
-// members have no leader is repeated.
+// cut cuts one member off. Meanwhile commands must succeed and sources must see each change. A
+// command that fails while the other members have no leader is repeated.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
@@ -178,15 +181,16 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	}
 }
 
-// service is a file with a service on a port.
+// service returns a file with a service on a port.
 func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
-// leaderless is how long the members that are not cut off may have no answer: after that, failures are theirs.
+// leaderless is the maximum time without an answer of the other members: after that, failures are
+// theirs.
 const leaderless = 2 * time.Second
 
-// witness asks the members that are not cut off, each by a client of its own.
+// witness asks the other members, each through its own client.
 type witness struct {
 	mu       sync.Mutex
 	answered []time.Time
@@ -206,7 +210,7 @@ func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
 			t.Fatal(err)
 		}
 		running.Go(func() {
-			defer func() { _ = client.Close() }() // nothing is left to be done about it
+			defer func() { _ = client.Close() }() // an error needs no reaction
 			for ctx.Err() == nil {
 				w.ask(ctx, client)
 			}
@@ -215,7 +219,7 @@ func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
 	return w
 }
 
-// ask writes a key, and notes when that was done.
+// ask writes a key, and records when that was done.
 func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -227,7 +231,7 @@ func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	time.Sleep(50 * time.Millisecond) // the pace of writes
 }
 
-// gap is the longest time without an answer since then.
+// gap returns the longest time without an answer since then.
 func (w *witness) gap(since time.Time) (longest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -24,7 +24,7 @@ type node struct {
 	*world
 	name   string
 	ns     *lab.NS
-	behind *lab.NS // a client's, which reaches the VIPs over the node
+	behind *lab.NS // a client's namespace, which reaches the VIPs through the node
 	relays []*etcdkit.Relay
 	dir    string
 
@@ -33,7 +33,7 @@ type node struct {
 	web   *http.Client // of its web address, in the namespace
 }
 
-// status is what is looked at of vipctl status.
+// status is the part of vipctl status that tests read.
 type status struct {
 	Ready bool
 	Mode  struct {
@@ -76,7 +76,7 @@ http = "127.0.0.1:9890"
 backend = "nft"
 `
 
-// connect makes the clients of the daemon.
+// connect creates the clients of the daemon.
 func (n *node) connect() {
 	over := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 		return &http.Client{Timeout: wait.Bound(0), Transport: &http.Transport{DialContext: dial}}
@@ -99,10 +99,10 @@ func (n *node) start(mode string) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the process has its own
+	defer func() { _ = log.Close() }() // the process has its own descriptor
 	cmd := n.ns.Command(context.Background(), filepath.Join(n.bin, "vipd"), "--config", n.config(), "--log-level", "debug")
 	cmd.Stdout, cmd.Stderr = log, log
-	// The namespaces share /run; hosts would not wait for each other's lock.
+	// The namespaces share /run; real hosts would not wait for each other's lock.
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(n.dir, "xtables.lock"))
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -127,7 +127,7 @@ func (n *node) tail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "")
 }
 
-// stop ends vipd in order, and waits. It may be called again.
+// stop stops vipd gracefully, and waits. It may be called again.
 func (n *node) stop() {
 	n.t.Helper()
 	if n.vipd == nil {
@@ -145,13 +145,13 @@ func (n *node) stop() {
 	n.web.CloseIdleConnections()
 }
 
-// ctl runs vipctl at the node, and returns what it printed.
+// ctl runs vipctl at the node, and returns its output.
 func (n *node) ctl(args ...string) (string, error) {
 	out, err := n.ns.Command(n.t.Context(), filepath.Join(n.bin, "vipctl"), append([]string{"--socket", n.socket()}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
-// status asks vipd how it is, as vipctl does; while it does not answer, the zero value.
+// status requests vipd's status like vipctl; it is zero if vipd does not answer.
 func (n *node) status() (s status) {
 	response, err := n.local.Get("http://vipd/v1/status")
 	if err != nil {
@@ -164,7 +164,7 @@ func (n *node) status() (s status) {
 	return s
 }
 
-// await waits until the status is as wanted.
+// await waits until the status satisfies a condition.
 func (n *node) await(what string, is func(status) bool) (last status) {
 	n.t.Helper()
 	defer func() {
@@ -176,8 +176,8 @@ func (n *node) await(what string, is func(status) bool) (last status) {
 	return last
 }
 
-// ready waits until vipd serves what etcd holds. A status costs as much as there are services, so it is not what is asked
-// again and again.
+// ready waits until vipd serves the state in etcd. It does not poll the status, whose cost grows
+// with the number of services.
 func (n *node) ready() {
 	n.t.Helper()
 	wait.For(n.t, 5*patience, n.name+": vipd to be ready", func() bool {
@@ -191,7 +191,7 @@ func (n *node) ready() {
 	n.await("vipd to serve", func(s status) bool { return s.Ready && s.Store.Connected })
 }
 
-// applies waits until what etcd held at a revision is in effect.
+// applies waits until the state of etcd at a revision is in effect.
 func (n *node) applies(revision int64) {
 	n.t.Helper()
 	n.await(fmt.Sprintf("revision %d in effect", revision), func(s status) bool {
@@ -221,7 +221,7 @@ func (n *node) metric(name string) float64 {
 	return 0
 }
 
-// cut, freeze and heal are the network between the node and etcd.
+// cut, freeze and heal change the network between the node and etcd.
 func (n *node) cut() {
 	for _, r := range n.relays {
 		r.Cut()

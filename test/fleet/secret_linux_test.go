@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// keepsSecret looks for the daemons' password in all that others may read: logs, what vipctl says, metrics, processes'
-// arguments and environments, and the files that vipd keeps.
+// keepsSecret searches for the daemons' password in everything that others may read: logs, vipctl's
+// output, metrics, processes' arguments and environments, and vipd's files.
 func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {

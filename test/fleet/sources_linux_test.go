@@ -9,18 +9,19 @@ import (
 	"vipd/test/wait"
 )
 
-// What is aimed at.
+// These are the targets.
 const (
-	// seenWithin: a change has reached every one of 500 sources.
+	// seenWithin is the time for a change to reach every one of 500 sources.
 	seenWithin = 250 * time.Millisecond
-	// firstWithin and firstMemory: the complete first state of 10,000 services with 10 endpoints each.
+	// firstWithin and firstMemory are for the complete first state of 10,000 services with 10
+	// endpoints each.
 	firstWithin = 5 * time.Second
 	firstMemory = 400 << 20
-	// lagWithin: a change among 200 a second has been published.
+	// lagWithin is the time to publish a change among 200 a second.
 	lagWithin = 250 * time.Millisecond
 )
 
-// TestSources measures what counts for sources and etcd alone, for a short time.
+// TestSources measures sources and etcd without vipd, for a short time.
 func TestSources(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs half a minute: not with -short")
@@ -84,15 +85,15 @@ func BenchmarkSources(b *testing.B) {
 	})
 }
 
-// watchers is how 500 sources are measured.
+// watchers configures the measurement of 500 sources.
 type watchers struct {
 	sources, changes int
 	pace             time.Duration
-	idle             time.Duration // how long nothing happens, for etcd's share of that; 0 means not measured
+	idle             time.Duration // the idle time for etcd's CPU share; 0 means not measured
 	storm            bool          // etcd is restarted
 }
 
-// watched are the figures.
+// watched has the figures.
 type watched struct {
 	first         time.Duration // until all had the first state, while all connect at once
 	firstCPU      time.Duration // of etcd, for that
@@ -110,7 +111,7 @@ func (w watchers) measure(t testing.TB, binary string) (r watched) {
 	t.Helper()
 	const services, endpoints = 20, 10
 	c := etcdkit.Start(t, etcdkit.Options{})
-	defer c.Kill() // what comes next has the machine for itself
+	defer c.Kill() // the next measurement has the machine for itself
 	member, client := c.Members[0], c.Client()
 	fill(t, client, services, endpoints)
 	before, _ := memory(t, member.Pid())
@@ -120,7 +121,7 @@ func (w watchers) measure(t testing.TB, binary string) (r watched) {
 	r.first, r.firstCPU = f.first, cpu(t, member.Pid())-used
 	if w.idle > 0 {
 		used = cpu(t, member.Pid())
-		time.Sleep(w.idle) // the time that is measured
+		time.Sleep(w.idle) // the measured time
 		r.idle = (cpu(t, member.Pid()) - used).Seconds() / w.idle.Seconds()
 	}
 	used = cpu(t, member.Pid())
@@ -146,20 +147,20 @@ func (w watchers) measure(t testing.TB, binary string) (r watched) {
 	return r
 }
 
-// large is how a source is measured that follows 10,000 services.
+// large configures the measurement of a source that follows 10,000 services.
 type large struct {
 	services, endpoints int
 	rate                int // changes a second
 	stream              time.Duration
 }
 
-// largely are the figures.
+// largely has the figures.
 type largely struct {
 	first          time.Duration
-	memory         int64 // at most, until the first state is there
+	memory         int64 // the maximum until the first state is complete
 	lag            spread
 	end            time.Duration // from the last change until it was published
-	heap, heapMore int64         // in use before the changes, and how much more after them
+	heap, heapMore int64         // in use before the changes, and the increase after them
 	rssMore        int64
 	changeCPU      time.Duration // of the source, for one change
 	firstBytes     int64         // from etcd, for the first state
@@ -193,7 +194,7 @@ func (l large) measure(t testing.TB, binary string) (r largely) {
 	r.lag = f.seen(puts)
 	after, _ := memory(t, f.pid)
 	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
-	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // what is on its way to the disk is in use until it is there
+	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data that is being written to the disk is in use until then
 		r.heapMore = f.heap() - r.heap
 	}
 	return r

@@ -13,14 +13,14 @@ import (
 	"vipd/test/wait"
 )
 
-// cpu is the time that a process has used so far, from proc_pid_stat(5).
+// cpu returns the CPU time of a process, from proc_pid_stat(5).
 func cpu(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, fields, _ := strings.Cut(string(text), ") ") // the name before may have spaces in it
+	_, fields, _ := strings.Cut(string(text), ") ") // the name before may contain spaces
 	var ticks int64
 	for _, field := range strings.Fields(fields)[11:13] { // utime and stime
 		n, err := strconv.ParseInt(field, 10, 64)
@@ -32,7 +32,7 @@ func cpu(t testing.TB, pid int) time.Duration {
 	return time.Duration(ticks) * (time.Second / 100) // USER_HZ
 }
 
-// memory is what a process has resident now, and had at most, in bytes, from proc_pid_status(5).
+// memory returns a process's current and maximum resident memory in bytes, from proc_pid_status(5).
 func memory(t testing.TB, pid int) (now, most int64) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -55,10 +55,10 @@ func memory(t testing.TB, pid int) (now, most int64) {
 	return now, most
 }
 
-// spread is how long something took, often.
+// spread is a set of durations.
 type spread []time.Duration
 
-// at returns the time that a part of all took at most.
+// at returns a quantile.
 func (s spread) at(part float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -72,7 +72,8 @@ func (s spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, at most %s of %d", round(s.at(0.5)), round(s.at(0.99)), round(s.at(1)), len(s))
 }
 
-// holds wants a time to be within five times what is aimed at. Like all bounds it is against hanging: benchmarks have the figures.
+// holds checks that a time is within five times its target. Like all bounds it detects hanging;
+// benchmarks have the figures.
 func holds(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()
 	if bound := wait.Bound(5 * aim); got > bound {
@@ -80,7 +81,7 @@ func holds(t testing.TB, what string, aim, got time.Duration) {
 	}
 }
 
-// report gives a benchmark's figures p50 and p99 in milliseconds.
+// report reports p50 and p99 in milliseconds as figures of a benchmark.
 func (s spread) report(b *testing.B, what string) {
 	b.ReportMetric(milli(s.at(0.5)), what+"-p50-ms")
 	b.ReportMetric(milli(s.at(0.99)), what+"-p99-ms")

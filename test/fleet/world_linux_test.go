@@ -16,31 +16,32 @@ import (
 	"vipd/test/wait"
 )
 
-// patience is how long what should happen soon may take on a busy machine. A source that has tried in vain for some
-// time pauses for up to 15 s.
+// patience is the time limit, on a busy machine, of things that should happen soon. A source that
+// has failed for some time pauses for up to 15 s.
 const patience = time.Minute
 
-// The services: web's endpoints stay what they are unless a test changes them, move has one that goes to and fro.
+// These are the services. web's endpoints stay unless a test changes them; move has one endpoint
+// that alternates.
 const (
 	webVIP  = "10.96.0.10"
 	moveVIP = "10.96.0.11"
 )
 
-// world is a fleet, and what is around it.
+// world is a fleet with its surroundings.
 type world struct {
 	*lab.Lab
 	t       testing.TB
-	bin     string // the folder with vipd and vipctl
+	bin     string // the directory of vipd and vipctl
 	etcd    *etcdkit.Cluster
 	client  *clientv3.Client
 	servers *lab.NS
 	nodes   []*node
 	secret  string // the password of vipd
-	// moved is how often services were changed, streamed how often their endpoints were by streams.
+	// moved counts the changes of services, and streamed the changes of their endpoints by streams.
 	moved, streamed int
 }
 
-// newWorld builds the network, starts etcd with users, and has both services in it. No vipd runs yet.
+// newWorld builds the network, starts etcd with users, and writes both services. No vipd runs yet.
 func newWorld(t testing.TB, bin string, nodes int) *world {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset", "nft", "ip")
@@ -67,13 +68,14 @@ func newWorld(t testing.TB, bin string, nodes int) *world {
 	return w
 }
 
-// server is the address of a server.
+// server returns the address of a server.
 func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20 + i)}) }
 
-// readOnly is the node whose user may write nothing, not even that it is there.
+// readOnly is the node whose user may write nothing, not even its presence.
 const readOnly = 2
 
-// users are those of the daemons: each may read what it follows, and write its own node's keys, but for readOnly.
+// users returns the users of the daemons: each may read what it follows, and write its own node's
+// keys, except readOnly.
 func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
@@ -88,13 +90,13 @@ func (w *world) users(nodes int) (users []etcdkit.User) {
 	return users
 }
 
-// endpoint writes an endpoint of a service: a server's.
+// endpoint writes an endpoint of a service, at a server.
 func (w *world) endpoint(service, id string, i int) (revision int64) {
 	w.t.Helper()
 	return w.put("/endpoints/"+service+"/"+id, fmt.Sprintf(`{"address":%q}`, server(i)))
 }
 
-// put writes a key, and returns the revision. It tries again while the cluster has no leader.
+// put writes a key, and returns the revision. It retries while the cluster has no leader.
 func (w *world) put(key, value string) (revision int64) {
 	w.t.Helper()
 	w.try("take "+key, func(ctx context.Context) error {
@@ -107,7 +109,7 @@ func (w *world) put(key, value string) (revision int64) {
 	return revision
 }
 
-// remove removes a key in the same way.
+// remove deletes a key in the same way.
 func (w *world) remove(key string) {
 	w.t.Helper()
 	w.try("remove "+key, func(ctx context.Context) error {
@@ -128,7 +130,7 @@ func (w *world) try(what string, operation func(context.Context) error) {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
 		defer cancel()
 		if err = operation(ctx); err != nil {
-			w.client = w.etcd.Client() // the one before does not get over a token that has ended
+			w.client = w.etcd.Client() // the previous client does not survive an expired token
 		}
 		return err == nil
 	})
@@ -143,7 +145,7 @@ func (w *world) start(mode string) {
 	w.each(func(n *node) { n.ready() })
 }
 
-// each does something at every node, one after the other.
+// each calls do for every node in sequence.
 func (w *world) each(do func(*node)) {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -151,7 +153,7 @@ func (w *world) each(do func(*node)) {
 	}
 }
 
-// newNode makes the namespace of a vipd, that of a client behind it, and the relays to etcd.
+// newNode creates the namespaces of a vipd and of a client behind it, and the relays to etcd.
 func (w *world) newNode(i int, bridge *lab.Bridge) *node {
 	w.t.Helper()
 	n := &node{

@@ -1,3 +1,3 @@
-// Package ipvs answers one question for tests and for what runs them: does this kernel have IPVS? What uses IPVS is
-// elsewhere.
+// Package ipvs answers one question for tests and their runners: does this kernel have IPVS? It
+// does not use IPVS.
 package ipvs

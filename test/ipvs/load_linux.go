@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Load finds IPVS in the kernel, or loads its module, which needs root. The error says why there is none. It also loads
-// the schedulers that a kernel which loads them by itself, while another test's network namespaces are being removed,
-// may stand still for.
+// Load finds IPVS in the kernel, or loads its module, which needs root. The error says why it is
+// missing. It also loads the schedulers, because a kernel that loads them on demand may hang while
+// it removes other tests' network namespaces.
 func Load() error {
 	const table = "/proc/thread-self/net/ip_vs"
 	_, err := os.Stat(table)
@@ -21,7 +21,7 @@ func Load() error {
 	}
 	for _, module := range []string{"ip_vs_lblc", "ip_vs_lblcr"} {
 		if _, absent := os.Stat("/sys/module/" + module); err == nil && absent != nil {
-			_ = modprobe(module) // a kernel may lack it: tests ask
+			_ = modprobe(module) // a kernel may lack it; tests check that
 		}
 	}
 	return err

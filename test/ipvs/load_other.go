@@ -4,5 +4,5 @@ package ipvs
 
 import "errors"
 
-// Load says that only Linux has IPVS.
+// Load returns an error, because only Linux has IPVS.
 func Load() error { return errors.New("only Linux has it") }

@@ -6,7 +6,8 @@ import (
 	"os/exec"
 )
 
-// Cmd is a command that runs in a namespace. Of exec.Cmd's methods, use Start, Wait, Run, Output and CombinedOutput.
+// Cmd is a command in a namespace. Only these methods of exec.Cmd work: Start, Wait, Run, Output
+// and CombinedOutput.
 type Cmd struct {
 	*exec.Cmd
 	ns *NS
@@ -20,7 +21,7 @@ func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return &Cmd{exec.CommandContext(ctx, name, args...), n}
 }
 
-// Start is exec.Cmd's, in the namespace: a process starts in that of the thread which forks.
+// Start is exec.Cmd's, in the namespace: a process starts in the namespace of the forking thread.
 func (c *Cmd) Start() error { return c.ns.Do(c.Cmd.Start) }
 
 // Run is exec.Cmd's, in the namespace.
@@ -47,7 +48,7 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Exec runs a command in the namespace, fails the test if it fails, and returns what it wrote.
+// Exec runs a command in the namespace, fails the test if it fails, and returns its output.
 func (n *NS) Exec(name string, args ...string) string {
 	n.lab.t.Helper()
 	out, err := n.Command(n.lab.ctx, name, args...).CombinedOutput()

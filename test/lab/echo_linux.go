@@ -14,23 +14,24 @@ import (
 	"vipd/test/wait"
 )
 
-// Hello is the question that echo servers answer by saying who they are.
+// Hello is the question that echo servers answer with their names.
 const Hello = "who\n"
 
-// Answer is what an echo server says of itself and of what it sees.
+// Answer is an echo server's name with its view of the client.
 type Answer struct {
 	// Server is the name of the server.
 	Server string
-	// Client is where the connection or datagram came from, as the server sees it.
+	// Client is the source of the connection or datagram, as the server sees it.
 	Client netip.AddrPort
-	// Local is the address that it was sent to, as the server sees it.
+	// Local is its destination, as the server sees it.
 	Local netip.AddrPort
 }
 
-// Server is an echo server. Over TCP and SCTP it answers the first line of a connection with an Answer, and echoes what
-// follows; half-closing is answered in kind. Over UDP it answers Hello with an Answer and echoes every other datagram.
+// Server is an echo server. Over TCP and SCTP it answers the first line of a connection with an
+// Answer, echoes the rest, and half-closes when the client does. Over UDP it answers Hello with an
+// Answer and echoes every other datagram.
 type Server struct {
-	// Name is how it presents itself; Addr is where it listens.
+	// Name is the server's name, and Addr its address.
 	Name string
 	Addr netip.AddrPort
 
@@ -90,21 +91,21 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// Accepted counts the TCP connections that were accepted, or, over UDP, the datagrams that asked who it is.
+// Accepted returns the number of accepted TCP connections or, over UDP, of datagrams with Hello.
 func (s *Server) Accepted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
 }
 
-// Clients counts the different client addresses and ports that were seen.
+// Clients returns the number of different client addresses and ports.
 func (s *Server) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.clients)
 }
 
-// Open counts the TCP connections that are open.
+// Open returns the number of open TCP connections.
 func (s *Server) Open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +128,8 @@ func (s *Server) connLocked(client netip.AddrPort) (net.Conn, error) {
 	return nil, fmt.Errorf("%s has no connection of %s", s.Name, client)
 }
 
-// HangUp ends the TCP connection of a client, which the server then has in TIME_WAIT once the client has ended it too.
+// HangUp ends the TCP connection of a client. The server has it in TIME_WAIT once the client has
+// also ended it.
 func (s *Server) HangUp(client netip.AddrPort) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +137,7 @@ func (s *Server) HangUp(client netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	delete(s.open, c) // the client may be back from the same port before what serves it here notices
+	delete(s.open, c) // the client may return from the same port before the serving goroutine notices
 	return c.Close()
 }
 
@@ -159,7 +161,7 @@ func (s *Server) accept(ln net.Listener) {
 	}
 }
 
-// saw counts a client, and reports whether the server is still open.
+// saw records a client, and reports whether the server is still open.
 func (s *Server) saw(c net.Conn, client netip.AddrPort) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +202,7 @@ func (s *Server) serveUDP(pc *net.UDPConn) {
 			s.saw(nil, from)
 			reply = []byte(s.answer(from, s.Addr))
 		}
-		_, _ = pc.WriteToUDPAddrPort(reply, from) // a client that is gone asks no more
+		_, _ = pc.WriteToUDPAddrPort(reply, from) // an error means that the client has gone
 	}
 }
 
@@ -208,8 +210,8 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
 }
 
-// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for ten seconds, and for thirty where
-// nothing of it can be lost, scaled to the machine as wait.Scaled does.
+// Ask sends Hello to an echo server, TCP or UDP, and returns its answer. It waits for ten seconds,
+// or thirty if nothing can be lost, scaled by wait.Scaled.
 func Ask(c net.Conn) (Answer, error) {
 	within := 10 * time.Second
 	if _, ok := c.(*net.TCPConn); ok {
@@ -218,7 +220,8 @@ func Ask(c net.Conn) (Answer, error) {
 	return AskWithin(c, wait.Scaled(within))
 }
 
-// AskWithin is Ask with another bound, which is not scaled: it is as often for proving that no answer comes.
+// AskWithin is Ask with another limit, which is not scaled, because it often proves that no answer
+// comes.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return Answer{}, err
@@ -255,7 +258,7 @@ func parseAnswer(line string) (Answer, error) {
 	return Answer{parts[0], client, local}, nil
 }
 
-// addrPort returns the address of a TCP or UDP connection's end, IPv4 in its own form.
+// addrPort returns the address of a TCP or UDP connection's end, with IPv4 unmapped.
 func addrPort(a net.Addr) netip.AddrPort {
 	var ap netip.AddrPort
 	switch a := a.(type) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HangFolder has each open of a file in a folder wait, as on a disk that does not answer, until release is called or the test ends. It
-// takes root.
+// HangFolder makes each open of a file in a directory hang, as on a disk that does not answer,
+// until release is called or the test ends. It needs root.
 func HangFolder(t testing.TB, dir string) (release func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -22,7 +22,7 @@ func HangFolder(t testing.TB, dir string) (release func()) {
 	if err != nil {
 		t.Skip("this kernel can't have a folder hang: ", err)
 	}
-	release = sync.OnceFunc(func() { _ = unix.Close(group) }) // all that wait go on
+	release = sync.OnceFunc(func() { _ = unix.Close(group) }) // all waiting opens continue
 	t.Cleanup(release)
 	return release
 }

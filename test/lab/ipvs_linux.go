@@ -9,9 +9,10 @@ import (
 	"vipd/test/ipvs"
 )
 
-// NeedIPVS skips the test unless it runs in a host namespace of its own, on a kernel with IPVS, whose module it loads
-// where there is one. In the guest it does not skip but fails. The names of tests that call it begin with TestIPVS (or
-// BenchmarkIPVS): so make test finds those that it runs in the guest where the machine's own kernel has no IPVS.
+// NeedIPVS skips the test unless it runs in its own host namespace, on a kernel with IPVS, whose
+// module it loads if there is one. In the guest it fails instead. Names of tests that call it must
+// begin with TestIPVS or BenchmarkIPVS, because make test selects the tests for the guest by their
+// names.
 func NeedIPVS(t testing.TB) {
 	t.Helper()
 	if name := t.Name(); !strings.HasPrefix(name, "TestIPVS") && !strings.HasPrefix(name, "BenchmarkIPVS") {

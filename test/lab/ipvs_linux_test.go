@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestIPVSServes lets the kernel's own balancer answer for two servers, as ipvsadm tells it to: what every other test
-// that needs IPVS builds on.
+// TestIPVSServes configures the kernel's own balancer for two servers by ipvsadm. All other tests
+// that need IPVS depend on this.
 func TestIPVSServes(t *testing.T) {
 	NeedIPVS(t)
 	Need(t, "ipvsadm")

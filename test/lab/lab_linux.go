@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lab is a network of namespaces around the host, for the length of one test. Its methods, and those of its
-// namespaces, fail the test where they can't do what they are asked, and what they make is undone when the test ends.
+// Lab is a network of namespaces around the host, for the duration of one test. Its methods, and
+// those of its namespaces, fail the test on an error, and undo their changes when the test ends.
 type Lab struct {
 	t    testing.TB
 	ctx  context.Context
 	host *NS
 }
 
-// New begins a network that has the host in it, with lo alone. It skips the test where Require does.
+// New starts a network that has only the host with lo. It skips the test if Require does.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	Require(t)
@@ -40,8 +40,8 @@ func New(t testing.TB) *Lab {
 // Host is the namespace of the test process itself.
 func (l *Lab) Host() *NS { return l.host }
 
-// Add makes a namespace, with lo up. The name says in messages, and in the names of links, what it is for: 1 to 15
-// characters.
+// Add creates a namespace with lo up. The name, of 1 to 15 characters, appears in messages and in
+// the names of links.
 func (l *Lab) Add(name string) *NS {
 	l.t.Helper()
 	fd, err := newNS()
@@ -67,8 +67,9 @@ func (l *Lab) adopt(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, lab: l, fd: fd, netlink: h}
 }
 
-// settle gives the calling thread's namespace the same starting point whatever the machine's own settings are:
-// addresses are usable at once, nothing is configured by itself, no path is filtered, no ICMP error is held back.
+// settle gives the calling thread's namespace the same settings on each machine: addresses are
+// usable at once, nothing is configured automatically, no path is filtered, and no ICMP error is
+// delayed.
 func settle() error {
 	settings := map[string]string{
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",
@@ -80,7 +81,7 @@ func settle() error {
 		"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.disable_ipv6": "0",
 		"net.ipv6.conf.default.accept_dad": "0", "net.ipv6.conf.default.accept_ra": "0",
 		"net.ipv6.conf.all.forwarding": "0",
-		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0", // of each destination; the masks spare refusals the limit of all
+		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0", // for each destination; the masks exempt refusals from the global limit
 		"net.ipv4.icmp_ratemask": "0", "net.ipv6.icmp.ratemask": "128-255",
 	}
 	for name, value := range settings {

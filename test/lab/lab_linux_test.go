@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// routed is client - host - server with both families.
+// routed returns client - host - server with both families.
 func routed(t *testing.T) (l *Lab, client, server *NS) {
 	l = New(t)
 	client, server = l.Add("client"), l.Add("server")
@@ -194,7 +194,7 @@ func TestTheHostIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// TestChild is what TestMainPassesOn runs in a process of its own.
+// TestChild is run by TestMainPassesOn in its own process.
 func TestChild(t *testing.T) {
 	switch os.Getenv("VIPD_LAB_CHILD") {
 	case "":

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link joins two namespaces by a cable. Each end is named for the namespace at the other end. The addresses are those
-// of a and b in turn: "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64"; "" leaves an end without one.
+// Link connects two namespaces by a cable. Each end is named after the namespace at the other end.
+// addrs are the addresses of a and b in turn: "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64",
+// "fd01::2/64"; "" means none.
 func (l *Lab) Link(a, b *NS, addrs ...string) {
 	l.t.Helper()
 	l.cable(a, b.Name, b, a.Name)
@@ -29,7 +30,7 @@ func (l *Lab) Link(a, b *NS, addrs ...string) {
 	}
 }
 
-// cable makes a veth pair whose ends are called nameA in a and nameB in b, both up.
+// cable creates a veth pair with the ends nameA in a and nameB in b, both up.
 func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	l.t.Helper()
 	veth := &netlink.Veth{
@@ -39,14 +40,15 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	if err := l.host.netlink.LinkAdd(veth); err != nil {
 		l.t.Fatalf("linking %s and %s: %v", a.Name, b.Name, err)
 	}
-	// A namespace goes some time after its last user; the host's end has to be gone before the next test.
+	// A namespace disappears some time after its last user; the host's end must be gone before the
+	// next test.
 	l.t.Cleanup(func() {
 		for _, end := range []struct {
 			ns   *NS
 			name string
 		}{{a, nameA}, {b, nameB}} {
 			if link, err := end.ns.netlink.LinkByName(end.name); err == nil {
-				_ = end.ns.netlink.LinkDel(link) // the first of the two deletes takes the other end along
+				_ = end.ns.netlink.LinkDel(link) // the first of the two deletes removes both ends
 			}
 		}
 	})
@@ -56,8 +58,9 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	b.awaitReady(nameB)
 }
 
-// awaitReady waits until the kernel, which learns of a cable some time after it is plugged in, uses a link: until then
-// it drops neighbour discovery, and the first connection would cost a second. It shows by the link-local address.
+// awaitReady waits until the kernel uses a link, some time after it is plugged in. Until then it
+// drops neighbour discovery, and the first connection would take a second longer. The link-local
+// address shows it.
 func (n *NS) awaitReady(name string) {
 	n.lab.t.Helper()
 	Eventually(n.lab.t, 5*time.Second, "bringing up link "+name+" in "+n.Name, func() error {
@@ -74,7 +77,7 @@ func (n *NS) awaitReady(name string) {
 	})
 }
 
-// Bridge is a switch: a namespace of its own that holds a bridge and nothing else.
+// Bridge is a switch: a namespace that has only a bridge.
 type Bridge struct {
 	ns *NS
 }
@@ -91,7 +94,8 @@ func (l *Lab) Bridge(name string) *Bridge {
 	return &Bridge{n}
 }
 
-// Join plugs a namespace into the switch. Its end is named for the switch, and gets the addresses.
+// Join connects a namespace to the switch. Its end is named after the switch, and gets the
+// addresses.
 func (b *Bridge) Join(n *NS, addrs ...string) {
 	l := b.ns.lab
 	l.t.Helper()
@@ -105,7 +109,8 @@ func (b *Bridge) Join(n *NS, addrs ...string) {
 	}
 }
 
-// Tap plugs a device of that name into the switch which a guest can be connected to (vm.Options.Tap), and returns what opens it.
+// Tap adds a tap device to the switch, for a guest (vm.Options.Tap). within calls a function in its
+// namespace, which opens the device.
 func (b *Bridge) Tap(name string) (within func(func() error) error) {
 	b.ns.lab.t.Helper()
 	b.ns.Exec("ip", "tuntap", "add", "dev", name, "mode", "tap")
@@ -156,7 +161,8 @@ func (n *NS) AddAddr(dev, cidr string) {
 	})
 }
 
-// awaitLocal waits until the kernel takes packets for an IPv6 address, whose route it adds some time after it.
+// awaitLocal waits until the kernel accepts packets for an IPv6 address, whose route it adds some
+// time later.
 func (n *NS) awaitLocal(ip net.IP) {
 	n.lab.t.Helper()
 	Eventually(n.lab.t, 5*time.Second, "taking packets for "+ip.String()+" in "+n.Name, func() error {
@@ -168,8 +174,8 @@ func (n *NS) awaitLocal(ip net.IP) {
 	})
 }
 
-// awaitJoined waits until the device listens for those who look for an IPv6 address, which the kernel arranges some time
-// after it was added; a neighbour that is not heard asks again only after a second.
+// awaitJoined waits until the device listens for neighbour solicitations for an IPv6 address, some
+// time after it was added. A neighbour without an answer retries only after a second.
 func (n *NS) awaitJoined(dev string, ip net.IP) {
 	n.lab.t.Helper()
 	group := fmt.Sprintf("ff0200000000000000000001ff%x", []byte(ip[13:]))
@@ -191,7 +197,7 @@ func (n *NS) awaitJoined(dev string, ip net.IP) {
 	})
 }
 
-// DelAddr takes an address from the device.
+// DelAddr removes an address from the device.
 func (n *NS) DelAddr(dev, cidr string) {
 	n.lab.t.Helper()
 	if err := n.netlink.AddrDel(n.link(dev), &netlink.Addr{IPNet: n.ipNet(cidr)}); err != nil {
@@ -208,7 +214,7 @@ func (n *NS) ipNet(cidr string) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Route sends what is for dst, such as 10.96.0.0/16, to the gateway via.
+// Route adds a route to dst, such as 10.96.0.0/16, through the gateway via.
 func (n *NS) Route(dst, via string) {
 	n.lab.t.Helper()
 	gateway, err := netip.ParseAddr(via)
@@ -229,7 +235,7 @@ func (n *NS) Route(dst, via string) {
 	})
 }
 
-// MTU bounds the packets that a device sends and receives.
+// MTU limits the packets that a device sends and receives.
 func (n *NS) MTU(dev string, bytes int) {
 	n.lab.t.Helper()
 	if err := n.netlink.LinkSetMTU(n.link(dev), bytes); err != nil {
@@ -237,7 +243,7 @@ func (n *NS) MTU(dev string, bytes int) {
 	}
 }
 
-// Unreachable leaves the namespace no way to dst.
+// Unreachable adds an unreachable route to dst.
 func (n *NS) Unreachable(dst string) {
 	n.lab.t.Helper()
 	if err := n.netlink.RouteReplace(&netlink.Route{Dst: n.ipNet(dst), Type: unix.RTN_UNREACHABLE}); err != nil {
@@ -245,7 +251,7 @@ func (n *NS) Unreachable(dst string) {
 	}
 }
 
-// Default makes each gateway the default one of its address family.
+// Default sets the default gateway of each address family.
 func (n *NS) Default(gateways ...string) {
 	n.lab.t.Helper()
 	for _, via := range gateways {

@@ -16,17 +16,18 @@ import (
 	"vipd/test/wait"
 )
 
-// Load is clients of an echo server. A client that fails, and a byte that does not come back, fail the test.
+// Load represents clients of an echo server. A failed client, or a lost byte, fails the test.
 type Load struct {
 	served atomic.Int64
 	began  time.Time
 	stop   func()
 }
 
-// dialers is how many threads connect new clients: one that waits for its handshake holds up no other.
+// dialers is the number of threads that connect new clients, so that a slow handshake delays no
+// other.
 const dialers = 8
 
-// most is how long a stall may be that the load makes up for.
+// most is the maximum length of a stall that the load makes up for.
 const most = 200 * time.Millisecond
 
 func latest(a, b time.Time) time.Time {
@@ -36,8 +37,9 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// Load starts perSecond new clients a second, over TCP, each of which sends some bytes, wants them back and hangs up, and so many
-// streams, which go on until the load is stopped. A machine that can't keep up starts fewer: see Rate.
+// Load starts perSecond new TCP clients a second, which send some bytes, expect their echo and
+// disconnect. It also starts streams, which run until the load is stopped. A slow machine starts
+// fewer clients: see Rate.
 func (n *NS) Load(address string, perSecond, streams int) *Load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Load{began: time.Now()}
@@ -55,7 +57,7 @@ func (n *NS) Load(address string, perSecond, streams int) *Load {
 		next, pause := time.Now(), wait.Paced(time.Second)/time.Duration(perSecond)
 		for i := uint64(0); ctx.Err() == nil; i++ {
 			ticks <- i
-			next = latest(next.Add(pause), time.Now().Add(-most)) // what a stall has kept from starting follows at once
+			next = latest(next.Add(pause), time.Now().Add(-most)) // clients that a stall has delayed start at once
 			time.Sleep(time.Until(next))
 		}
 	})
@@ -74,7 +76,8 @@ func (n *NS) Load(address string, perSecond, streams int) *Load {
 	return l
 }
 
-// connect connects a new client for each tick. It runs on a thread in the namespace, which costs less than a thread a client.
+// connect connects a new client for each tick. It runs on one thread in the namespace, which costs
+// less than a thread for each client.
 func (n *NS) connect(l *Load, all *sync.WaitGroup, address string, ticks <-chan uint64) {
 	failed := func(err error) { n.lab.t.Errorf("a client, after %d others: %v", l.served.Load(), err) }
 	d := net.Dialer{KeepAlive: -1, Timeout: wait.Bound(0)}
@@ -94,27 +97,28 @@ func (n *NS) connect(l *Load, all *sync.WaitGroup, address string, ticks <-chan 
 	}
 }
 
-// Served is how many of the new clients were served so far.
+// Served returns the number of new clients served so far.
 func (l *Load) Served() int64 { return l.served.Load() }
 
-// Rate is how many new clients a second were served so far.
+// Rate returns the average number of new clients served a second.
 func (l *Load) Rate() int { return int(float64(l.Served()) / time.Since(l.began).Seconds()) }
 
-// Stop ends the load, and returns how many of the new clients were served.
+// Stop ends the load, and returns the number of new clients served.
 func (l *Load) Stop() int64 {
 	l.stop()
 	return l.Served()
 }
 
 const (
-	// onePiece is how many bytes a new client sends.
+	// onePiece is the number of bytes that a new client sends.
 	onePiece = 512
-	// streamPiece and streamPause are how many bytes a stream sends at once, and how long it rests then: 200 of them send 4 MB a second.
+	// streamPiece is the number of bytes that a stream sends at once, and streamPause the pause
+	// after it: 200 streams send 4 MB a second.
 	streamPiece = 4 << 10
 	streamPause = 200 * time.Millisecond
 )
 
-// echo sends one piece, and wants it back, and then the end.
+// echo sends one piece, and expects its echo and the end.
 func echo(c *net.TCPConn, seed uint64) error {
 	defer func() { _ = c.Close() }()
 	limit := wait.Bound(0)
@@ -142,7 +146,8 @@ func echo(c *net.TCPConn, seed uint64) error {
 	return nil
 }
 
-// stream sends random bytes to an echo server, in one piece at least, until ctx ends, and wants all of them back, and then the end.
+// stream sends random bytes to an echo server, at least one piece, until ctx ends. It expects the
+// echo of all of them, and the end.
 func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	limit := wait.Bound(0)
 	dialing, cancel := context.WithTimeout(context.Background(), limit)
@@ -167,7 +172,7 @@ func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	}()
 	got, err := compare(c, seed, limit)
 	if err != nil {
-		_ = c.Close() // so that the writer ends
+		_ = c.Close() // ends the writer
 	}
 	sent := <-wrote
 	if err = errors.Join(err, sent.err); err == nil && got != sent.bytes {
@@ -179,7 +184,7 @@ func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	return nil
 }
 
-// send writes a seed's bytes until ctx ends, and then ends its half of the connection.
+// send writes a seed's bytes until ctx ends, and then half-closes the connection.
 func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err error) {
 	bytes, piece := randomBytes(seed), make([]byte, streamPiece)
 	for {
@@ -196,7 +201,8 @@ func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err erro
 	}
 }
 
-// compare reads to the end what must be a seed's bytes. It waits for the next ones for so long.
+// compare reads to the end, and expects a seed's bytes. limit is the maximum wait for the next
+// ones.
 func compare(c *net.TCPConn, seed uint64, limit time.Duration) (total int, err error) {
 	same, got, want := randomBytes(seed), make([]byte, streamPiece), make([]byte, streamPiece)
 	for {

@@ -16,26 +16,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideVar tells a test process how it was started: absent by go test, "yes" inside its namespaces, otherwise the
-// reason why it has none.
+// insideVar tells a test process how it was started. It is unset if go test started it, "yes"
+// inside its namespaces, and otherwise the reason why it has none.
 const insideVar = "VIPD_LAB"
 
 const inside = "yes"
 
-// Main runs the tests of a package inside the host namespace, see the package's documentation, and ends the process
-// with their exit code. TestMain calls it, after anything else that it does, which is done twice.
+// Main runs the tests of a package inside the host namespace, see the package's documentation, and
+// ends the process with their exit code. TestMain calls it last, because everything before it runs
+// twice.
 func Main(m Tests) {
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		code = 1
 	}
-	os.Exit(code) // TestMain has no other way to hand on the code of another process
+	os.Exit(code) // TestMain has no other way to pass on the exit code of another process
 }
 
 func run(m Tests) (int, error) {
 	state := os.Getenv(insideVar)
-	// A fuzz worker speaks with its coordinator through inherited descriptors, and has inherited its namespaces too.
+	// A fuzz worker talks to its coordinator through inherited descriptors, and has also inherited
+	// its namespaces.
 	if state != "" || slices.ContainsFunc(os.Args[1:], isWorkerFlag) {
 		return runHere(m, state)
 	}
@@ -46,8 +48,8 @@ func run(m Tests) (int, error) {
 	return runAgain(m)
 }
 
-// Apart is an environment without what Main has left there: a test process that is started with it gets namespaces of its
-// own, also from within a test.
+// Apart returns an environment without Main's variable. A test process that is started with it gets
+// its own namespaces, even from within a test.
 func Apart(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, insideVar+"=") })
 }
@@ -56,7 +58,8 @@ func isWorkerFlag(arg string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
 }
 
-// runHere runs the tests in this process, which a run outside has put into fresh namespaces when state says so.
+// runHere runs the tests in this process. state says whether an outer run has put it into fresh
+// namespaces.
 func runHere(m Tests, state string) (int, error) {
 	if state == inside && os.Getpid() == 1 {
 		if err := furnish(); err != nil {
@@ -68,7 +71,8 @@ func runHere(m Tests, state string) (int, error) {
 	return m.Run(), nil
 }
 
-// furnish makes the fresh namespaces usable: lo first, which tests need that skip where the rest fails.
+// furnish makes the fresh namespaces usable. lo comes first, because tests that skip after a
+// failure need it.
 func furnish() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -82,7 +86,7 @@ func furnish() error {
 		flags    uintptr
 		options  string
 	}{
-		{"", "/", unix.MS_REC | unix.MS_PRIVATE, ""}, // first: nothing below may be seen outside
+		{"", "/", unix.MS_REC | unix.MS_PRIVATE, ""}, // first: mounts below must not be visible outside
 		{"proc", "/proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"sysfs", "/sys", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
@@ -95,9 +99,10 @@ func furnish() error {
 	return settle()
 }
 
-// runAgain starts this test binary again in fresh namespaces, with the same arguments, and returns its exit code.
+// runAgain starts this test binary in fresh namespaces with the same arguments, and returns its
+// exit code.
 func runAgain(m Tests) (int, error) {
-	runtime.LockOSThread() // Pdeathsig is sent when the thread that forked ends, so it has to last as long as this
+	runtime.LockOSThread() // Pdeathsig is sent when the forking thread ends, so it must last as long as this call
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -134,7 +139,8 @@ func runAgain(m Tests) (int, error) {
 	return 0, err
 }
 
-// passOn hands signals to the tests: go test asks for stacks by SIGQUIT when a test takes too long.
+// passOn forwards signals to the tests: go test requests stack traces by SIGQUIT when a test takes
+// too long.
 func passOn(signals <-chan os.Signal, to *os.Process) {
 	for s := range signals {
 		_ = to.Signal(s) // it may have just ended

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Main runs the tests where they are: there are no network namespaces here.
+// Main runs the tests without network namespaces, which this system lacks.
 func Main(m Tests) { os.Exit(m.Run()) }
 
 // Require skips the test.

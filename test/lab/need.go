@@ -9,13 +9,13 @@ import (
 	"vipd/test/wait"
 )
 
-// Tests are the tests of a package: a *testing.M, or one in a wrapper that looks at more once they have run.
+// Tests are the tests of a package: a *testing.M, or a wrapper with further checks after the tests.
 type Tests interface {
 	// Run runs them, and returns the exit code.
 	Run() int
 }
 
-// packageOf names the Debian package that brings a tool.
+// packageOf maps a tool to its Debian package.
 func packageOf(tool string) string {
 	switch tool {
 	case "iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "iptables-save", "ip6tables-save",
@@ -60,8 +60,8 @@ func Need(t testing.TB, tools ...string) {
 	}
 }
 
-// Eventually waits until check returns nil, and fails the test with check's last error when that takes longer than
-// wait.Bound(within). It asks again every few milliseconds.
+// Eventually waits until check returns nil, and fails the test with check's last error after
+// wait.Bound(within). It polls every few milliseconds.
 func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
 	t.Helper()
 	within = wait.Bound(within)

@@ -14,7 +14,8 @@ type named struct {
 func (n named) Name() string              { return n.name }
 func (n named) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
-// TestTestsThatNeedIPVSHaveItInTheirNames: a test of another name would be left out in the guest, and skip here.
+// TestTestsThatNeedIPVSHaveItInTheirNames calls NeedIPVS in a test of another name. It must fail,
+// because such a test would never run in the guest.
 func TestTestsThatNeedIPVSHaveItInTheirNames(t *testing.T) {
 	for _, name := range []string{"TestDrain", "TestDrain/TestIPVS", "BenchmarkDrain", "TestipvsDrain"} {
 		func() {

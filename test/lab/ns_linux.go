@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NS is one network namespace: the host, a client, a server, a router.
+// NS is a network namespace: the host, a client, a server, a router.
 type NS struct {
-	// Name is what the test called it.
+	// Name is the name given by the test.
 	Name string
 
 	lab     *Lab
@@ -33,7 +33,7 @@ func openNS() (netns.NsHandle, error) {
 	return netns.NsHandle(fd), nil
 }
 
-// newNS makes a network namespace that lives as long as what it returns is open, or anything is in it.
+// newNS creates a network namespace that exists while fd is open, or anything is in it.
 func newNS() (fd netns.NsHandle, err error) {
 	err = away(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		fd, err = openNS()
@@ -42,7 +42,7 @@ func newNS() (fd netns.NsHandle, err error) {
 	return fd, err
 }
 
-// away calls enter and then f on a thread that nothing else runs on, and brings it back to its own namespace.
+// away calls enter and then f on a thread of its own, and returns the thread to its namespace.
 func away(enter, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := openNS()
@@ -50,11 +50,11 @@ func away(enter, f func() error) (err error) {
 		runtime.UnlockOSThread()
 		return err
 	}
-	defer func() { // deferred, so that t.Fatal in f leaves the thread at home too
+	defer func() { // deferred, so that t.Fatal in f also restores the thread
 		if back := unix.Setns(int(home), unix.CLONE_NEWNET); back != nil {
 			err = errors.Join(err, fmt.Errorf("returning to the namespace before: %w", back))
 		} else {
-			runtime.UnlockOSThread() // a thread that is lost stays locked: it ends with its goroutine
+			runtime.UnlockOSThread() // a thread that can't be restored stays locked, so it ends with its goroutine
 		}
 		_ = home.Close()
 	}()
@@ -64,8 +64,8 @@ func away(enter, f func() error) (err error) {
 	return f()
 }
 
-// For is the namespace for a test within the one that made it: what is added to it by what For returns fails that test,
-// and is undone when that ends.
+// For returns the namespace for a subtest: objects added through it fail that test, and are removed
+// when it ends.
 func (n *NS) For(t testing.TB) *NS {
 	ctx, cancel := context.WithCancel(n.lab.ctx)
 	t.Cleanup(cancel)
@@ -77,14 +77,15 @@ func (n *NS) For(t testing.TB) *NS {
 	return &m
 }
 
-// Do calls f in the calling goroutine while its thread is in the namespace, and returns what f returns. Sockets that f
-// opens and processes that it starts belong to the namespace for good; goroutines that it starts do not.
+// Do calls f in the calling goroutine while its thread is in the namespace, and returns f's error.
+// Sockets that f opens and processes that it starts belong to the namespace; goroutines that it
+// starts do not.
 func (n *NS) Do(f func() error) error {
 	return away(func() error { return unix.Setns(int(n.fd), unix.CLONE_NEWNET) }, f)
 }
 
-// Sysctl sets a variable such as net.ipv4.ip_forward in the namespace; '.' separates, and device names with a '.' are
-// beyond it. The value before comes back when the test ends.
+// Sysctl sets a sysctl such as net.ipv4.ip_forward in the namespace until the test ends. '.' is the
+// separator, so device names with a '.' don't work.
 func (n *NS) Sysctl(name, value string) {
 	n.lab.t.Helper()
 	old, err := n.sysctl(name, value)
@@ -110,7 +111,7 @@ func (n *NS) sysctl(name, value string) (old string, err error) {
 	return old, err
 }
 
-// ReadSysctl returns the value of a variable in the namespace.
+// ReadSysctl returns the value of a sysctl in the namespace.
 func (n *NS) ReadSysctl(name string) string {
 	n.lab.t.Helper()
 	var value string

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasSCTP reports whether the kernel has SCTP sockets, or a module for them, which comes by being asked for.
+// HasSCTP reports whether the kernel has SCTP sockets, or loads a module for them on demand.
 func HasSCTP() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err != nil {
@@ -21,24 +21,25 @@ func HasSCTP() bool {
 	return true
 }
 
-// ListenSCTP is Listen for associations, each a stream of its own. Half-closing is beyond SCTP.
+// ListenSCTP is Listen for associations, each a stream of its own. They can't be half-closed.
 func (n *NS) ListenSCTP(at netip.AddrPort) (ln net.Listener, err error) {
 	err = n.Do(func() error {
 		file, err := sctpSocket(at)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // net has its own
+		defer func() { _ = file.Close() }() // net has its own descriptor
 		if err := unix.Listen(int(file.Fd()), unix.SOMAXCONN); err != nil {
 			return fmt.Errorf("listening on %s: %w", at, err)
 		}
-		ln, err = net.FileListener(file) // which takes every stream socket for one of TCP
+		ln, err = net.FileListener(file) // it accepts any stream socket as TCP
 		return err
 	})
 	return ln, err
 }
 
-// DialSCTP opens an association from an address of the namespace: with more than one it would show them all.
+// DialSCTP opens an association from one address of the namespace; otherwise SCTP would announce
+// all of them.
 func (n *NS) DialSCTP(ctx context.Context, from netip.AddrPort, to netip.AddrPort) (conn net.Conn, err error) {
 	err = n.Do(func() error {
 		file, err := sctpSocket(from)
@@ -46,7 +47,7 @@ func (n *NS) DialSCTP(ctx context.Context, from netip.AddrPort, to netip.AddrPor
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		fd := int(file.Fd()) // blocking; SO_SNDTIMEO bounds connect
+		fd := int(file.Fd()) // blocking; SO_SNDTIMEO limits connect
 		if deadline, ok := ctx.Deadline(); ok {
 			left := unix.NsecToTimeval(max(time.Until(deadline), time.Millisecond).Nanoseconds())
 			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &left); err != nil {

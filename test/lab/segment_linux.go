@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beyond is how far outside the window SendStray sends: more than any window has.
+// beyond is the distance outside of the window at which SendStray sends, more than any window.
 const beyond = 1 << 30
 
-// SendStray sends, in place of the namespace's end of a TCP connection, a segment whose sequence number is outside the
-// window and whose acknowledgment is the right one, as reordering and late retransmissions make them. The other end
-// answers it with an ACK alone; a host that does not know the connection, with a reset that ends it.
+// SendStray sends a segment instead of the namespace's end of a TCP connection, with a sequence
+// number outside of the window and a correct acknowledgment, as after reordering or a late
+// retransmission. The other end answers with an ACK. A host that does not know the connection
+// answers with a reset, which ends it.
 func (n *NS) SendStray(c net.Conn) error {
 	sends, expects, err := sequence(c)
 	if err != nil {
@@ -33,7 +34,7 @@ func (n *NS) SendStray(c net.Conn) error {
 	return n.sendSegment(from, to, s)
 }
 
-// sendSegment sends a TCP segment that has all but its checksum.
+// sendSegment sends a TCP segment after computing its checksum.
 func (n *NS) sendSegment(from, to netip.AddrPort, s []byte) error {
 	binary.BigEndian.PutUint16(s[16:], checksum(from.Addr(), to.Addr(), s))
 	network := "ip4:tcp"
@@ -51,7 +52,7 @@ func (n *NS) sendSegment(from, to netip.AddrPort, s []byte) error {
 	})
 }
 
-// sequence returns the sequence number of what a connection sends next, and of what it expects.
+// sequence returns the next sequence numbers that a connection sends and expects.
 func sequence(c net.Conn) (sends, expects uint32, err error) {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -83,7 +84,7 @@ func sequence(c net.Conn) (sends, expects uint32, err error) {
 	return sends, expects, err
 }
 
-// checksum is that of a TCP segment whose own checksum is still 0.
+// checksum returns the checksum of a TCP segment whose checksum field is 0.
 func checksum(from, to netip.Addr, segment []byte) uint16 {
 	text := append(append(from.AsSlice(), to.AsSlice()...), 0, unix.IPPROTO_TCP, 0, byte(len(segment)))
 	text = append(text, segment...)
@@ -100,7 +101,8 @@ func checksum(from, to netip.Addr, segment []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// SendSYN sends a TCP SYN to an address as if the namespace's end of some connection began a new connection.
+// SendSYN sends a TCP SYN to an address, as if the namespace's end of a connection opened a new
+// one.
 func (n *NS) SendSYN(from, to netip.AddrPort) error {
 	s := make([]byte, 20)
 	binary.BigEndian.PutUint16(s[0:], from.Port())

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Listen listens on a numeric address in the namespace. Neither its connections nor those of Dial keep themselves alive:
-// nothing is sent that the test does not send.
+// Listen listens on a numeric address in the namespace. Its connections, and those of Dial, send no
+// keepalives, so nothing is sent except by the test.
 func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
 	c := net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
@@ -33,7 +33,7 @@ func (n *NS) Dial(ctx context.Context, network, address string) (net.Conn, error
 	return n.DialFrom(ctx, network, netip.AddrPort{}, address)
 }
 
-// DialFrom is Dial from an address and port of the client's choice; the zero value leaves it to the kernel.
+// DialFrom is Dial from a given address and port; zero values are chosen by the kernel.
 func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, address string) (conn net.Conn, err error) {
 	d := net.Dialer{KeepAlive: -1}
 	switch {
@@ -43,7 +43,7 @@ func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, 
 	default:
 		d.LocalAddr = net.TCPAddrFromAddrPort(from)
 	}
-	// A numeric address is dialed by the calling goroutine itself, so the socket is made on its thread.
+	// The calling goroutine dials a numeric address itself, so its thread creates the socket.
 	err = n.Do(func() (err error) {
 		conn, err = d.DialContext(ctx, network, address)
 		return err

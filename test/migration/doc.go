@@ -1,3 +1,4 @@
-// Package migration compares what vipd does with a configuration that "vipctl convert" has made with what the program does that the
-// configuration was for: HAProxy's spread over its servers, and keepalived's tables of IPVS.
+// Package migration compares vipd with other programs. vipd runs a configuration made by "vipctl
+// convert", and the other program the original one. It compares HAProxy's spread over its servers,
+// and keepalived's tables of IPVS.
 package migration

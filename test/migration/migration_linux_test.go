@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vipctl runs the built program, and returns what it prints.
+// vipctl runs the built program, and returns its output.
 func vipctl(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(program.Bin(t), "vipctl"), args...)
@@ -36,7 +36,7 @@ func vipctl(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// file writes a file into a folder of the test.
+// file writes a file into a directory of the test.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -46,7 +46,7 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// start starts a program in a namespace; it ends with the test, or when stop is called.
+// start starts a program in a namespace until the test ends, or stop is called.
 func start(t *testing.T, n *lab.NS, name string, args ...string) (stop func()) {
 	t.Helper()
 	var p *process.Process
@@ -95,7 +95,8 @@ listen spare
 	server spare 127.0.0.15:9001 backup
 `
 
-// TestHAProxySpread: HAProxy, and vipd with what was converted, give each server the same number of connections.
+// TestHAProxySpread converts a configuration of HAProxy. HAProxy and vipd must give each server the
+// same number of connections.
 func TestHAProxySpread(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "haproxy")
@@ -121,8 +122,9 @@ func TestHAProxySpread(t *testing.T) {
 	}
 }
 
-// spread is how many connections of a round each server gets, once a round is like the one before, as the one that is down is found to
-// be; of the sticky service, on how many servers each client comes out.
+// spread returns the connections of each server in a round, once two rounds are equal, because
+// failed servers must first be found. For the sticky service it returns the number of servers that
+// each client reached.
 func spread(t *testing.T, n *lab.NS) map[string]map[string]int {
 	t.Helper()
 	all := map[string]map[string]int{"web": {}, "sticky": {}, "spare": {}}
@@ -142,8 +144,8 @@ func spread(t *testing.T, n *lab.NS) map[string]map[string]int {
 	return all
 }
 
-// servers opens connections from a client, one after the other, and counts the servers that answer; a connection without an answer
-// counts for "none".
+// servers opens connections from a client in sequence, and counts the servers that answer; "none"
+// counts connections without an answer.
 func servers(n *lab.NS, client string, port uint16, times int) map[string]int {
 	all := map[string]int{}
 	ctx, stop := context.WithTimeout(context.Background(), wait.Bound(time.Minute))
@@ -221,8 +223,9 @@ virtual_server 10.96.0.30 25 {
 }
 `
 
-// TestIPVSTablesOfKeepalived: keepalived, and ipvs mode with what was converted, make the same virtual servers, but for two things:
-// keepalived enters servers of weight 0, and vipd has sh fall back where the chosen endpoint takes no connections.
+// TestIPVSTablesOfKeepalived converts a configuration of keepalived. Both must create the same
+// virtual servers, with two exceptions: keepalived adds servers of weight 0, and vipd uses sh with
+// fallback.
 func TestIPVSTablesOfKeepalived(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "keepalived", "ipvsadm")
@@ -249,7 +252,8 @@ func TestIPVSTablesOfKeepalived(t *testing.T) {
 	}
 }
 
-// table is the lines of virtual servers, and of destinations that take connections, sorted and without what is the default.
+// table returns the lines of virtual servers, and of destinations that accept connections, sorted
+// and without defaults.
 func table(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(strings.TrimSpace(line), " --tun-type ipip")

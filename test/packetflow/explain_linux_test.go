@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// explained says what is wrong with what this node explains of a row. Real packets have been held to the row before, so that
-// affinity knows the client.
+// explained describes a wrong explanation of a row on this node, or returns "". Real packets were
+// sent for the row before, so affinity knows the client.
 func (w *world) explained(r row, network string) string {
 	to, err := r.destination()
 	if err != nil {
@@ -49,7 +49,7 @@ func (w *world) explained(r row, network string) string {
 	return w.explainedServed(r, network, &a)
 }
 
-// explanation is the verdict that a row asks for.
+// explanation returns the verdict that a row demands.
 func (w *world) explanation(r row, service bool) explain.Verdict {
 	to, literal := netip.ParseAddrPort(r.to)
 	switch {
@@ -70,7 +70,8 @@ func (w *world) keeps(a netip.Addr) bool {
 	return false
 }
 
-// explainedServed holds shares and sources to the row, and where one endpoint is named, that one has to answer.
+// explainedServed compares shares and sources with the row. If one endpoint is named, that one must
+// answer.
 func (w *world) explainedServed(r row, network string, a *explain.Answer) string {
 	total, parts, only := 0, 0.0, ""
 	for _, share := range r.answers {
@@ -96,7 +97,7 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 		return fmt.Sprintf("the explained shares are %v together", parts)
 	}
 	if !r.stays || r.client == "local" || w.caps.Mode == "ipvs" && !a.Sticky.IsValid() {
-		return "" // a program of the node has several addresses, and the hashes of IPVS are the kernel's alone
+		return "" // a program of the node has several addresses, and only the kernel knows IPVS's hashes
 	}
 	answer, err := w.ask(r, network, atOnce)
 	if err != nil || answer.Server != only {
@@ -105,10 +106,12 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 	return ""
 }
 
-// TestUnforwarded: connections of which the node does not forward the packets of one side, and that it is told.
+// TestUnforwarded sends packets of connections that the node does not forward in one direction. The
+// explanation must say so.
 func TestUnforwarded(t *testing.T) { unforwarded(t, modes()[1]) }
 
-// TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward what clients send by themselves.
+// TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward clients' packets
+// themselves.
 func TestIPVSUnforwarded(t *testing.T) {
 	lab.NeedIPVS(t)
 	unforwarded(t, ipvsMode())
@@ -140,7 +143,7 @@ func unforwarded(t *testing.T, m mode) {
 	for _, device := range []string{"s1", "s2", "lan"} {
 		node.Sysctl("net.ipv4.conf."+device+".forwarding", "0")
 	}
-	check(row{client: "far", to: "vip", verdict: dropped}) // no answer is forwarded
+	check(row{client: "far", to: "vip", verdict: dropped}) // no reply is forwarded
 
 	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err != nil {
 		return

@@ -28,25 +28,25 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// mode is a mode at work.
+// mode is a running mode.
 type mode struct {
 	name string
 	host host.Options
 	open func(t *testing.T) dataplane.Dataplane
-	// plan prints what vipctl plan does for frontends. Nil: nothing that iptables prints.
+	// plan returns vipctl plan's output for frontends. Nil means that it has no rules of iptables.
 	plan func(frontends []*balancer.Frontend) string
-	// drops: the node's own policy is to drop what nobody asks for.
+	// drops reports whether the node's own policy is to drop.
 	drops bool
 }
 
-// TestPackets holds real packets to the tables.
+// TestPackets sends real packets through every mode. Clients must get what the tables say.
 func TestPackets(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) { m.holds(t) })
 	}
 }
 
-// TestIPVSPackets is TestPackets for the mode that few kernels have.
+// TestIPVSPackets is TestPackets in ipvs mode, which few kernels have.
 func TestIPVSPackets(t *testing.T) {
 	lab.NeedIPVS(t)
 	ipvsMode().holds(t)
@@ -58,10 +58,10 @@ func (m mode) holds(t *testing.T) {
 	for _, s := range readSections(t) {
 		t.Run(s.name, func(t *testing.T) {
 			d := w.apply(t, s)
-			var silent sync.WaitGroup // those who hear nothing wait together
+			var silent sync.WaitGroup // clients without an answer wait in parallel
 			for _, r := range s.rows {
 				if _, literal := netip.ParseAddrPort(r.to); literal == nil && m.drops {
-					continue // what is no service's is dropped then, as it should be
+					continue // unclaimed packets are dropped then, as they should be
 				}
 				for _, network := range []string{"tcp", "udp"} {
 					check := func() {
@@ -86,7 +86,7 @@ func (m mode) holds(t *testing.T) {
 	}
 }
 
-// asPlanned checks that the rules of the mode in the kernel are those of its plan, and no others.
+// asPlanned checks that the mode's rules in the kernel are exactly those of its plan.
 func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 	t.Helper()
 	if m.plan == nil {
@@ -97,7 +97,7 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 		frontends = append(frontends, f)
 	}
 	text := m.plan(frontends)
-	planned, there := map[string]bool{}, map[string]bool{}
+	planned, present := map[string]bool{}, map[string]bool{}
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "-A ") {
 			planned[plain(line)] = true
@@ -110,22 +110,22 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 		}
 		for line := range strings.Lines(string(out)) {
 			line = plain(line)
-			if there[line] = true; ofServices.MatchString(line) && !planned[line] {
+			if present[line] = true; ofServices.MatchString(line) && !planned[line] {
 				t.Errorf("not planned: %s", line)
 			}
 		}
 	}
 	for line := range planned {
-		if !there[line] {
+		if !present[line] {
 			t.Errorf("planned, and not there: %s", line)
 		}
 	}
 }
 
-// ofServices are the rules that lead to services and belong to them.
+// ofServices matches the rules of services.
 var ofServices = regexp.MustCompile(`^-A VIPD-(SERVICES|[0-9a-f]+[.:]|[ANE0-9]+-)`)
 
-// plain is a rule without its comment, and with no more digits of a probability than the kernel keeps: 31 bits.
+// plain returns a rule without its comment, and with a probability rounded to the kernel's 31 bits.
 func plain(line string) string {
 	return probability.ReplaceAllString(comment.ReplaceAllString(strings.TrimSpace(line), ""), "$1")
 }
@@ -135,7 +135,7 @@ var (
 	probability = regexp.MustCompile(`(--probability 0\.[0-9]{8})[0-9]*`)
 )
 
-// world is the network of flows.md, with a mode at work on the node.
+// world is the network of flows.md, with a mode running on the node.
 type world struct {
 	t        *testing.T
 	dp       dataplane.Dataplane
@@ -144,7 +144,7 @@ type world struct {
 	engine   *dataplane.Engine
 	caps     balancer.Capabilities
 	revision int64
-	port     atomic.Uint32 // of the last UDP client: each has its own, or would come back to the flow that it had
+	port     atomic.Uint32 // of the last UDP client; each has its own, because an old port would reuse its flow
 }
 
 func newWorld(t *testing.T, m mode) *world {
@@ -174,7 +174,8 @@ func newWorld(t *testing.T, m mode) *world {
 	return w
 }
 
-// dropAll has the node drop what nothing accepts, but for what no firewall drops: neighbour discovery and lo.
+// dropAll makes the node drop everything that no rule accepts, except neighbour discovery and lo,
+// which no firewall drops.
 func dropAll(t *testing.T, n *lab.NS) {
 	set := func(do, policy string) {
 		for _, tool := range []string{"iptables", "ip6tables"} {
@@ -188,7 +189,7 @@ func dropAll(t *testing.T, n *lab.NS) {
 	t.Cleanup(func() { set("-D", "ACCEPT") })
 }
 
-// plug joins the node and one namespace that is all hosts of the link.
+// plug connects the node with one namespace that stands for all hosts of the link.
 func (w *world) plug(l *lab.Lab, link link) {
 	ns := l.Add(link.dev)
 	l.Link(l.Host(), ns, link.own[0].String(), "", link.own[1].String(), "")
@@ -201,7 +202,7 @@ func (w *world) plug(l *lab.Lab, link link) {
 	ns.Default(link.own[0].Addr().String(), link.own[1].Addr().String())
 }
 
-// join puts the node and the hosts of the link on a switch.
+// join connects the node and the hosts of the link by a switch.
 func (w *world) join(l *lab.Lab, link link) {
 	bridge := l.Bridge(link.dev)
 	bridge.Join(l.Host(), link.own[0].String(), link.own[1].String())
@@ -213,7 +214,7 @@ func (w *world) join(l *lab.Lab, link link) {
 	}
 }
 
-// start has an engine carry out what apply sets, until the test ends.
+// start runs an engine until the test ends.
 func (w *world) start(t *testing.T, m mode) {
 	t.Helper()
 	dp := m.open(t)
@@ -238,7 +239,7 @@ func (w *world) start(t *testing.T, m mode) {
 	})
 }
 
-// apply makes a section's services the only ones, and returns what they come to.
+// apply replaces the services by those of a section, and returns the compiled state.
 func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	t.Helper()
 	d := s.compile(w.caps)
@@ -254,18 +255,19 @@ func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	return d
 }
 
-// atOnce bounds what waits for nothing, on a busy machine.
+// atOnce is the time limit, on a busy machine, of things that wait for nothing.
 var atOnce = wait.Bound(0)
 
 const (
-	silence = 250 * time.Millisecond // is how long a client waits that must hear nothing
-	// enough connections that a server which has a quarter of them is among those that answer, but for one time in 10^12.
+	silence = 250 * time.Millisecond // the wait of a client that must get no answer
+	// enough connections reach a server with a quarter of them, except once in 10^12 times.
 	enough = 100
-	// so many connections show shares that differ: by chance alone they are six standard deviations off once in 10^9.
+	// fair is the number of connections that show different shares. By chance they are deviations
+	// standard deviations off once in 10^9 times.
 	fair, deviations = 100, 6
 )
 
-// check says what is wrong with what a row's client gets.
+// check describes the difference between a row and what its client gets, or returns "".
 func (w *world) check(r row, network string) string {
 	switch r.verdict {
 	case refused:
@@ -274,7 +276,7 @@ func (w *world) check(r row, network string) string {
 		}
 		return w.remembered(r, network)
 	case lost:
-		if !w.caps.KeepsSource { // a problem that Compile states, and no reply is lost then
+		if !w.caps.KeepsSource { // a problem that Compile reports, and no reply is lost then
 			if _, err := w.ask(r, network, atOnce); err != nil {
 				return fmt.Sprintf("%v, want an answer: the mode can't keep the source", err)
 			}
@@ -291,8 +293,8 @@ func (w *world) check(r row, network string) string {
 	return w.checkServed(r, network)
 }
 
-// remembered says what conntrack remembers of a connection of the node's own that a service refused: the next one from its port would be
-// refused as well, whatever the service is by then.
+// remembered reports an entry of conntrack for a local connection that a service refused. The next
+// connection from its port would be refused as well, whatever the service is by then.
 func (w *world) remembered(r row, network string) string {
 	to, err := r.destination()
 	if _, literal := netip.ParseAddrPort(r.to); err != nil || literal == nil || r.client != "local" || network != "tcp" {
@@ -310,7 +312,7 @@ func (w *world) remembered(r row, network string) string {
 	return ""
 }
 
-// checkServed says what is wrong with the answers to a row's client.
+// checkServed describes a wrong answer to a row's client, or returns "".
 func (w *world) checkServed(r row, network string) string {
 	seen := map[string]bool{}
 	for i := 0; i < enough && (len(seen) < len(r.answers) || i < 6); i++ {
@@ -337,7 +339,7 @@ func (w *world) checkServed(r row, network string) string {
 	return ""
 }
 
-// checkShares says which server answers too often or too rarely, where their shares differ.
+// checkShares names a server that answers too often or too rarely, if shares differ.
 func (w *world) checkShares(r row, network string) string {
 	total, differ := 0, false
 	for _, share := range r.answers {
@@ -364,7 +366,7 @@ func (w *world) checkShares(r row, network string) string {
 	return ""
 }
 
-// source says what is wrong with whom a server saw.
+// source describes a wrong source address that a server saw, or returns "".
 func (w *world) source(r row, a lab.Answer) string {
 	node := r.seesNode(a.Server) || r.client == "local"
 	if _, literal := netip.ParseAddrPort(r.to); literal != nil && !w.caps.KeepsSource {
@@ -377,7 +379,7 @@ func (w *world) source(r row, a lab.Answer) string {
 	return ""
 }
 
-// ask opens a connection, or sends a datagram from a new port, and returns who answers.
+// ask opens a connection, or sends a datagram from a new port, and returns the server's answer.
 func (w *world) ask(r row, network string, within time.Duration) (lab.Answer, error) {
 	to, err := r.destination()
 	if err != nil {
@@ -405,7 +407,7 @@ func (w *world) ask(r row, network string, within time.Duration) (lab.Answer, er
 	}
 	defer func() { _ = c.Close() }()
 	a, err := lab.AskWithin(c, within)
-	if network == "udp" && errors.Is(err, unix.EPERM) { // so a program hears that a filter of its own host stops it; what follows?
+	if network == "udp" && errors.Is(err, unix.EPERM) { // a program gets this error from a filter of its own host; what follows?
 		_, err = c.Read(make([]byte, 1))
 	}
 	return a, err

@@ -16,7 +16,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// section is a part of flows.md: services, and what clients get of them.
+// section is a part of flows.md: services, and the expected answers to clients.
 type section struct {
 	name     string
 	services snap.Map[balancer.Name, *balancer.Service]
@@ -28,11 +28,11 @@ type row struct {
 	line       int
 	client, to string
 	verdict    verdict
-	// answers are the shares of those that can answer, by their names.
+	// answers maps the servers that can answer to their shares.
 	answers map[string]int
-	// stays: one of them, and always the same.
+	// stays reports whether the same server must always answer.
 	stays bool
-	// nodeAt are those that see an address of the node's; "*" is all.
+	// nodeAt names the server that sees an address of the node; "*" means all.
 	nodeAt string
 }
 
@@ -47,10 +47,10 @@ const (
 
 func (r row) String() string { return fmt.Sprintf("flows.md:%d, %s to %s", r.line, r.client, r.to) }
 
-// seesNode reports whether a server sees an address of the node's.
+// seesNode reports whether a server sees an address of the node.
 func (r row) seesNode(server string) bool { return r.nodeAt == "*" || r.nodeAt == server }
 
-// names are those that can answer.
+// names returns the servers that can answer.
 func (r row) names() []string {
 	var all []string
 	for name := range r.answers {
@@ -96,7 +96,7 @@ func readSections(t *testing.T) []section {
 	return all
 }
 
-// merged are the fields of two blocks by their names, with those of the second where both have one.
+// merged returns the fields of two blocks by name. The second block overrides the first.
 func merged(base, block string) map[string]string {
 	fields := map[string]string{}
 	for _, text := range []string{base, block} {
@@ -186,7 +186,7 @@ func readRow(text string) (r row, err error) {
 	return r, nil
 }
 
-// destination is where a row's clients connect to.
+// destination returns the address that a row's clients connect to.
 func (r row) destination() (netip.AddrPort, error) {
 	known := map[string]string{
 		"vip": "10.96.0.10:80", "vip6": "[fd00:96::10]:80", "second": "10.96.0.11:80", "node": "10.1.0.1:30080", "node6": "[fd01::1]:30080",
@@ -197,7 +197,7 @@ func (r row) destination() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(r.to)
 }
 
-// TestTables: what the tables are for is in them.
+// TestTables reads the tables. They must contain the cases that they exist for.
 func TestTables(t *testing.T) {
 	clients, tos, verdicts := map[string]bool{}, map[string]bool{}, map[verdict]bool{}
 	rows := 0

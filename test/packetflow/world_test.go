@@ -8,10 +8,10 @@ import (
 	"vipd/balancer"
 )
 
-// link is one of the node's interfaces, with what is behind it.
+// link is one of the node's interfaces, with the hosts behind it.
 type link struct {
 	dev string
-	// own are the node's addresses, IPv4 and IPv6, behind which hosts reach the rest of the world.
+	// own are the node's addresses, IPv4 and IPv6, which hosts use as their router.
 	own   [2]netip.Prefix
 	hosts []place
 }
@@ -22,7 +22,7 @@ type place struct {
 	addrs [2]netip.Addr
 }
 
-// links are the network of flows.md.
+// links returns the links of flows.md.
 func links() []link {
 	own := func(v4, v6 string) [2]netip.Prefix {
 		return [2]netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}
@@ -40,7 +40,7 @@ func links() []link {
 
 func servers() []string { return []string{"s1", "s2", "s3"} }
 
-// places are the names of all hosts.
+// places returns the names of all hosts.
 func places() []string {
 	all := []string{"local"}
 	for _, l := range links() {
@@ -51,7 +51,8 @@ func places() []string {
 	return all
 }
 
-// addressOf is the address of a host in the family of another address; the node's is the one that it connects from.
+// addressOf returns the address of a host in the family of another address. For the node it is the
+// source address of its connections.
 func addressOf(name string, like netip.Addr) netip.Addr {
 	i := 0
 	if like.Is6() {
@@ -70,7 +71,7 @@ func addressOf(name string, like netip.Addr) netip.Addr {
 	panic("there is no host " + name)
 }
 
-// nameOf is the name of the host at an address; "node" for the node's own, "" for others.
+// nameOf returns the name of the host at an address; "node" for the node's own, "" for others.
 func nameOf(a netip.Addr) string {
 	for _, l := range links() {
 		for i := range l.own {
@@ -87,7 +88,7 @@ func nameOf(a netip.Addr) string {
 	return ""
 }
 
-// ownAddresses are the node's.
+// ownAddresses returns the node's addresses.
 func ownAddresses() []netip.Addr {
 	var all []netip.Addr
 	for _, l := range links() {
@@ -99,7 +100,7 @@ func ownAddresses() []netip.Addr {
 	return all
 }
 
-// compile is what a section's services come to on the node.
+// compile compiles a section's services for the node.
 func (s section) compile(c balancer.Capabilities) balancer.Desired {
 	own := ownAddresses()
 	env := balancer.Env{Node: "n1", Local: own, NodePortAddresses: own, Capabilities: c}

@@ -1,5 +1,6 @@
-// Package program lets tests use the built programs as a user does: it builds vipd, vipctl and the servers of the
-// examples into a folder that looks like this tree, starts them, and runs command lines there.
+// Package program lets tests use the built programs like a user. It builds vipd, vipctl and the
+// servers of the examples into a directory with the layout of this tree, starts them, and runs
+// command lines there.
 //
-// The daemon is started without any privilege, whoever runs the test: when that is root, as the user nobody.
+// The daemon starts without any privilege: if root runs the test, as the user nobody.
 package program

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// nobody is the user and group that has no rights at all, on every Linux.
+// nobody is the user and group without any rights on every Linux.
 const nobody = 65534
 
 func dropPrivilege(cmd *exec.Cmd) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Save writes a file that a daemon may be told to read at once. While a process that has it open is being begun, it would seem to be still
-// being written.
+// Save writes a file that a daemon may read at once. It waits for processes that are being forked,
+// because an open descriptor would make the file look unfinished.
 func Save(t testing.TB, path, text string) {
 	t.Helper()
 	Unshared(func() {
@@ -17,8 +17,9 @@ func Save(t testing.TB, path, text string) {
 	})
 }
 
-// Unshared opens or closes files and sockets while this process begins no other one: that has all which are open, until it runs its program,
-// and a busy machine may put that off. Clients of a socket that is closed meanwhile are taken, and reset then; its port is in use.
+// Unshared calls do, which opens or closes files and sockets, while this process forks no other
+// one. A forked process holds all open descriptors until it executes its program, which a busy
+// machine may delay. A socket closed meanwhile would still accept clients and keep its port.
 func Unshared(do func()) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -16,16 +16,17 @@ import (
 	"vipd/test/wait"
 )
 
-// Tree is a copy of the parts of this tree that users touch, with the programs in bin, as after make build.
+// Tree is a copy of the files of this tree that users touch, with the programs in bin, as after
+// make build.
 type Tree struct {
-	// Top is its folder. Everybody may read it, and nobody owns it: see the package's comment.
+	// Top is its directory. Everybody may read it, and nobody owns it: see the package's comment.
 	Top string
 }
 
 // New builds the programs into a fresh tree that lives as long as the test.
 func New(t *testing.T) *Tree {
 	t.Helper()
-	top, err := os.MkdirTemp("", "vipd-tree-") // not t.TempDir, which other users can't enter
+	top, err := os.MkdirTemp("", "vipd-tree-") // other users can't enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,14 +53,15 @@ func New(t *testing.T) *Tree {
 	return tree
 }
 
-// BinVar names in the environment a folder with all programs: whoever runs many tests builds them once.
+// BinVar is an environment variable with a directory of all programs, which a runner of many tests
+// builds once.
 const BinVar = "VIPD_BIN"
 
 func all() []string {
 	return []string{"vipd/cmd/vipd", "vipd/cmd/vipctl", "vipd/examples/echo", "vipd/examples/demo"}
 }
 
-// BuildAll builds all programs into a folder below the top of the tree, and names it in the environment.
+// BuildAll builds all programs into a directory below the top of the tree, and sets BinVar.
 func BuildAll(ctx context.Context, folder string) error {
 	top, err := source()
 	if err != nil {
@@ -72,7 +74,7 @@ func BuildAll(ctx context.Context, folder string) error {
 	return os.Setenv(BinVar, folder)
 }
 
-// Bin is a folder with vipd and vipctl, built for this test unless BinVar names one.
+// Bin returns a directory with vipd and vipctl, built for this test unless BinVar is set.
 func Bin(t testing.TB) string {
 	t.Helper()
 	if folder := os.Getenv(BinVar); folder != "" {
@@ -81,7 +83,8 @@ func Bin(t testing.TB) string {
 	return Build(t, "./cmd/vipd", "./cmd/vipctl")
 }
 
-// Build builds packages of this tree, such as "./cmd/vipd", and returns a folder with the programs.
+// Build builds packages of this tree, such as "./cmd/vipd", and returns a directory with the
+// programs.
 func Build(t testing.TB, packages ...string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -113,7 +116,7 @@ func compile(ctx context.Context, top, into string, packages []string) error {
 	return nil
 }
 
-// source is the top of the tree under test.
+// source returns the top of the tree under test.
 func source() (string, error) {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -148,7 +151,7 @@ func (tree *Tree) copyExamples(t *testing.T) {
 	}
 }
 
-// command is a program of the tree, started in its top folder without privilege.
+// command returns a program of the tree, to run in its top directory without privilege.
 func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(tree.Top, "bin", name), args...)
 	cmd.Dir = tree.Top
@@ -156,14 +159,14 @@ func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Start starts a program of the tree, and ends it with the test: gracefully, which has to work.
+// Start starts a program of the tree. It must end gracefully with the test.
 func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Process {
 	t.Helper()
 	return tree.start(t, tree.command(name, args...))
 }
 
-// Run starts a command line, which must begin with exec, in the top folder without privilege, and ends it with the test
-// as Start does.
+// Run starts a command line, which must begin with exec, in the top directory without privilege. It
+// ends like Start's program.
 func (tree *Tree) Run(t *testing.T, line string) *process.Process {
 	t.Helper()
 	cmd := exec.Command("bash", "-c", line)
@@ -228,11 +231,12 @@ func (tree *Tree) Daemon(t *testing.T, name string) *process.Process {
 	return p
 }
 
-// Socket is where vipd serves vipctl with examples/NAME.toml, from the top of a tree.
+// Socket returns vipd's socket for examples/NAME.toml, relative to the top of a tree.
 func Socket(name string) string { return filepath.Join("build", name, "run", "vipd.sock") }
 
-// Shell runs a command line in the top folder, with a line on its standard input, for a limited time, and returns
-// what it printed. A command that has to be ended (nc in conversation) is no error; the answer is what counts.
+// Shell runs a command line in the top directory, with a line on its standard input and a time
+// limit, and returns its output. A command that reaches the limit (nc in conversation) is not an
+// error, because only its output counts.
 func (tree *Tree) Shell(t *testing.T, line string, limit time.Duration) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

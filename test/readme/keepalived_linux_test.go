@@ -13,17 +13,17 @@ import (
 	"vipd/test/program"
 )
 
-// fault happens to the host that holds the addresses, and ends by what it returns.
+// fault causes a fault on the host that holds the addresses. end ends it.
 type fault func(*pair, *member) (end func())
 
-// faults are those of the table of docs/gateway.md.
+// faults are the faults in the table of docs/gateway.md.
 func faults() map[string]fault {
 	hangs := func(processes func(*member) []int) fault {
 		return func(_ *pair, m *member) func() {
 			all := processes(m)
 			m.signal(unix.SIGSTOP, all...)
 			end := sync.OnceFunc(func() { m.signal(unix.SIGCONT, all...) })
-			m.t.Cleanup(end) // before m.end, for which a stopped process would not end
+			m.t.Cleanup(end) // before m.end, which would wait for a stopped process
 			return end
 		}
 	}
@@ -42,7 +42,7 @@ func faults() map[string]fault {
 		},
 		"both are killed": func(_ *pair, m *member) func() {
 			all := m.keepalived()
-			m.signal(unix.SIGSTOP, all...) // neither acts on the other's death
+			m.signal(unix.SIGSTOP, all...) // neither reacts to the other's death
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
@@ -60,8 +60,8 @@ func faults() map[string]fault {
 	}
 }
 
-// TestKeepalived: with the real keepalived and the files of examples/keepalived, the addresses of a host move as the table of
-// docs/gateway.md says, whichever of vipd and keepalived was started first.
+// TestKeepalived runs the real keepalived with the files of examples/keepalived. A host's addresses
+// must move as in the table of docs/gateway.md, whether vipd or keepalived was started first.
 func TestKeepalived(t *testing.T) {
 	lab.Need(t, "keepalived", "ip", "nft", "unshare")
 	l, bin, faults := lab.New(t), program.Bin(t), faults()
@@ -78,7 +78,7 @@ func TestKeepalived(t *testing.T) {
 			continue
 		}
 		p := newPair(l)
-		all.Go(func() { // all at once: they wait for timers of VRRP
+		all.Go(func() { // in parallel, because they wait for timers of VRRP
 			t.Run(row.fault, func(t *testing.T) {
 				p.serve(t, bin, i%2 == 0)
 				if row.two == "never" {
@@ -93,7 +93,8 @@ func TestKeepalived(t *testing.T) {
 
 type row struct{ fault, two string }
 
-// table is that of docs/gateway.md: what happens, when another host holds the addresses, and whether two do.
+// table reads the table of docs/gateway.md: the fault, when another host holds the addresses, and
+// whether two do.
 func table(t *testing.T) (rows []row) {
 	t.Helper()
 	_, text, _ := strings.Cut(read(t, filepath.Join("..", "..", "docs", "gateway.md")), "## Failover without etcd")
@@ -108,11 +109,12 @@ func table(t *testing.T) (rows []row) {
 	return rows[2:] // below the headings
 }
 
-// moves checks that a fault takes the addresses from their holder, and neither it nor its end ever leads to two.
+// moves causes a fault at the holder of the addresses. They must move, and neither the fault nor
+// its end may lead to two holders.
 func (p *pair) moves(begin fault) {
 	two := p.watch()
 	m := p.holder()
-	p.wait("check-vipd to have renewed the addresses", m.renewed) // until then, for a second, they have no end
+	p.wait("check-vipd to have renewed the addresses", m.renewed) // until then, for a second, they don't expire
 	before, began := m.waited(), time.Now()
 	end := begin(p, m)
 	p.wait("the addresses to leave", func() bool { return !m.holds(moved[0]) && !m.holds(moved[1]) })

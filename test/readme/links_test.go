@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLinks: every relative link of the documents leads to something, its heading included, and so does every folder that
-// the tables of README.md name.
+// TestLinks follows every relative link of the documents, including its heading, and every folder
+// in the tables of README.md. All must exist.
 func TestLinks(t *testing.T) {
 	top := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
@@ -44,7 +44,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors are the names by which links reach the headings of a document, as GitHub makes them.
+// anchors returns the names of a document's headings in links, in GitHub's form.
 func anchors(t *testing.T, file string) (all []string) {
 	t.Helper()
 	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)

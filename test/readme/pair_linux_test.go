@@ -46,14 +46,14 @@ type pair struct {
 	hosts  [2]*member
 }
 
-// member is one of the two: its own /run and /etc/keepalived are folders of dir.
+// member is one of the two: its own /run and /etc/keepalived are below dir.
 type member struct {
 	*lab.NS
 	t    *testing.T
 	dir  string
 	bin  string
 	vipd *process.Process
-	// runs are its keepalived, and those before.
+	// runs are its present and earlier keepalived processes.
 	runs []*process.Process
 }
 
@@ -73,8 +73,9 @@ func newPair(l *lab.Lab) *pair {
 	return p
 }
 
-// serve starts both programs on both hosts, in this order or the other, until one host holds the addresses and the other could. Which has
-// the lower priority holds them: a higher one takes nothing, and is sooner where both could.
+// serve starts both programs on both hosts, in either order, until one host holds the addresses and
+// the other is ready. The host with the lower priority holds them: the other one does not preempt,
+// and is faster if both are ready.
 func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 	p.t, p.client = t, p.client.For(t)
 	for i, priority := range []string{"50", "100"} {
@@ -88,11 +89,11 @@ func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 			m.startKeepalived()
 		} else {
 			m.startKeepalived()
-			m.await(m.runs[0], "VRRP_Script(vipd) ") // failed, or on a busy machine timed_out: the first of the two is all that it says
+			m.await(m.runs[0], "VRRP_Script(vipd) ") // failed, or timed_out on a busy machine: it logs only the first one
 			m.startVipd()
 		}
 		m.await(m.runs[0], backup)
-		if i == 0 { // no election, in which both may hold them for a moment
+		if i == 0 { // without an election, in which both may hold them for a moment
 			p.wait("the only host to take the addresses", func() bool { return p.held(1) })
 		}
 	}
@@ -104,13 +105,14 @@ func (p *pair) wait(what string, cond func() bool) {
 	wait.For(p.t, time.Minute, what, cond)
 }
 
-// settled waits until one host holds both addresses, and is the one that answers ARP for the VIP, and a client is served.
+// settled waits until one host holds both addresses and is the only one to answer ARP for the VIP,
+// and a client is served.
 func (p *pair) settled() {
 	p.t.Helper()
 	p.wait("one host to hold the addresses, and to serve", func() bool { return p.held(1) && p.answers() == 1 && p.served() })
 }
 
-// held says whether each of the addresses is held by so many hosts.
+// held reports whether each of the addresses is held by that many hosts.
 func (p *pair) held(hosts int) bool {
 	for _, address := range moved {
 		n := 0
@@ -126,7 +128,7 @@ func (p *pair) held(hosts int) bool {
 	return true
 }
 
-// holder is the host that holds the addresses.
+// holder returns the host that holds the addresses.
 func (p *pair) holder() (m *member) {
 	p.t.Helper()
 	p.wait("a host to hold the addresses", func() bool {
@@ -152,8 +154,9 @@ func (p *pair) served() bool {
 	return err == nil
 }
 
-// watch looks all the time whether both hosts have an address, until the function is called that it returns. It takes none for both if
-// the machine let it look too seldom: keepalived may have had to wait as well, between giving away and removing.
+// watch polls whether both hosts have an address, until two is called. It ignores a finding if the
+// machine delayed its polls, because keepalived may have been delayed too, between releasing and
+// removing.
 func (p *pair) watch() (two func() bool) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	both, last, longest := false, time.Now(), time.Duration(0)
@@ -179,7 +182,7 @@ func (p *pair) watch() (two func() bool) {
 	}
 }
 
-// answers is how many hosts answer when the client asks by ARP for the VIP.
+// answers returns the number of hosts that answer the client's ARP request for the VIP.
 func (p *pair) answers() int {
 	p.t.Helper()
 	var device *net.Interface
@@ -258,10 +261,10 @@ func (m *member) startKeepalived() {
 	m.runs = append(m.runs, m.start("keepalived", "--dont-fork", "--log-console"))
 }
 
-// backup is what keepalived says when it may take the addresses, and does not hold them.
+// backup is keepalived's message that it is ready and does not hold the addresses.
 const backup = "Entering BACKUP STATE"
 
-// waited counts how often it has said so.
+// waited counts this message.
 func (m *member) waited() (times int) {
 	for _, k := range m.runs {
 		times += strings.Count(k.Output(), backup)
@@ -278,7 +281,7 @@ func (m *member) await(p *process.Process, text string) {
 	}
 }
 
-// holds says whether the host has an address.
+// holds reports whether the host has an address.
 func (m *member) holds(address string) (yes bool) {
 	err := m.Do(func() error {
 		all, err := net.InterfaceAddrs()
@@ -291,7 +294,7 @@ func (m *member) holds(address string) (yes bool) {
 	return yes
 }
 
-// renewed says whether both addresses have an end.
+// renewed reports whether both addresses have a lifetime.
 func (m *member) renewed() bool {
 	mortal := 0
 	for line := range strings.Lines(m.Exec("ip", "-4", "-o", "address")) {
@@ -304,11 +307,11 @@ func (m *member) renewed() bool {
 	return mortal == len(moved)
 }
 
-// keepalived is its main process, and the one that speaks VRRP.
+// keepalived returns its main process, and the process for VRRP.
 func (m *member) keepalived() []int {
 	pid := m.runs[len(m.runs)-1].Pid()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
-	first, _, _ := strings.Cut(string(children), " ") // behind it may be what a script has left
+	first, _, _ := strings.Cut(string(children), " ") // a process of a script may follow
 	child, convErr := strconv.Atoi(first)
 	if err := errors.Join(err, convErr); err != nil {
 		m.t.Fatal(err)
@@ -324,7 +327,8 @@ func (m *member) signal(s syscall.Signal, to ...int) {
 	}
 }
 
-// reap waits for the end of a keepalived whose main process was killed: this process is then the parent of the other one.
+// reap waits for the end of a keepalived whose main process was killed: this process has become the
+// parent of the other one.
 func (m *member) reap(all []int) {
 	<-m.runs[len(m.runs)-1].Done()
 	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {
@@ -332,10 +336,10 @@ func (m *member) reap(all []int) {
 	}
 }
 
-// end ends the host's programs, and shows what they said if that is of interest.
+// end ends the host's programs, and logs their output if it matters.
 func (m *member) end() {
 	for _, k := range m.runs {
-		k.Kill() // which ends the other process
+		k.Kill() // this also ends the other process
 		if out := k.Output(); m.t.Failed() || strings.Contains(out, "ignoring") {
 			m.t.Errorf("keepalived of %s says:\n%s", m.Name, out)
 		}

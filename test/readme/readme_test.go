@@ -20,10 +20,10 @@ import (
 	"vipd/test/lab"
 )
 
-// patience is how long one block may take; the first one builds everything.
+// patience is the time limit of one block; the first one builds everything.
 const patience = 10 * time.Minute
 
-// TestMain takes a network of its own where that is possible, so that the quickstart's ports are free.
+// TestMain uses a network namespace if possible, so that the quickstart's ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // block is one fenced block of README.md.
@@ -64,15 +64,16 @@ func blocks(t *testing.T, file string) []block {
 	return found
 }
 
-// reader is somebody who follows README.md in a fresh copy of the tree.
+// reader is a reader who follows README.md in a fresh copy of the tree.
 type reader struct {
 	top, destination string
 	env              []string
-	// endQuickstart presses Ctrl-C where the quickstart runs, and waits for its end; a second call does nothing.
+	// endQuickstart sends Ctrl-C to the quickstart, and waits for its end; a second call does
+	// nothing.
 	endQuickstart func()
 }
 
-// TestREADME does what README.md says.
+// TestREADME follows README.md.
 func TestREADME(t *testing.T) {
 	r := newReader(t)
 	all := blocks(t, filepath.Join(r.top, "README.md"))
@@ -112,16 +113,17 @@ func newReader(t *testing.T) *reader {
 		t.Fatalf("copying the tree: %v\n%s", err, copied)
 	}
 	r.env = append(os.Environ(),
-		"DESTDIR="+r.destination, "PREFIX=/usr/local", // whatever the caller's own PREFIX is
+		"DESTDIR="+r.destination, "PREFIX=/usr/local", // whatever the caller's PREFIX is
 		"PATH="+filepath.Join(r.destination, "usr/local/bin")+":"+os.Getenv("PATH"),
 		"VIPCTL_CONFIG="+r.config())
 	return r
 }
 
-// config is where this reader's /etc/vipd/vipd.toml is.
+// config returns the path of this reader's /etc/vipd/vipd.toml.
 func (r *reader) config() string { return filepath.Join(r.destination, "etc/vipd/vipd.toml") }
 
-// command is a script of README.md: it stops at the first command that fails; sudo is taken as done.
+// command returns a script of README.md: it stops at the first command that fails, and sudo is
+// omitted.
 func (r *reader) command(script string) *exec.Cmd {
 	script = strings.ReplaceAll(script, "/etc/vipd/vipd.toml", r.config())
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
@@ -129,7 +131,7 @@ func (r *reader) command(script string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a script and returns what it printed.
+// run runs a script and returns its output.
 func (r *reader) run(t *testing.T, script string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -149,8 +151,8 @@ func (r *reader) run(t *testing.T, script string) string {
 	return p.Output()
 }
 
-// runBeside starts a script that goes on, waits until it has said what to do next, and ends it with the test as
-// Ctrl-C does.
+// runBeside starts a long-running script, waits until it prints the next step, and ends it with the
+// test like Ctrl-C.
 func (r *reader) runBeside(t *testing.T, b block) {
 	t.Helper()
 	p, err := process.Start(nil, r.command("exec "+strings.TrimSpace(b.text)))
@@ -174,7 +176,8 @@ func (r *reader) runBeside(t *testing.T, b block) {
 	}
 }
 
-// install runs an installation into DESTDIR, twice: the second time it must leave a changed configuration alone.
+// install runs an installation into DESTDIR twice. The second one must not change a changed
+// configuration.
 func (r *reader) install(t *testing.T, b block) {
 	r.run(t, b.text)
 	for _, file := range []string{
@@ -199,7 +202,7 @@ func (r *reader) install(t *testing.T, b block) {
 	r.uninstall(t)
 }
 
-// uninstall takes all back but the configuration, in another DESTDIR.
+// uninstall removes everything except the configuration, in another DESTDIR.
 func (r *reader) uninstall(t *testing.T) {
 	other := t.TempDir()
 	r.run(t, "make install DESTDIR="+other)
@@ -215,7 +218,7 @@ func (r *reader) uninstall(t *testing.T) {
 	}
 }
 
-// checkTOML lets vipctl check a configuration of README.md.
+// checkTOML runs vipctl check on a configuration of README.md.
 func (r *reader) checkTOML(t *testing.T, b block) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	if err := os.WriteFile(file, []byte(b.text), 0o644); err != nil {
@@ -224,8 +227,8 @@ func (r *reader) checkTOML(t *testing.T, b block) {
 	r.run(t, "bin/vipctl check "+file)
 }
 
-// service follows "The first service on a real host": vipd runs with the installed configuration, the service of
-// README.md is added to it, and the servers answer.
+// service follows "The first service on a real host": vipd runs with the installed configuration
+// and the service of README.md, and the servers must answer.
 func (r *reader) service(t *testing.T, b block, all []block) {
 	lab.Require(t)
 	i := slices.IndexFunc(all, func(b block) bool { return b.language == "toml" })
@@ -237,7 +240,8 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	if !strings.Contains(text, state) {
 		t.Fatal("the default configuration has no state_dir to change")
 	}
-	// README's readers run the quickstart without root. Here it has root, and so the network namespace.
+	// Readers run the quickstart without root. Here it has root, and so holds the network
+	// namespace.
 	r.endQuickstart()
 	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -286,5 +290,5 @@ func (r *reader) await(t *testing.T, p *process.Process, text string) {
 	}
 }
 
-// interrupt sends what Ctrl-C sends, to the whole process group as a terminal does.
+// interrupt sends Ctrl-C's signal to the whole process group, like a terminal.
 func interrupt(p *process.Process) { _ = syscall.Kill(-p.Pid(), syscall.SIGINT) }

@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// A few failing tests of thousands run again, each alone: one that then passes each time failed for what ran beside it. It is
-// a defect all the same, of the test or of what it tests, and the report names it with its output. It ends nobody's work.
+// A few failing tests of thousands run again, each alone. A test that then passes each time failed
+// because of the load. It is still a defect, of the test or of the product, and the report names it
+// with its output. It does not fail the run.
 const fewFailing, timesAgain = 3, 3
 
-// again is what runs the failing tests again: a plan for each. None where too much failed, or what no second run can excuse.
+// again returns a plan for each failing test. It returns none if too much failed, or if a second
+// run can't excuse the failure.
 func (s *summary) again(p plan) map[test]plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,33 +25,35 @@ func (s *summary) again(p plan) map[test]plan {
 		part := func(other test) bool {
 			return other.pkg == t.pkg && other.where == t.where && strings.HasPrefix(other.name, t.name+"/")
 		}
-		// One with a failing part runs whole where it may have failed by itself, too. Else that part runs.
-		if !slices.ContainsFunc(s.failing, part) || slices.ContainsFunc(s.output[t], said) {
+		// A test with a failing part runs as a whole if it may also have failed itself. Otherwise
+		// only the part runs.
+		if !slices.ContainsFunc(s.failing, part) || slices.ContainsFunc(s.output[t], saidByTest) {
 			all[t] = p.only(t)
 		}
 	}
-	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // what has not ended: its process did
+	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // their process ended them
 		return nil
 	}
 	return all
 }
 
-// unforgivable says whether a line of output tells of a data race, or of the end of a process: of the test's own, or of one that it has
-// started and whose output it logs.
+// unforgivable reports whether a line of output is about a data race, or the end of a process: the
+// test's own, or one that it has started and whose output it logs.
 func unforgivable(line string) bool {
 	words := strings.TrimSpace(line)
 	return strings.Contains(words, "DATA RACE") || strings.Contains(words, "race detected") ||
 		strings.HasPrefix(words, "panic: ") || strings.HasPrefix(words, "fatal error: ")
 }
 
-// said says whether a line of output is what a test has said, and not the testing package of it.
-func said(line string) bool {
+// saidByTest reports whether a line of output comes from a test and not from the testing package.
+func saidByTest(line string) bool {
 	words := strings.TrimSpace(line)
 	return words != "" && !strings.HasPrefix(words, "=== ") && !strings.HasPrefix(words, "--- ")
 }
 
-// endedItself says whether a package may have failed by more than its tests. It has printed, outside of all of them, what is
-// unforgivable; or something after the last of them, as a TestMain does that fails; or not what the testing package prints at the end.
+// endedItself reports whether a package may have failed by itself. It has printed something
+// unforgivable outside of its tests, something after the last test, like a failing TestMain, or
+// something else than the testing package's last lines.
 func endedItself(output []string) bool {
 	over := false
 	for _, line := range output {
@@ -65,7 +69,7 @@ func endedItself(output []string) bool {
 	return !over
 }
 
-// only is the plan that runs nothing but t, several times.
+// only returns the plan that runs only t, several times.
 func (p plan) only(t test) plan {
 	var names []string
 	for name := range strings.SplitSeq(t.name, "/") {
@@ -79,7 +83,7 @@ func (p plan) only(t test) plan {
 	return plan{flags: flags, packages: []string{t.pkg}, guest: guest}
 }
 
-// settle runs the failing tests again by run, and says whether they failed for nothing but what ran beside them.
+// settle runs the failing tests again, and reports whether they only failed because of the load.
 func (s *summary) settle(p plan, run func(plan, *summary) error) bool {
 	all := s.again(p)
 	for t, only := range all {
@@ -96,7 +100,7 @@ func (s *summary) settle(p plan, run func(plan, *summary) error) bool {
 		if _, ran := all[t]; ran {
 			s.unsteady = append(s.unsteady, t)
 		} else {
-			s.passed[t] = true // it is a test whose parts these are
+			s.passed[t] = true // the test whose parts these are
 		}
 	}
 	s.failing = nil

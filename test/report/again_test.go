@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestAgain: a few tests that fail beside others, and pass alone, are unsteady; any other failure stays one.
+// TestAgain lets tests fail. A few that pass alone must be unsteady; any other failure must fail
+// the run.
 func TestAgain(t *testing.T) {
 	const head = "import (\"os\"; \"testing\")\nfunc TestGood(t *testing.T) {}\n"
 	const flaky = "if os.Getenv(\"FIRST\") != \"\" { t.Error(\"late\") }"

@@ -20,20 +20,21 @@ import (
 )
 
 const (
-	// guestLimit ends a guest that hangs. On a quiet machine all tests take it a tenth of that.
+	// guestLimit ends a guest that hangs. On an idle machine all tests need a tenth of it.
 	guestLimit = 75 * time.Minute
-	// testLimit ends the tests in it, so that they say what they were at. It is of the guest's own time, of which a minute
-	// may take several.
+	// testLimit ends the tests in the guest, so that they report where they hang. It is in the
+	// guest's own time, in which a minute may last several.
 	testLimit = 15 * time.Minute
-	// guestParallel is how many test processes run in it at once: tests wait half of their time.
+	// guestParallel is the number of concurrent test processes in the guest: tests wait half of
+	// their time.
 	guestParallel = 2
 )
 
-// where names the guest in the report, needIPVS all that runs in it.
+// where names the guest in the report, and needIPVS its tests.
 const where, needIPVS = "in the guest", "the tests that need IPVS"
 
-// runGuest runs the tests that need IPVS in a guest, and enters into the summary how it went. It is one guest, as a boot costs
-// as much as a tenth of its tests.
+// runGuest runs the tests that need IPVS in a guest, and adds the results to the summary. It uses
+// one guest, because a boot costs a tenth of the tests.
 func runGuest(p plan, o orders, s *summary) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -53,8 +54,9 @@ func runGuest(p plan, o orders, s *summary) {
 	}
 }
 
-// build builds the tests, and what turns their output into events, outside: in there it would take minutes. It does
-// not ask for the race detector, which would make emulated code slower once more: the same code runs under it outside.
+// build builds the tests, and the program that converts their output into events, outside of the
+// guest, where it would take minutes. It omits the race detector, which would slow emulated code
+// down further: the same code runs under it outside.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
 	o := orders{
 		Test2JSON: filepath.Join(folder, "test2json"), Limit: testLimit, Parallel: guestParallel,
@@ -78,14 +80,14 @@ func build(ctx context.Context, p plan, folder string) (orders, error) {
 
 func goRun(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the programs are built, so that their packages are compiled already
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // like the programs, whose packages are then already compiled
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return nil
 }
 
-// boot runs this program in a guest, with the orders of a file, and reads what it has to tell.
+// boot runs this program in a guest with orders from a file, and reads its results.
 func boot(ctx context.Context, file string, s *summary) error {
 	self, err := os.Executable()
 	if err != nil {

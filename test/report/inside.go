@@ -14,27 +14,27 @@ import (
 	"time"
 )
 
-// insideFlag makes this program carry out orders, in the guest. It is for itself.
+// insideFlag makes this program execute orders in the guest. It is internal.
 const insideFlag = "-inside"
 
-// orders say what to run in the guest.
+// orders are the tests to run in the guest.
 type orders struct {
-	// Test2JSON is the program of that name.
+	// Test2JSON is the path of the program of that name.
 	Test2JSON string
-	// Limit is for all of it; Parallel is how many pieces run at once.
+	// Limit is for everything; Parallel is the number of concurrent pieces.
 	Limit    time.Duration
 	Parallel int
-	// Flags are those of the test binaries.
+	// Flags are the flags of the test binaries.
 	Flags    []string
 	Packages map[string]order
-	// Pieces are what is run, in the order in which it begins.
+	// Pieces are the pieces to run, in their starting order.
 	Pieces []piece
 }
 
-// order is the folder that a package's tests run in, and their binary.
+// order is a package's test directory and test binary.
 type order struct{ Folder, Binary string }
 
-// save writes the orders to a file in a folder.
+// save writes the orders to a file in a directory.
 func (o orders) save(folder string) (file string, err error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -44,8 +44,9 @@ func (o orders) save(folder string) (file string, err error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// inside carries out the orders of a file, writes events as go test -json does, but with an end of the package for each of
-// its pieces, and returns the exit status. Test2json writes no end of a package whose test panics.
+// inside executes the orders of a file, and returns the exit status. It writes events like go test
+// -json, but an end of the package for each of its pieces, because test2json writes none if a test
+// panics.
 func inside(file string, out io.Writer) int {
 	var o orders
 	text, err := os.ReadFile(file)
@@ -72,7 +73,7 @@ func inside(file string, out io.Writer) int {
 				failed.Store(true)
 			}
 			e.Elapsed = time.Since(began).Seconds()
-			if line, err := json.Marshal(e); err == nil { // there is nothing in it that could not be written
+			if line, err := json.Marshal(e); err == nil { // it contains nothing that can't be encoded
 				w.write(append(line, '\n'))
 			}
 		})
@@ -84,7 +85,7 @@ func inside(file string, out io.Writer) int {
 	return 0
 }
 
-// run runs the piece for a limited time.
+// run runs the piece within a time limit.
 func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	k := o.Packages[p.Path]
 	args := slices.Concat([]string{"-t", "-p", p.Path, k.Binary}, o.Flags, []string{
@@ -102,7 +103,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	}
 	for r := bufio.NewReader(lines); ; {
 		line, err := r.ReadBytes('\n')
-		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside says how pieces end
+		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside reports how pieces end
 			w.write(line)
 		}
 		if err != nil {
@@ -112,7 +113,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	return cmd.Wait()
 }
 
-// lineWriter writes whole lines of many.
+// lineWriter writes whole lines of several writers.
 type lineWriter struct {
 	mu  sync.Mutex
 	out io.Writer

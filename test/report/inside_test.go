@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// module writes a module for a test, and returns its folder.
+// module writes a module for a test, and returns its directory.
 func module(t *testing.T, files map[string]string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -25,7 +25,8 @@ func module(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-// TestInside builds the tests of a module as for the guest, carries the orders out here, and reads the report.
+// TestInside builds the tests of a module as for the guest, executes the orders here, and reads the
+// report.
 func TestInside(t *testing.T) {
 	folder := module(t, map[string]string{
 		"good/good_test.go": "package good\nimport (\"os\"; \"testing\")\n" +
@@ -80,7 +81,7 @@ func TestInside(t *testing.T) {
 		"\nFAIL: 2 passed, 3 failed, 1 skipped, in 4 packages\nof these in the guest: 1 passed, 3 failed, 1 skipped, in 4 packages\n")
 }
 
-// saved is a file with orders.
+// saved writes orders to a file.
 func saved(t *testing.T, o orders) string {
 	t.Helper()
 	file, err := o.save(t.TempDir())
@@ -90,8 +91,8 @@ func saved(t *testing.T, o orders) string {
 	return file
 }
 
-// TestPieces cuts a package into pieces that run side by side: each of its tests runs once, a test
-// whose subtests are apart counts as one, and the package ends when its last piece does.
+// TestPieces splits a package into pieces that run in parallel. Each of its tests must run once, a
+// test with separate subtests must count as one, and the package must end with its last piece.
 func TestPieces(t *testing.T) {
 	folder := module(t, map[string]string{
 		"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSLong(t *testing.T) {\n" +
@@ -145,14 +146,15 @@ func has(t *testing.T, report string, all ...string) {
 	}
 }
 
-// TestWrongOrders: a guest that can't read them says so.
+// TestWrongOrders passes unreadable orders. The guest must report that.
 func TestWrongOrders(t *testing.T) {
 	if status := inside(filepath.Join(t.TempDir(), "missing"), os.Stdout); status != 1 {
 		t.Errorf("orders that are not there: status %d, want 1", status)
 	}
 }
 
-// TestWhatDoesNotBuildIsNotRun: the compiler's words are the error.
+// TestWhatDoesNotBuildIsNotRun runs a package that does not build. The error must have the
+// compiler's message.
 func TestWhatDoesNotBuildIsNotRun(t *testing.T) {
 	t.Chdir(module(t, map[string]string{"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSX(t *testing.T) { undefined() }\n"}))
 	_, err := build(t.Context(), plan{guest: []pkg{{path: "vipd/x"}}}, t.TempDir())

@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// run runs the tests and prints the report; false: something failed.
+// run runs the tests and prints the report. It returns false if something failed.
 func run(args []string) (bool, error) {
 	p, err := newPlan(args)
 	if err != nil {
@@ -40,7 +40,7 @@ func run(args []string) (bool, error) {
 	if p.note != "" {
 		fmt.Println(p.note)
 	}
-	if os.Getenv("GORACE") == "" { // else each process with the race detector sleeps for a second before it ends
+	if os.Getenv("GORACE") == "" { // otherwise each process with the race detector sleeps for a second before its end
 		if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 			return false, err
 		}
@@ -57,16 +57,17 @@ func run(args []string) (bool, error) {
 	return waitErr == nil && s.failed() == 0, readErr
 }
 
-// testsFailed says whether go test ended as it does where tests fail, or well.
+// testsFailed reports whether go test ended normally, with or without failing tests.
 func testsFailed(waitErr error) bool {
 	var exit *exec.ExitError
 	return waitErr == nil || errors.As(waitErr, &exit) && exit.ExitCode() == 1
 }
 
-// runAll runs the tests of a plan, here and in the guest at the same time. The second error is how go test ended.
+// runAll runs the tests of a plan, here and in the guest at the same time. The second error is go
+// test's.
 func runAll(p plan, s *summary) (readErr, waitErr error) {
 	var guest sync.WaitGroup
-	if p.guest != nil { // what runs in it takes longest: it is built before all else, and runs beside the rest
+	if p.guest != nil { // the guest takes longest, so it is built first and runs next to the rest
 		folder, err := os.MkdirTemp("", "vipd-report-")
 		if err != nil {
 			return err, nil
@@ -85,13 +86,13 @@ func runAll(p plan, s *summary) (readErr, waitErr error) {
 	return readErr, waitErr
 }
 
-// On a machine of few processors, packagesAtOnce is how many packages go test runs at once, and testsAtOnce how many of the
-// tests of one that may run side by side: most of their time tests wait.
+// packagesAtOnce is the number of packages that go test runs at once on a machine with few CPUs,
+// and testsAtOnce the number of parallel tests in a package: tests mostly wait.
 const packagesAtOnce, testsAtOnce = 6, 4
 
-// runHere runs go test. The second error is how it ended.
+// runHere runs go test. The second error is go test's.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
-	atOnce := []string{ // one of these among the flags comes later, and counts
+	atOnce := []string{ // a flag of the same name comes later, and overrides it
 		fmt.Sprintf("-p=%d", max(packagesAtOnce, runtime.GOMAXPROCS(0))), fmt.Sprintf("-parallel=%d", max(testsAtOnce, runtime.GOMAXPROCS(0))),
 	}
 	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, atOnce, p.flags, p.packages)...)
@@ -107,7 +108,7 @@ func runHere(p plan, s *summary) (readErr, waitErr error) {
 	return readErr, cmd.Wait()
 }
 
-// flagOf returns the value of a flag of go test that is written -NAME=VALUE; "" means it is not there.
+// flagOf returns the value of a go test flag in the form -NAME=VALUE, or "".
 func flagOf(flags []string, name string) string {
 	for _, f := range slices.Backward(flags) {
 		if value, ok := strings.CutPrefix(strings.TrimPrefix(f, "-"), "-"+name+"="); ok {

@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// piece is a part of a package's tests that runs in a process of its own, and so in network namespaces of its own.
+// piece is a part of a package's tests that runs in its own process, and so in its own network
+// namespaces.
 type piece struct {
 	Path string
 	// Run and Skip are patterns of go test.
 	Run, Skip string
 }
 
-// long are the pieces that take longest, in the order in which they begin: what would take a quarter of an hour one after
-// the other runs side by side.
+// long returns the longest pieces, in their starting order. They would take a quarter of an hour in
+// sequence, so they run in parallel.
 func long() []piece {
 	const ipvs, suite = "vipd/dataplane/ipvs", "^TestIPVSConformance$"
 	return []piece{
@@ -30,10 +31,10 @@ func long() []piece {
 	}
 }
 
-// cut cuts packages into pieces, those that are long and what remains of each; run is what was asked for.
+// cut splits packages into their long pieces and the remaining tests; run is the requested pattern.
 func cut(packages []string, run string, long []piece) []piece {
 	var pieces []piece
-	done := map[string][]string{} // the patterns of pieces before, by package
+	done := map[string][]string{} // the patterns of earlier pieces, by package
 	add := func(p piece) {
 		p.Skip = strings.Join(done[p.Path], "|")
 		done[p.Path] = append(done[p.Path], p.Run)

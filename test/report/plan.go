@@ -13,31 +13,31 @@ import (
 	"vipd/test/ipvs"
 )
 
-// ipvsTests is how the names of tests that need IPVS begin (lab.NeedIPVS sees to it), as a pattern of go test.
+// ipvsTests is a pattern of the names of tests that need IPVS. lab.NeedIPVS enforces it.
 const ipvsTests = "^TestIPVS"
 
-// plan is what runs where.
+// plan says what runs here and in the guest.
 type plan struct {
-	// flags and packages are those of go test. No packages: there is nothing to do.
+	// flags and packages are go test's. Without packages there is nothing to do.
 	flags, packages []string
-	// again: a few tests that fail run again, alone.
+	// again makes a few failing tests run again, alone.
 	again bool
-	// here: go test runs on this machine.
+	// here reports whether go test runs on this machine.
 	here bool
 	// guest are the packages whose tests that need IPVS run in a guest.
 	guest []pkg
-	// note says how the tests that need IPVS are run.
+	// note describes how the tests that need IPVS are run.
 	note string
 }
 
-// pkg is a package as go list shows it.
+// pkg is a package in go list's form.
 type pkg struct {
 	path, folder string
-	imports      []string // with those of its tests
-	tests        []string // the files
+	imports      []string // including those of its tests
+	tests        []string // the test files
 }
 
-// newPlan reads the command line and looks at this machine.
+// newPlan reads the command line and examines this machine.
 func newPlan(args []string) (plan, error) {
 	var p plan
 	var patterns []string
@@ -83,8 +83,8 @@ func newPlan(args []string) (plan, error) {
 	return p, nil
 }
 
-// longestFirst puts those packages first whose tests take minutes: go test begins in this order, and the end should not
-// wait for one alone.
+// longestFirst moves packages whose tests take minutes to the front: go test starts in this order,
+// and the end should not wait for one of them.
 func longestFirst(packages []string) []string {
 	long := []string{
 		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",
@@ -101,7 +101,7 @@ func longestFirst(packages []string) []string {
 	return packages
 }
 
-// findIPVS says why tests that need IPVS can't run on this machine; nil means they can.
+// findIPVS says why tests that need IPVS can't run on this machine, or returns nil.
 func findIPVS() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the tests do not run as root")
@@ -109,7 +109,8 @@ func findIPVS() error {
 	return ipvs.Load()
 }
 
-// place decides where the tests that need IPVS run: noIPVS says why they can't here, noGuest why they can't in a guest.
+// place decides where the tests that need IPVS run. noIPVS says why they can't run here, and
+// noGuest why they can't run in a guest.
 func (p *plan) place(needing []pkg, only bool, noIPVS, noGuest error) {
 	if only && flagOf(p.flags, "run") == "" {
 		p.flags = append(p.flags, "-run="+ipvsTests)
@@ -127,7 +128,7 @@ func (p *plan) place(needing []pkg, only bool, noIPVS, noGuest error) {
 	}
 }
 
-// list asks go for packages.
+// list lists packages by go list.
 func list(patterns []string) ([]pkg, error) {
 	const form = "{{.ImportPath}}\t{{.Dir}}\t{{join .Imports \" \"}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}\t" +
 		"{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"
@@ -148,7 +149,7 @@ func list(patterns []string) ([]pkg, error) {
 	return all, nil
 }
 
-// needingIPVS picks the packages that have a test of such a name.
+// needingIPVS returns the packages with a test of such a name.
 func needingIPVS(all []pkg) ([]pkg, error) {
 	var needing []pkg
 	for _, k := range all {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestPlace: where the tests that need IPVS run, by what there is and what is asked for.
+// TestPlace chooses where tests that need IPVS run, by the machine's abilities and the flags.
 func TestPlace(t *testing.T) {
 	no := errors.New("none")
 	needing := []pkg{{path: "vipd/x"}}
@@ -37,7 +37,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestPlanOfThisTree: the kit's own test is found by its name, and lab's users by their imports.
+// TestPlanOfThisTree plans this tree. The kit's own test must be found by its name, and lab's users
+// by their imports.
 func TestPlanOfThisTree(t *testing.T) {
 	t.Chdir("../..")
 	p, err := newPlan([]string{"-ipvs", "-count=1"})

@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// event is a line of go test -json; go doc test2json says what each means.
+// event is a line of go test -json; see go doc test2json.
 type event struct {
 	Action     string
 	Package    string
@@ -23,28 +23,30 @@ type event struct {
 	Elapsed    float64
 }
 
-// test names one test of one package, and where it ran ("" is here); the name is "" for the package as a whole.
+// test is a test of a package, and where it ran ("" is here). The name is "" for the package as a
+// whole.
 type test struct{ pkg, name, where string }
 
-// summary is what is known of a run of the tests. Events come from here and from the guest at the same time.
+// summary collects the results of a test run. Events come from here and from the guest at the same
+// time.
 type summary struct {
 	mu  sync.Mutex
 	out io.Writer
-	// output is what each test that has not passed yet has printed.
+	// output has the output of each test that has not passed yet.
 	output  map[test][]string
 	skipped []test
 	failing []test
-	// unsteady are those that failed beside others, and passed alone.
+	// unsteady are the tests that failed under load, and passed alone.
 	unsteady []test
-	// builds is what the compiler printed, by package.
+	// builds has the compiler's output, by package.
 	builds map[string][]string
-	// begun are the tests, and packages, that have not ended.
+	// begun are the tests and packages that have not ended.
 	begun map[test]bool
-	// passed has the tests that did, packages those that ended.
+	// passed has the passed tests, and packages the ended packages.
 	passed   map[test]bool
 	packages map[test]bool
-	// pieces is how often a package is still to end that runs in pieces, took how long those took that have ended, and each test
-	// that is no part of another.
+	// pieces is the number of unfinished pieces of a package. took has the duration of each package
+	// with ended pieces, and of each top-level test.
 	pieces map[test]int
 	took   map[test]float64
 }
@@ -56,7 +58,7 @@ func newSummary(out io.Writer) *summary {
 	}
 }
 
-// expect has the packages of these pieces end with the last of them.
+// expect makes the packages of these pieces end with the last of them.
 func (s *summary) expect(pieces []piece, where string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +67,7 @@ func (s *summary) expect(pieces []piece, where string) {
 	}
 }
 
-// read takes all events of one place, and prints a line for each package as it ends.
+// read reads all events of one place, and prints a line for each package as it ends.
 func (s *summary) read(events io.Reader, where string) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
@@ -73,7 +75,7 @@ func (s *summary) read(events io.Reader, where string) error {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			s.mu.Lock()
-			_, _ = fmt.Fprintln(s.out, lines.Text()) // go itself has something to say
+			_, _ = fmt.Fprintln(s.out, lines.Text()) // a message of go itself
 			s.mu.Unlock()
 			continue
 		}
@@ -109,7 +111,7 @@ func (s *summary) take(e event, where string) {
 	}
 }
 
-// endTest notes how a test has ended. One with subtests that run apart ends several times.
+// endTest records how a test ended. A test with subtests that run separately ends several times.
 func (s *summary) endTest(t test, action string) {
 	failed := slices.Contains(s.failing, t)
 	switch {
@@ -126,10 +128,10 @@ func (s *summary) endTest(t test, action string) {
 
 func (s *summary) endPackage(t test, e event) {
 	if e.Action == "skip" || s.packages[t] {
-		return // it has no tests, or this has been said
+		return // it has no tests, or this was printed
 	}
 	bad := slices.ContainsFunc(s.failing, func(f test) bool { return f.pkg == t.pkg && f.where == t.where })
-	if e.Action == "fail" && !bad { // it does not build, its TestMain fails, a race ends it
+	if e.Action == "fail" && !bad { // it does not build, its TestMain fails, or a race ends it
 		s.failing = append(s.failing, t)
 		bad = true
 	}
@@ -146,7 +148,7 @@ func (s *summary) endPackage(t test, e event) {
 	_, _ = fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s  %-40s %6.1fs  %s", word, e.Package, s.took[t], t.where)))
 }
 
-// broke enters that something failed which is no test.
+// broke records a failure that is not a test's.
 func (s *summary) broke(what, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,21 +157,21 @@ func (s *summary) broke(what, why string) {
 	s.output[t] = append(s.output[t], strings.TrimSuffix(why, "\n")+"\n")
 }
 
-// ended says whether a package has, one way or the other.
+// ended reports whether a package has passed or failed.
 func (s *summary) ended(path, where string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.packages[test{path, "", where}]
 }
 
-// failed counts the tests, and the packages without a failing test, that failed.
+// failed returns the number of failed tests, and of failed packages without a failing test.
 func (s *summary) failed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.failing)
 }
 
-// print writes the failures, the skips and the last line. err is how go test itself ended.
+// print writes the failures, the skips and the last line. err is go test's error.
 func (s *summary) print(err error) {
 	for _, t := range s.failing {
 		_, _ = fmt.Fprintf(s.out, "\n--- failed: %s\n%s", t, strings.Join(s.output[t], ""))
@@ -183,7 +185,7 @@ func (s *summary) print(err error) {
 	if len(s.skipped) > 0 {
 		_, _ = fmt.Fprintln(s.out, "\nskipped:")
 	}
-	left := map[test]int{} // to make soak, by package
+	left := map[test]int{} // for make soak, by package
 	for _, t := range s.skipped {
 		if why := reason(s.output[t]); strings.HasPrefix(why, "make soak runs it") {
 			left[test{t.pkg, "", t.where}]++
@@ -207,10 +209,10 @@ func (s *summary) print(err error) {
 	}
 }
 
-// slowest is how many tests are named that took longest.
+// slowest is the number of slowest tests that are named.
 const slowest = 10
 
-// printSlowest names the tests that took longest: what to look at first where the whole takes too long.
+// printSlowest names the slowest tests, which are the first candidates if the run takes too long.
 func (s *summary) printSlowest() {
 	tests := slices.SortedFunc(maps.Keys(s.took), func(a, b test) int { return cmp.Compare(s.took[b], s.took[a]) })
 	tests = filter(tests, func(t test) bool { return t.name != "" && s.took[t] > 0 })
@@ -232,7 +234,7 @@ func (s *summary) printFailed() {
 	}
 }
 
-// count writes the counts of those tests that are wanted.
+// count returns the counts of the tests that wanted selects.
 func (s *summary) count(wanted func(test) bool) string {
 	passed := len(filter(slices.Collect(maps.Keys(s.passed)), wanted))
 	packages := map[string]bool{}
@@ -249,7 +251,7 @@ func (s *summary) count(wanted func(test) bool) string {
 	return words
 }
 
-// ran says whether any of those tests has passed or failed.
+// ran reports whether any of those tests has passed or failed.
 func (s *summary) ran(wanted func(test) bool) bool {
 	return len(filter(s.failing, wanted))+len(filter(slices.Collect(maps.Keys(s.passed)), wanted)) > 0
 }
@@ -258,7 +260,7 @@ func filter(tests []test, wanted func(test) bool) []test {
 	return slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return !wanted(t) })
 }
 
-// String writes dataplane/userspace.TestX, or the package alone, and where it was unless that is here.
+// String returns dataplane/userspace.TestX, or only the package, and the place unless that is here.
 func (t test) String() string {
 	words := strings.TrimPrefix(t.pkg, "vipd/")
 	if t.name != "" {
@@ -270,7 +272,7 @@ func (t test) String() string {
 	return words
 }
 
-// location is what the testing package puts before a message: "FILE.go:LINE: ".
+// location matches the testing package's prefix of a message: "FILE.go:LINE: ".
 var location = regexp.MustCompile(`^\s+[\w-]+\.go:\d+: `)
 
 // message returns the first line that a test reported, with its location, or the first line of a panic.

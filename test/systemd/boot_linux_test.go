@@ -14,10 +14,10 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// setting is a line that does something once its # is removed.
+// setting matches a line that has an effect once its # is removed.
 var setting = regexp.MustCompile(`(?m)^#([a-z_-]\S*( = \S+)?)$`)
 
-// active returns a copy of a file in which everything is on.
+// active returns a copy of a file in which everything is uncommented.
 func active(t *testing.T, file string) (path, text string) {
 	t.Helper()
 	text = setting.ReplaceAllString(read(t, file), "$1")
@@ -28,7 +28,7 @@ func active(t *testing.T, file string) (path, text string) {
 	return path, text
 }
 
-// lines are those of a text that do something.
+// lines returns the lines of a text that have an effect.
 func lines(text string) []string {
 	var all []string
 	for line := range strings.Lines(text) {
@@ -39,7 +39,8 @@ func lines(text string) []string {
 	return all
 }
 
-// TestNothingIsActive: what is installed loads no module and sets no sysctl on hosts that use another mode.
+// TestNothingIsActive reads the installed files. They must load no module and set no sysctl on
+// hosts that use another mode.
 func TestNothingIsActive(t *testing.T) {
 	for _, file := range []string{"../../systemd/modules-load.d/vipd.conf", "../../systemd/sysctl.d/vipd.conf"} {
 		if got := lines(read(t, file)); len(got) > 0 {
@@ -51,7 +52,8 @@ func TestNothingIsActive(t *testing.T) {
 	}
 }
 
-// TestModuleOptions: modprobe takes the options, and they are for ip_vs alone.
+// TestModuleOptions passes the options to modprobe. It must accept them, and they must only concern
+// ip_vs.
 func TestModuleOptions(t *testing.T) {
 	lab.Need(t, "modprobe")
 	out, err := exec.Command("modprobe", "-C", "../../systemd/modprobe.d", "-c").Output()
@@ -67,8 +69,8 @@ func TestModuleOptions(t *testing.T) {
 	}
 }
 
-// TestIPVSBootFiles lets the programs that run at boot take the files with everything on: each module is loaded, and
-// each sysctl gets its value, those of IPVS too.
+// TestIPVSBootFiles runs the programs of boot on the files with everything uncommented. Each module
+// must be loaded, and each sysctl be set, including those of IPVS.
 func TestIPVSBootFiles(t *testing.T) {
 	lab.NeedIPVS(t)
 	const load, set = "/lib/systemd/systemd-modules-load", "/lib/systemd/systemd-sysctl"

@@ -18,13 +18,13 @@ import (
 	"vipd/test/wait"
 )
 
-// check is the program of a health check: it passes for a process that is nobody.
+// check is the program of a health check: it passes if it runs as nobody.
 const check = "#!/bin/sh\n[ \"$(id -un)\" = nobody ] && [ \"$(id -u)\" -gt 0 ] && echo \"I am $(id -un)\"\n"
 
-// told is a hook that writes who runs it and what it reads to the journal.
+// told is a hook that logs its user and its input.
 const told = "#!/bin/sh\nexec systemd-cat -t told sh -c 'id -un; cat'\n"
 
-// gateway is a machine between a client and a server that see it as their router.
+// gateway is a machine between a client and a server that use it as their router.
 type gateway struct {
 	*machine
 	client *lab.NS
@@ -48,7 +48,7 @@ func newGateway(t *testing.T, install func(t *testing.T, to string), files map[s
 	return &gateway{newMachine(t, host, install, all), client}
 }
 
-// service is a service at 10.96.0.N whose endpoint is checked by a program, unless that is "".
+// service returns a service at 10.96.0.N whose endpoint is checked by a program, unless that is "".
 func service(name string, n int, program string) string {
 	text := fmt.Sprintf(`
 [services.%s]
@@ -59,7 +59,7 @@ endpoints = [{ address = "10.2.0.2" }]
 	if program == "" {
 		return text
 	}
-	interval, timeout := 40*time.Second, 39*time.Second // a busy machine takes long to start it
+	interval, timeout := 40*time.Second, 39*time.Second // a busy machine needs long to start it
 	if strings.HasSuffix(program, "hang") {
 		interval, timeout = time.Second, 900*time.Millisecond
 	}
@@ -78,7 +78,7 @@ func (g *gateway) configure(text string) {
 	}
 }
 
-// dial connects the client to a VIP and asks who answers.
+// dial connects the client to a VIP and reads the server's name.
 func (g *gateway) dial(vip string) (net.Conn, error) { return g.dialWithin(vip, wait.Bound(0)) }
 
 func (g *gateway) dialWithin(vip string, limit time.Duration) (net.Conn, error) {
@@ -95,7 +95,7 @@ func (g *gateway) dialWithin(vip string, limit time.Duration) (net.Conn, error) 
 	return c, nil
 }
 
-// serves waits until a VIP is answered.
+// serves waits until a VIP is served.
 func (g *gateway) serves(vip string) {
 	g.t.Helper()
 	lab.Eventually(g.t, 20*time.Second, vip+" to be served", func() error {
@@ -107,7 +107,8 @@ func (g *gateway) serves(vip string) {
 	})
 }
 
-// clients connect one after the other, with a pause between, until stop is called, which returns how many did. Each failure is one of the test.
+// clients connects in sequence, with pauses, until stop is called, which returns the number of
+// connections. Each failure fails the test.
 func (g *gateway) clients(vip string) (stop func() int64) {
 	var done atomic.Int64
 	var running sync.WaitGroup
@@ -147,8 +148,8 @@ func echoes(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestUnitLife boots a machine, does what README.md says under Install, and takes the unit, as it is installed, through a
-// life in each mode that works on this kernel, and through what goes wrong.
+// TestUnitLife boots a machine, and follows the section Install of README.md. The installed unit
+// must work in each mode of this kernel, and survive faults.
 func TestUnitLife(t *testing.T) {
 	g := newGateway(t, fromTree, map[string]string{
 		"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n",
@@ -179,15 +180,16 @@ func TestUnitLife(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) { g.of(t).etcd() })
 }
 
-// of is the gateway, whose failures are those of t.
+// of returns the gateway for a subtest, whose failures are those of t.
 func (g *gateway) of(t *testing.T) *gateway {
 	m := *g.machine
 	m.t = t
 	return &gateway{&m, g.client}
 }
 
-// TestIPVSUnitLife takes the unit through a start, a restart, a stop and a cleanup in ipvs mode, with the files for modules
-// and sysctls in use. The machine is slow: what does not depend on the mode is left to TestUnitLife.
+// TestIPVSUnitLife starts, restarts, stops and cleans up the unit in ipvs mode, with the files for
+// modules and sysctls in use. The machine is slow, so TestUnitLife has the cases that don't depend
+// on the mode.
 func TestIPVSUnitLife(t *testing.T) {
 	lab.NeedIPVS(t)
 	_, modules := active(t, "../../systemd/modules-load.d/vipd.conf")
@@ -219,12 +221,12 @@ func TestIPVSUnitLife(t *testing.T) {
 	g.cleanedUp()
 }
 
-// life is what differs in the life of a unit.
+// life has the differences between the lives of a unit.
 type life struct {
 	name, mode, settings string
-	// keeps: traffic goes on without vipd.
+	// keeps reports whether traffic continues without vipd.
 	keeps bool
-	// hooked: on_mode is told, and connections are logged.
+	// hooked reports whether on_mode runs and connections are logged.
 	hooked bool
 }
 
@@ -291,7 +293,7 @@ func (g *gateway) live(l life) {
 	g.cleanedUp()
 }
 
-// restarts restarts the unit while clients come and streams go on, none of which notices, and looks whether open lives on.
+// restarts restarts the unit under connections and streams. None may notice, and open must survive.
 func (g *gateway) restarts(open net.Conn) {
 	g.t.Helper()
 	perSecond := wait.Soak(20, 500)
@@ -309,7 +311,7 @@ func (g *gateway) restarts(open net.Conn) {
 	}
 }
 
-// cleanedUp removes what the unit has left, and looks whether there is more.
+// cleanedUp removes the unit's remains, and checks that nothing is left.
 func (g *gateway) cleanedUp() {
 	g.t.Helper()
 	g.run("vipctl cleanup")
@@ -324,7 +326,7 @@ func (g *gateway) killed() {
 	pid := g.property("MainPID")
 	g.run("kill -9 " + pid)
 	wait.For(g.t, 30*time.Second, "systemd to start vipd again", func() bool {
-		now := g.property("MainPID") // asked for first: a unit may still be active whose process has just died
+		now := g.property("MainPID") // first, because a unit may still be active although its process has just died
 		return now != "0" && now != pid && g.property("ActiveState") == "active"
 	})
 }
@@ -354,11 +356,12 @@ func (g *gateway) reload(old, good string) {
 	g.serves("10.96.0.12")
 }
 
-// sandbox looks at the process: what the unit takes from it is taken, and nothing was complained of.
+// sandbox checks the process: the unit's restrictions must hold, and the log must have no
+// complaint.
 func (g *gateway) sandbox() {
 	g.t.Helper()
 	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")
-	// The capabilities are those that the unit says why it has them; CAP_SYS_RESOURCE (the 1) many containers lack.
+	// The unit explains each of its capabilities. Many containers lack CAP_SYS_RESOURCE (the 1).
 	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+000000000[01]0034e1$`} {
 		if !regexp.MustCompile(want).MatchString(status) {
 			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
@@ -388,7 +391,7 @@ func (g *gateway) sandbox() {
 	}
 }
 
-// socket: the group vipd may use the API, and others may not.
+// socket checks that the group vipd may use the API, and others may not.
 func (g *gateway) socket() {
 	g.t.Helper()
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
@@ -399,7 +402,7 @@ func (g *gateway) socket() {
 	}
 }
 
-// readmeBlock is the block of README.md that is marked with a word, line by line.
+// readmeBlock returns the lines of the block of README.md with a marking word.
 func readmeBlock(t *testing.T, word string) []string {
 	t.Helper()
 	_, rest, ok := strings.Cut(read(t, "../../README.md"), "```sh "+word+"\n")

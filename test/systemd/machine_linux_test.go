@@ -20,15 +20,15 @@ import (
 	"vipd/test/wait"
 )
 
-// machine is a systemd that is the init of its own namespaces, on this machine's files under an overlay, in the network
-// namespace of a lab.
+// machine is a systemd that is the init of its own namespaces. It runs on this machine's files
+// under an overlay, in the network namespace of a lab.
 type machine struct {
 	t   *testing.T
 	ns  *lab.NS
 	pid int
 }
 
-// newMachine boots systemd. What install writes is put into it before, and files, by their path.
+// newMachine boots systemd, with the files of install and files, which maps paths to contents.
 func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string), files map[string]string) *machine {
 	t.Helper()
 	lab.Need(t, "systemctl", "nsenter", "setpriv", "unshare", "make")
@@ -60,7 +60,7 @@ func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string),
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // an init takes all of its namespace along
+		_ = cmd.Process.Kill() // an init's end also ends its namespaces
 		<-ended
 	})
 	m := &machine{t, ns, cmd.Process.Pid}
@@ -73,12 +73,12 @@ func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string),
 		}
 		out, _ := m.try("systemctl is-system-running --wait")
 		state := strings.TrimSpace(out)
-		return state == "running" || state == "degraded" // a unit of this machine may fail that has nothing to do with it
+		return state == "running" || state == "degraded" // an unrelated unit of this machine may fail
 	})
 	return m
 }
 
-// fromTree does what README.md says under Install, with programs that are built already.
+// fromTree follows the section Install of README.md, with programs that are already built.
 func fromTree(t *testing.T, to string) {
 	t.Helper()
 	top, err := filepath.Abs("../..")
@@ -107,7 +107,7 @@ func fromTree(t *testing.T, to string) {
 	}
 }
 
-// put writes a file: a program where it begins as one, and a link for "-> TARGET".
+// put writes a file. It is executable if it starts like a program, and a link if it is "-> TARGET".
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -128,7 +128,8 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// newGroup makes a control group for a systemd, and removes it with the test. In a lab nobody else sees the mount.
+// newGroup creates a control group for a systemd, and removes it with the test. In a lab the mount
+// is not visible outside.
 func newGroup(t *testing.T) string {
 	t.Helper()
 	top := t.TempDir()
@@ -150,7 +151,7 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// own is this process's control group, below where cgroup2 is mounted.
+// own returns this process's control group, relative to the mount of cgroup2.
 func own(t *testing.T) string {
 	t.Helper()
 	for line := range strings.Lines(read(t, "/proc/self/cgroup")) {
@@ -162,7 +163,8 @@ func own(t *testing.T) string {
 	return ""
 }
 
-// removed removes a control group and those in it, deepest first; those whose processes are ending stay for now.
+// removed removes a control group and its children, the deepest first. Groups with ending processes
+// stay for now.
 func removed(group string) bool {
 	entries, _ := os.ReadDir(group)
 	for _, e := range entries {
@@ -184,13 +186,13 @@ func (m *machine) command(script string) *exec.Cmd {
 		"bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
 }
 
-// try runs a script, and returns all that it printed.
+// try runs a script, and returns its output.
 func (m *machine) try(script string) (string, error) {
 	out, err := m.command(script).CombinedOutput()
 	return string(out), err
 }
 
-// run is try for a script that has to succeed.
+// run is try for a script that must succeed.
 func (m *machine) run(script string) string {
 	m.t.Helper()
 	out, err := m.try(script)
@@ -200,19 +202,19 @@ func (m *machine) run(script string) string {
 	return out
 }
 
-// journal is what the unit has logged, oldest first.
+// journal returns the unit's log, oldest lines first.
 func (m *machine) journal(flags string) string {
 	out, _ := m.try("journalctl --no-pager -o short-precise -u vipd " + flags)
 	return out
 }
 
-// property is what systemctl show says of vipd.
+// property returns a property of vipd's unit from systemctl show.
 func (m *machine) property(name string) string {
 	m.t.Helper()
 	return strings.TrimSpace(m.run("systemctl show vipd --value -p " + name))
 }
 
-// path is where a file of the machine is seen from here.
+// path returns the path outside of a file of the machine.
 func (m *machine) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid), name)
 }

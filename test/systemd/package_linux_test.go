@@ -10,8 +10,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestPackages installs, upgrades, downgrades, removes and purges the packages of "make package-test", under a systemd and with traffic.
-// The machine's databases of packages are its own: what is written lies in its overlay.
+// TestPackages installs, upgrades, downgrades, removes and purges the packages of "make
+// package-test", under a systemd and with traffic. The machine has its own package databases,
+// because its overlay has all writes.
 func TestPackages(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {
@@ -22,10 +23,10 @@ func TestPackages(t *testing.T) {
 		if err := os.CopyFS(filepath.Join(to, "packages"), os.DirFS(folder)); err != nil {
 			t.Fatal(err)
 		}
-	}, map[string]string{"usr/sbin/policy-rc.d": "#!/bin/sh\nexit 0\n"}) // images of containers forbid packages to start anything
+	}, map[string]string{"usr/sbin/policy-rc.d": "#!/bin/sh\nexit 0\n"}) // images of containers don't let packages start services
 	t.Run("deb", func(t *testing.T) {
 		g := g.of(t)
-		const dpkg = "dpkg --no-triggers " // the machine's other packages would index its manual pages each time
+		const dpkg = "dpkg --no-triggers " // otherwise triggers index the manual pages of other packages each time
 		for _, mode := range []string{"nftables", "iptables", "userspace"} {
 			g.packaged(mode, dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
 		}
@@ -44,8 +45,8 @@ func TestPackages(t *testing.T) {
 	})
 }
 
-// packaged takes a package through its life, with the commands of its manager. An upgrade and a downgrade lose no connection, and
-// removing it leaves nothing in the kernel.
+// packaged takes a package through its life, with its manager's commands. Upgrades and downgrades
+// must lose no connection, and a removal must leave nothing in the kernel.
 func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t := g.t
 	t.Helper()
@@ -87,7 +88,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	}
 }
 
-// owned upgrades the package beside an owner of VIPs: the next one has them again.
+// owned upgrades the package on an owner of VIPs, which must own them again.
 func (g *gateway) owned(install, upgrade, remove string) {
 	t := g.t
 	t.Helper()
@@ -111,7 +112,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	g.run(remove + "; systemctl stop members")
 }
 
-// version checks that vipctl, and the daemon that was started last, are of a version.
+// version checks the version of vipctl, and of the running daemon.
 func (g *gateway) version(want string) {
 	g.t.Helper()
 	if out := g.run("vipctl version"); !strings.Contains(out, want) {

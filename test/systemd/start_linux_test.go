@@ -10,12 +10,13 @@ import (
 	"vipd/test/wait"
 )
 
-// unit is a unit that does something at boot.
+// unit returns a unit that runs a command at boot.
 func unit(ordering, do string) string {
 	return fmt.Sprintf("[Unit]\n%s\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c %q\n", ordering, do)
 }
 
-// booted: the unit, which is enabled, was started at boot once the network was there and the firewall had loaded its rules.
+// booted checks that the enabled unit was started at boot after the network was up and the firewall
+// had loaded its rules.
 func (g *gateway) booted() {
 	t := g.t
 	t.Helper()
@@ -30,7 +31,7 @@ func (g *gateway) booted() {
 	}
 }
 
-// when is a time that systemd knows of a unit, in microseconds.
+// when returns a time of a unit from systemd, in microseconds.
 func (g *gateway) when(unit, property string) int {
 	g.t.Helper()
 	n, err := strconv.Atoi(strings.TrimSpace(g.run("systemctl show --value -p " + property + " " + unit)))
@@ -40,7 +41,8 @@ func (g *gateway) when(unit, property string) int {
 	return n
 }
 
-// broken: a configuration that can't be used is not tried again; the status says what is wrong, and a mended one starts.
+// broken starts an unusable configuration. It must not be retried; the status must name the
+// mistake, and a fixed one must start.
 func (g *gateway) broken() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -63,8 +65,8 @@ func (g *gateway) broken() {
 	g.run("systemctl start vipd; systemctl stop vipd")
 }
 
-// strict: a mode that can't be had is tried some times, and then the unit has failed: after fewer times, and with less time
-// between, than is installed, but in as long as it takes.
+// strict starts a mode that is not usable. It must be retried a few times, and then the unit must
+// fail. The installed unit retries more often and with longer pauses.
 func (g *gateway) strict() {
 	t := g.t
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
@@ -84,7 +86,7 @@ func (g *gateway) strict() {
 	g.run("systemctl start vipd")
 }
 
-// dropIn changes the stopped unit, until what it returns is called.
+// dropIn changes the stopped unit until back is called.
 func (g *gateway) dropIn(text string) (back func()) {
 	g.t.Helper()
 	folder := "/run/systemd/system/vipd.service.d"
@@ -93,14 +95,15 @@ func (g *gateway) dropIn(text string) (back func()) {
 	return func() { g.run("rm -r " + folder + "; systemctl daemon-reload; systemctl reset-failed vipd") }
 }
 
-// watchdog: vipd feeds it, and one that hangs is ended and started again. The times are shortened here.
+// watchdog checks that vipd feeds it, and that a vipd that hangs is killed and restarted. Its times
+// are shortened here.
 func (g *gateway) watchdog() {
 	t := g.t
 	g.run("systemctl stop vipd")
 	defer g.dropIn(fmt.Sprintf("[Service]\nWatchdogSec=%d\nTimeoutAbortSec=1s\n", wait.Scaled(3*time.Second)/time.Second))()
 	g.configure("mode = \"userspace\"\n")
 	g.run("systemctl start vipd")
-	wait.For(t, 20*time.Second, "one process of vipd to feed the watchdog twice", func() bool { // on a busy machine one may be too late for that
+	wait.For(t, 20*time.Second, "one process of vipd to feed the watchdog twice", func() bool { // on a busy machine one process may be too late for that
 		pid := g.property("MainPID")
 		for range 2 {
 			last := g.property("WatchdogTimestampMonotonic")
@@ -115,7 +118,8 @@ func (g *gateway) watchdog() {
 	})
 }
 
-// etcd: the client of etcd works in the unit, and what it keeps outlives a restart without etcd.
+// etcd checks that the client of etcd works in the unit, and that its state outlives a restart
+// without etcd.
 func (g *gateway) etcd() {
 	t := g.t
 	lab.Need(t, "etcd")
@@ -131,8 +135,8 @@ func (g *gateway) etcd() {
 	wait.For(t, 20*time.Second, "the status to say that etcd is away", func() bool { return strings.Contains(g.property("StatusText"), "etcd") })
 }
 
-// owns has the machine own a VIP on its link to the client, by vipd-owner.service as it is installed. It is the only host of its fleet,
-// so etcd confirms it.
+// owns makes the machine own a VIP on its link to the client, by the installed vipd-owner.service.
+// It is the only host of its fleet, so etcd confirms it.
 func (g *gateway) owns() {
 	t := g.t
 	lab.Need(t, "nft")
@@ -152,7 +156,7 @@ func (g *gateway) owns() {
 		t.Error("the VIP is answered after the owner has ended")
 	}
 	for line := range strings.Lines(g.run("journalctl --no-pager -p warning -u vipd-owner")) {
-		if strings.Contains(line, "vipd[") && !strings.Contains(line, "no way to etcd") { // which a busy machine may not have for seconds
+		if strings.Contains(line, "vipd[") && !strings.Contains(line, "no way to etcd") { // a busy machine may lose it for seconds
 			t.Errorf("there is a warning: %s", line)
 		}
 	}

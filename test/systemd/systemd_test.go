@@ -12,7 +12,7 @@ import (
 	"vipd/test/program"
 )
 
-// TestUnit lets systemd look at the units, with the programs where they expect them.
+// TestUnit runs systemd-analyze on the units, with the programs in their places.
 func TestUnit(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	folder := t.TempDir()
@@ -29,7 +29,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestEtcdUnits lets systemd look at the units of examples/etcd.
+// TestEtcdUnits runs systemd-analyze on the units of examples/etcd.
 func TestEtcdUnits(t *testing.T) {
 	lab.Need(t, "systemd-analyze", "etcd")
 	folder := t.TempDir()
@@ -47,8 +47,8 @@ func TestEtcdUnits(t *testing.T) {
 	}
 }
 
-// TestDefaultsLoad: the installed configuration is valid as it is, and also with every setting uncommented, so that
-// no line of it is a trap for whoever removes its #.
+// TestDefaultsLoad loads the installed configuration, unchanged and with every setting uncommented.
+// Both must be valid, so that no line is a trap for a user who removes its #.
 func TestDefaultsLoad(t *testing.T) {
 	text := read(t, "../../systemd/vipd.toml")
 	setting := regexp.MustCompile(`(?m)^#([a-z_]+ = )`)
@@ -86,7 +86,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// TestExampleUnit lets systemd look at the unit that keeps an endpoint registered.
+// TestExampleUnit runs systemd-analyze on the unit that keeps an endpoint registered.
 func TestExampleUnit(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	folder := t.TempDir()
@@ -104,7 +104,8 @@ func TestExampleUnit(t *testing.T) {
 	}
 }
 
-// TestExposure holds the units to what "systemd-analyze security" makes of it: 10 is no sandbox at all.
+// TestExposure limits the exposure of the units by "systemd-analyze security"; 10 is no sandbox at
+// all.
 func TestExposure(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	for _, unit := range []string{"vipd.service", "vipd-owner.service"} {
@@ -115,7 +116,8 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// TestInitScripts lets the shell, and shellcheck where it is, read the scripts for other inits.
+// TestInitScripts checks the scripts for other inits by the shell, and by shellcheck if it is
+// installed.
 func TestInitScripts(t *testing.T) {
 	for _, script := range []string{"vipd.openrc", "runit/run", "runit/finish"} {
 		path := filepath.Join("../../examples/init", script)

@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// cut parts the arguments at "--".
+// cut splits the arguments at "--".
 func cut(args []string) (systems, programs []string, ok bool) {
 	i := slices.Index(args, "--")
 	if i < 1 || i == len(args)-1 {
@@ -39,7 +39,7 @@ func cut(args []string) (systems, programs []string, ok bool) {
 	return args[:i], args[i+1:], true
 }
 
-// listed is a package as go list shows it.
+// listed is a package in go list's form.
 type listed struct {
 	ImportPath, Dir string
 	GoFiles         []string
@@ -47,7 +47,7 @@ type listed struct {
 	Module          *struct{ Main bool }
 }
 
-// check looks at packages and all that they import as they are for a system.
+// check type-checks packages and their imports for a system.
 func check(system string, patterns []string) error {
 	cmd := exec.Command("go", slices.Concat([]string{"list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap,Module"}, patterns)...)
 	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH=amd64", "CGO_ENABLED=0")
@@ -70,7 +70,7 @@ func check(system string, patterns []string) error {
 	}
 }
 
-// checker has checked the packages that are imported before those that import them: so go list prints them.
+// checker type-checks packages in go list's order: imported packages come first.
 type checker struct {
 	files   *token.FileSet
 	checked map[string]*types.Package
@@ -90,15 +90,15 @@ func (c *checker) add(p listed) {
 	conf := types.Config{
 		Importer: imports{c, p.ImportMap}, IgnoreFuncBodies: !ours, FakeImportC: true, Sizes: types.SizesFor("gc", "amd64"),
 		Error: func(err error) {
-			if ours { // what others lack shows in what uses it
+			if ours { // errors of other packages show in our uses of them
 				c.errs = append(c.errs, err)
 			}
 		},
 	}
-	c.checked[p.ImportPath], _ = conf.Check(p.ImportPath, c.files, files, nil) // Error has them
+	c.checked[p.ImportPath], _ = conf.Check(p.ImportPath, c.files, files, nil) // Error has the errors
 }
 
-// imports finds the imports of a package, which map gives other paths where they are vendored.
+// imports resolves the imports of a package; map has the paths of vendored ones.
 type imports struct {
 	*checker
 	paths map[string]string

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestFindsWhatOneSystemLacks has the check tell which system lacks what a file for all of them uses.
+// TestFindsWhatOneSystemLacks checks a file for all systems that uses something a system lacks. The
+// check must name that system.
 func TestFindsWhatOneSystemLacks(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{

@@ -1,3 +1,4 @@
-// Package wait lets tests wait for what happens in its own time: they ask again until it is so, and fail if it takes
-// too long. It replaces sleeps, which are too long on a fast machine and too short on a busy one.
+// Package wait lets tests wait for events that have no fixed time: they poll until a condition
+// holds, and fail after too long. It replaces sleeps, which are too long on a fast machine and too
+// short on a busy one.
 package wait

@@ -2,5 +2,5 @@
 
 package wait
 
-// Race: the race detector runs, which makes all work several times as much.
+// Race reports whether the race detector runs, which multiplies all work.
 const Race = true

@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// SoakVar is set in the environment by make soak, which runs for as long as it takes to meet what happens rarely.
+// SoakVar is an environment variable of make soak, whose long tests also cause rare events.
 const SoakVar = "VIPD_SOAK"
 
-// Soaking says whether make soak runs the tests.
+// Soaking reports whether make soak runs the tests.
 func Soaking() bool { return os.Getenv(SoakVar) != "" }
 
-// Soak is how many of something a test makes whose every turn is another one (of a history, say), as Load scales it: usual
-// in make test, long in make soak. The turns of the usual ones are the first of the long ones: seeds are fixed.
+// Soak returns the number of random cases of a test, such as histories, scaled by Load: usual in
+// make test, long in make soak. Seeds are fixed, so the usual cases are the first of the long ones.
 func Soak(usual, long int) int {
 	if Soaking() {
 		return Load(long)
@@ -20,10 +20,11 @@ func Soak(usual, long int) int {
 	return Load(usual)
 }
 
-// Emulated says whether this is a guest without hardware of its own, in which each case takes many times its cost.
+// Emulated reports whether this is an emulated guest, in which each case costs many times more.
 func Emulated() bool { return cost() > 1 }
 
-// ShownElsewhere skips a test in an emulated guest, unless make soak runs it; where says which test shows the same outside.
+// ShownElsewhere skips a test in an emulated guest, unless make soak runs it. where names the test
+// that shows the same outside.
 func ShownElsewhere(t testing.TB, where string) {
 	t.Helper()
 	if Emulated() && !Soaking() {

@@ -7,23 +7,24 @@ import (
 	"time"
 )
 
-// SlownessVar is set in the environment to say how many times slower than usual the machine is: an emulated one, or one
-// that is very busy.
+// SlownessVar is an environment variable: how many times slower than usual an emulated or busy
+// machine is.
 const SlownessVar = "VIPD_SLOWNESS"
 
-// CostVar is set in the environment to say how many times more work than usual everything is for the machine, where that is
-// not what SlownessVar says: the clock of an emulated one may stand still while it works.
+// CostVar is an environment variable: how many times more work everything costs, if that differs
+// from SlownessVar. The clock of an emulated machine may stand still while it works.
 const CostVar = "VIPD_COST"
 
-// Patience is the least that a test waits for what has to come: the bound is against hanging, and a machine with other
-// work may stand still for seconds.
+// Patience is the minimum time that a test waits. The bound only detects hanging, and a busy
+// machine may pause for seconds.
 const Patience = 2 * time.Minute
 
-// PatienceVar is set in the environment of tests that are to fail: what they wait for never comes, and they wait for so long
-// instead of Patience ("3s").
+// PatienceVar is an environment variable for tests that are expected to fail: the time that they
+// wait instead of Patience ("3s").
 const PatienceVar = "VIPD_PATIENCE"
 
-// Bound is how long to wait on this machine for what has to come, and takes at most d on a usual one that is not busy.
+// Bound returns how long to wait on this machine for something that needs at most d on a usual,
+// idle one.
 func Bound(d time.Duration) time.Duration {
 	if short, err := time.ParseDuration(os.Getenv(PatienceVar)); err == nil {
 		return short
@@ -31,8 +32,8 @@ func Bound(d time.Duration) time.Duration {
 	return Scaled(max(d, Patience))
 }
 
-// For asks cond until it says yes. After Bound(within) it fails the test with what, which names what did not come: "the
-// third snapshot".
+// For polls cond until it returns true. After Bound(within) it fails the test with what, which
+// names the missing result: "the third snapshot".
 func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	within = Bound(within)
@@ -45,15 +46,15 @@ func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 	}
 }
 
-// Scaled is how long to wait on this machine for what takes at most d on a usual one: d itself, or as many times d as
-// SlownessVar says, a whole number.
+// Scaled returns how long to wait on this machine for something that needs at most d on a usual
+// one: d times the integer in SlownessVar.
 func Scaled(d time.Duration) time.Duration { return time.Duration(factor(SlownessVar)) * d }
 
-// Load is how many of something a test makes on this machine that makes n on a usual one, where so many would be minutes:
-// n, or as many times less as CostVar says, a whole number.
+// Load returns the size of a test's load on this machine if it is n on a usual one, where n would
+// take minutes: n divided by the integer in CostVar.
 func Load(n int) int { return n / cost() }
 
-// Paced is how long a test pauses on this machine between two of what it does every d on a usual one.
+// Paced returns the pause on this machine between two steps that happen every d on a usual one.
 func Paced(d time.Duration) time.Duration { return time.Duration(cost()) * d }
 
 func cost() int {
@@ -63,7 +64,7 @@ func cost() int {
 	return factor(SlownessVar)
 }
 
-// factor is a whole number of the environment, or 1.
+// factor returns an integer from the environment, or 1.
 func factor(name string) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 1 {
 		return n

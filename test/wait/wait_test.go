@@ -14,7 +14,7 @@ func TestScaled(t *testing.T) {
 	}
 }
 
-// TestLoad: what a machine has to do is less by what it costs, whether or not waiting for it takes longer.
+// TestLoad sets the cost and the slowness of a machine. Only its cost must reduce the load.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		slowness, cost string

@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// wine runs a program of Windows with the test's prefix.
+// wine runs a Windows program with the test's prefix.
 func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 	t.Helper()
 	script, err := filepath.Abs("wine")
@@ -26,10 +26,11 @@ func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestService: vipd.exe, as sc.exe makes a service of it, serves in userspace mode, ends when it is stopped, and gives the
-// service manager the exit code of a start that failed. In ipvs mode it says that this is not on this system.
+// TestService installs vipd.exe as a service by sc.exe. It must serve in userspace mode, end when
+// it is stopped, and report the exit code of a failed start. In ipvs mode it must report that the
+// system lacks IPVS.
 func TestService(t *testing.T) {
-	if !wait.Soaking() { // building all of it for Windows takes as long as the largest packages' tests
+	if !wait.Soaking() { // building everything for Windows takes as long as the largest packages' tests
 		t.Skip("make test-windows and make soak run it; make lint checks that it compiles")
 	}
 	for _, tool := range []string{"wine", "x86_64-w64-mingw32-ld"} {
@@ -106,7 +107,8 @@ func listen(t *testing.T, at string) net.Listener {
 	return l
 }
 
-// free returns an address that nothing listens on, of a host of its own: no connection of another test leaves from there.
+// free returns an address that nothing listens on, on a host of its own: no connection of another
+// test uses it.
 func free(t *testing.T) *net.TCPAddr {
 	t.Helper()
 	l := listen(t, "127.88.3.1:0")
@@ -114,7 +116,7 @@ func free(t *testing.T) *net.TCPAddr {
 	return l.Addr().(*net.TCPAddr)
 }
 
-// get returns what a page says; "" where nothing answers.
+// get returns the text of a page, or "" without an answer.
 func get(url string) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := client.Get(url)

@@ -11,22 +11,22 @@ import (
 	"vipd/dataplane"
 )
 
-// taker is a subject with figures of its own.
+// taker is a subject with its own figures.
 type taker interface {
 	subject
-	// take measures once, in the unit of what is measured.
+	// take measures once, in the unit of the measure.
 	take(ctx context.Context, what measure) (float64, error)
 }
 
 var _ taker = (*own)(nil)
 
-// clocked sums up how long a dataplane's Observe and Apply take.
+// clocked sums the durations of a dataplane's Observe and Apply.
 type clocked struct {
 	dataplane.Dataplane
 	took time.Duration
 }
 
-// Unwrap returns the dataplane that is measured.
+// Unwrap returns the measured dataplane.
 func (c *clocked) Unwrap() dataplane.Dataplane { return c.Dataplane }
 
 // Observe implements dataplane.Dataplane.
@@ -43,7 +43,7 @@ func (c *clocked) Apply(ctx context.Context, batch []dataplane.Change) error {
 
 func (c *clocked) since(began time.Time) { c.took += time.Since(began) }
 
-// never is a time between looks that has none come.
+// never is an interval that is longer than the benchmark.
 const never = 24 * time.Hour
 
 // take implements taker for ipvs mode.
@@ -76,7 +76,7 @@ func (o *own) take(ctx context.Context, what measure) (float64, error) {
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// look is what the engine does each second when there is nothing to do.
+// look runs the engine's check of each second.
 func (o *own) look(ctx context.Context) (float64, error) {
 	o.stop()
 	began := time.Now()
@@ -91,8 +91,8 @@ func (o *own) look(ctx context.Context) (float64, error) {
 	return milliseconds(took), err
 }
 
-// restart is the end of one process of the daemon, which leaves all in place, and the beginning of the next, up to
-// before it looks at what is there.
+// restart ends one process of the daemon, which leaves everything in place, and starts the next, up
+// to its first check of the kernel.
 func (o *own) restart(probe time.Duration) error {
 	o.stop()
 	err := o.dataplane.Close(context.Background(), true)
@@ -105,7 +105,7 @@ func (o *own) restart(probe time.Duration) error {
 	return o.start(probe)
 }
 
-// adopt lets a process that has just started find what it wants in place.
+// adopt measures how a process that has just started finds its desired state in place.
 func (o *own) adopt(ctx context.Context) (time.Duration, error) {
 	o.run()
 	began := time.Now()
@@ -113,7 +113,7 @@ func (o *own) adopt(ctx context.Context) (time.Duration, error) {
 	return o.wait(ctx, began)
 }
 
-// adoptingMessages counts the messages to IPVS by which a process that adopts changes something.
+// adoptingMessages counts the messages to IPVS by which an adopting process changes something.
 func (o *own) adoptingMessages(ctx context.Context) (float64, error) {
 	if err := o.restart(never); err != nil {
 		return 0, err
@@ -133,14 +133,15 @@ func (o *own) adoptingMessages(ctx context.Context) (float64, error) {
 	return float64(changing), err
 }
 
-// ending is how long messages are counted after a change: those that end the drain of what has no connections come then.
+// ending is how long messages are counted after a change, because drains without connections end in
+// that time.
 const ending = 3 * time.Second
 
-// uncounted is the number of a change that is none of those whose time is taken.
+// uncounted is the number of a change that is not timed.
 const uncounted = 20
 
-// endpointMessages counts the messages to IPVS that change something for one endpoint that is replaced by another. Those that
-// only read are not counted: the engine may look at the tables meanwhile, when the kernel tells of a change on the host.
+// endpointMessages counts the messages to IPVS that change something when one endpoint replaces
+// another. It ignores messages that only read, because the engine may check the tables meanwhile.
 func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if err := o.restart(never); err != nil {
 		return 0, err
@@ -156,7 +157,7 @@ func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if _, err := o.change(ctx, endpointChanged, uncounted); err != nil {
 		return 0, err
 	}
-	time.Sleep(ending) // what more comes is counted
+	time.Sleep(ending) // later messages are counted too
 	all, changing, err := m.count()
 	if err == nil && changing == 0 {
 		err = fmt.Errorf("none of %d messages to IPVS changes anything", all)

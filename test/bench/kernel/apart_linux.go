@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVar tells a process of this program what it is: absent as a user starts it.
+// roleVar tells a process of this program its role. It is unset if a user starts it.
 const roleVar = "VIPD_BENCH_ROLE"
 
-// The roles of processes that run apart.
+// These are the roles of processes in their own namespaces.
 const (
-	senderRole = "sender" // the benchmark itself, with all boxes below it
+	senderRole = "sender" // the benchmark itself, which starts all boxes
 	boxRole    = "box"
 )
 
-// apart prepares this program to run again in network, mount and process namespaces of its own. It is killed when ctx
-// ends, and when the thread that starts it does.
+// apart prepares this program to run again in its own network, mount and process namespaces. It is
+// killed when ctx ends, or when the thread that starts it does.
 func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -37,15 +37,15 @@ func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) 
 	return cmd, nil
 }
 
-// furnish makes fresh namespaces usable: a /proc and /sys that show them, an empty /run (which has the lock of
-// iptables-legacy), lo up, and a router's settings whatever the machine's own are.
+// furnish makes fresh namespaces usable: a /proc and /sys that show them, an empty /run (which has
+// the lock of iptables-legacy), lo up, and a router's settings independent of the machine's own.
 func furnish() error {
 	mounts := []struct {
 		kind, at string
 		flags    uintptr
 		options  string
 	}{
-		{"", "/", unix.MS_REC | unix.MS_PRIVATE, ""}, // first: nothing below may be seen outside
+		{"", "/", unix.MS_REC | unix.MS_PRIVATE, ""}, // first: mounts below must not be visible outside
 		{"proc", "/proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"sysfs", "/sys", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
 		{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
@@ -58,7 +58,7 @@ func furnish() error {
 	for name, value := range map[string]string{
 		"net.ipv4.ip_forward":         "1",
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",
-		"net.ipv6.conf.default.disable_ipv6": "1", // the links carry what is measured, and no neighbour discovery
+		"net.ipv6.conf.default.disable_ipv6": "1", // the links carry only the measured packets, no neighbour discovery
 	} {
 		path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
 		if err := os.WriteFile(path, []byte(value), 0); err != nil {

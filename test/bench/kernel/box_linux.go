@@ -16,20 +16,20 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// request is one order to a box.
+// request is an order to a box.
 type request struct {
 	Do string `json:"do"`
-	// Backend, Spec and Peer (the address of the sender's link) come with "load".
+	// Backend, Spec and Peer (the address of the sender's link) belong to "load".
 	Backend backend `json:"backend,omitempty"`
 	Spec    spec    `json:"spec"`
 	Peer    string  `json:"peer,omitempty"`
-	// Measure and N come with "change": the n-th of its kind; Measure and For with "use".
+	// Measure and N belong to "change", the n-th of its kind; Measure and For belong to "use".
 	Measure measure       `json:"measure,omitempty"`
 	N       int           `json:"n,omitempty"`
 	For     time.Duration `json:"for,omitempty"`
 }
 
-// answer is what a box says to it: an error, or a number in the unit of what was asked.
+// answer is a box's answer: an error, or a number in the requested unit.
 type answer struct {
 	Err    string  `json:"err,omitempty"`
 	Number float64 `json:"number"`
@@ -47,7 +47,7 @@ type box struct {
 	out *json.Decoder
 }
 
-// newBox starts a box that has nothing but its links. It ends with ctx.
+// newBox starts a box that has only its links. It ends with ctx.
 func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	x := &box{spec: s, backend: b, peer: net.HardwareAddr{0x02, 0, 0, 0, byte(n), 1}} // locally administered
 	if x.cmd, err = apart(ctx, boxRole); err != nil {
@@ -81,7 +81,7 @@ func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	return x, nil
 }
 
-// ask gives an order, and waits until it is done.
+// ask sends an order, and waits until it is done.
 func (x *box) ask(q request) (float64, error) {
 	if err := json.NewEncoder(x.in).Encode(q); err != nil {
 		return 0, fmt.Errorf("asking %s of %s: %w", q.Do, x, err)
@@ -100,9 +100,9 @@ func (x *box) String() string {
 	return fmt.Sprintf("the %s box of %s with %d x %d", x.backend, x.spec.Layout, x.spec.Services, x.spec.Endpoints)
 }
 
-// close ends the box, with everything in it.
+// close ends the box with everything in it.
 func (x *box) close() error {
-	_ = x.in.Close() // it ends by itself then
+	_ = x.in.Close() // the box ends by itself then
 	err := x.cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() < 0 {
 		return nil // killed, because ctx has ended
@@ -110,7 +110,7 @@ func (x *box) close() error {
 	return err
 }
 
-// serve is the box's own side: it does what it is asked until its input ends.
+// serve runs the box's side: it executes requests until its input ends.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := furnish(); err != nil {
 		return err
@@ -136,7 +136,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 }
 
-// host is what a box knows of itself.
+// host is the box's own state.
 type host struct {
 	backend backend
 	subject subject
@@ -149,7 +149,7 @@ func (h *host) stop() {
 	}
 }
 
-// do carries out one order.
+// do executes one request.
 func (h *host) do(ctx context.Context, q request) (float64, error) {
 	switch q.Do {
 	case "load":
@@ -197,7 +197,7 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 	return 0, fmt.Errorf("there is no such order")
 }
 
-// newSubject makes what a box holds.
+// newSubject creates the content of a box.
 func newSubject(b backend, s spec) (subject, error) {
 	switch s.Layout {
 	case floorLayout:
@@ -214,7 +214,7 @@ func newSubject(b backend, s spec) (subject, error) {
 	return newOwn(b, s)
 }
 
-// peakMemory returns the most that this process had resident, in MiB, from proc_pid_status(5).
+// peakMemory returns the maximum resident memory of this process, in MiB, from proc_pid_status(5).
 func peakMemory() (float64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

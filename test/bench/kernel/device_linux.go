@@ -14,7 +14,7 @@ import (
 	hostside "vipd/dataplane/host"
 )
 
-// device is a host that gets VIPs on a dummy device, from vipd, and for comparison from ip.
+// device is a host that gets VIPs on a dummy device from vipd and, for comparison, from ip.
 type device struct {
 	vips []netip.Addr
 	host *hostside.Host
@@ -22,7 +22,7 @@ type device struct {
 
 var _ taker = (*device)(nil)
 
-// beside is the device that ip adds to.
+// beside is the device that ip adds addresses to.
 const beside = "beside"
 
 func newDevice(b backend, s spec) (*device, error) {
@@ -35,7 +35,7 @@ func newDevice(b backend, s spec) (*device, error) {
 	return &device{vips: vips(s.Services + 1), host: h}, nil
 }
 
-// load makes both devices. vipd's has one VIP, so that the guard stands as well.
+// load creates both devices. vipd's has one VIP, so that the guard exists too.
 func (d *device) load(ctx context.Context) (time.Duration, error) {
 	if err := ip(ctx, "link add "+beside+" type dummy\nlink set "+beside+" up\n"); err != nil {
 		return 0, err
@@ -43,7 +43,7 @@ func (d *device) load(ctx context.Context) (time.Duration, error) {
 	return 0, d.hold(ctx, d.vips[:1])
 }
 
-// hold makes VIPs those that vipd holds.
+// hold sets the VIPs that vipd holds.
 func (d *device) hold(ctx context.Context, vips []netip.Addr) error {
 	var want balancer.Desired
 	for _, a := range vips {
@@ -57,7 +57,7 @@ func (d *device) hold(ctx context.Context, vips []netip.Addr) error {
 	return errors.Join(d.host.Prepare(ctx, want), d.host.Finish(ctx, want.Frontends))
 }
 
-// take implements taker: what is added goes again, uncounted.
+// take implements taker. Added addresses are removed again, outside of the measurement.
 func (d *device) take(ctx context.Context, what measure) (float64, error) {
 	var took time.Duration
 	var err error
@@ -76,7 +76,7 @@ func (d *device) take(ctx context.Context, what measure) (float64, error) {
 		var add bytes.Buffer
 		for _, a := range d.vips[1:] {
 			fmt.Fprintf(&add, "addr add %s/32 dev %s\n", a, beside)
-			if what == addingBothByIP { // as vipd's: connections to the VIP leave with the host's own address
+			if what == addingBothByIP { // as in vipd, connections to the VIP leave with the host's own address
 				fmt.Fprintf(&add, "route append local %s dev %s table local proto 66 scope host src 192.0.2.1\n", a, beside)
 			}
 		}

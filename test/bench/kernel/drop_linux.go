@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chain that drops is one of nftables, whatever the backend that is measured: only there a chain can stand behind
-// NAT's part of POSTROUTING, and NAT's own tables do not let rules drop.
+// The chain that drops belongs to nftables, whatever the measured backend. Only there a chain can
+// follow NAT's part of POSTROUTING, and NAT's own tables don't allow drops.
 const (
 	dropTable = "bench-drop"
-	// dropPriority is behind the source NAT's 100 (NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h), and before the
-	// confirmation of new connections at the end.
+	// dropPriority is after source NAT's 100 (NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h), and
+	// before the confirmation of new connections at the end.
 	dropPriority = 300
 	nfDrop       = 0 // NF_DROP of linux/netfilter.h
 )
 
-// shut makes the namespace drop what leaves it; open takes that back.
+// shut makes the namespace drop outgoing packets, and open undoes that.
 func shut() error {
 	table := nfMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, text(unix.NFTA_TABLE_NAME, dropTable))
 	hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
@@ -43,12 +43,12 @@ func text(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerm
 
 func bigEndian(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// nfMessage is one message of a transaction of nftables.
+// nfMessage encodes one message of a transaction of nftables.
 func nfMessage(kind, flags int, attributes ...*nl.RtAttr) []byte {
 	return message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, unix.NFPROTO_IPV4, 0, attributes...)
 }
 
-// message writes a netlink message: struct nlmsghdr, struct nfgenmsg, attributes.
+// message encodes a netlink message: struct nlmsghdr, struct nfgenmsg, attributes.
 func message(kind, flags int, family byte, resource uint16, attributes ...*nl.RtAttr) []byte {
 	body := binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
 	for _, a := range attributes {
@@ -57,12 +57,12 @@ func message(kind, flags int, family byte, resource uint16, attributes ...*nl.Rt
 	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	m = binary.NativeEndian.AppendUint16(m, uint16(kind))
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.NLM_F_REQUEST|flags))
-	m = append(m, make([]byte, 8)...) // no sequence number: there is one answer; no port
+	m = append(m, make([]byte, 8)...) // no sequence number, because there is one answer; no port
 	return append(m, body...)
 }
 
-// nfTransaction carries out messages together, or none of them. The last one asks for an acknowledgement; what fails
-// before it is told first.
+// nfTransaction executes messages together, or none of them. The last one requests an
+// acknowledgement; an earlier failure is reported first.
 func nfTransaction(messages ...[]byte) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parts of a frame: Ethernet, IPv4 and TCP headers without options.
+// These are sizes of a frame: Ethernet, IPv4 and TCP headers without options.
 const (
 	ethernetSize = 14
 	ipSize       = 20
@@ -29,10 +29,10 @@ type flood struct {
 	count    uint32 // packets so far: each has its own source
 }
 
-// burst is how many frames one system call sends.
+// burst is the number of frames that one system call sends.
 const burst = 64
 
-// newFlood opens a flood into x of packets to random ones of the addresses.
+// newFlood opens a flood into x of packets to random destinations among the addresses.
 func newFlood(x *box, to []netip.Addr) (*flood, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // protocol 0: it receives nothing
 	if err != nil {
@@ -44,7 +44,7 @@ func newFlood(x *box, to []netip.Addr) (*flood, error) {
 	}
 	f := &flood{fd: fd, frames: make([][frameSize]byte, burst), messages: make([]unix.Mmsghdr, burst), to: to,
 		random: rand.New(rand.NewPCG(1, uint64(len(to)))),
-		count:  rand.Uint32(), // what another flood into the same box has proved is remembered there for a while
+		count:  rand.Uint32(), // the box remembers another flood's connections for a while
 	}
 	vectors := make([]unix.Iovec, burst)
 	for i := range f.frames {
@@ -53,7 +53,7 @@ func newFlood(x *box, to []netip.Addr) (*flood, error) {
 		copy(frame[6:], x.link.Attrs().HardwareAddr)
 		copy(frame[12:], []byte{
 			8, 0, // IPv4
-			0x45, 0, 0, ipSize + tcpSize, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, // to the checksum: don't fragment, TTL 64
+			0x45, 0, 0, ipSize + tcpSize, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, // up to the checksum: don't fragment, TTL 64
 		})
 		tcp := frame[ethernetSize+ipSize:]
 		binary.BigEndian.PutUint16(tcp[2:], servicePort)
@@ -68,14 +68,14 @@ func newFlood(x *box, to []netip.Addr) (*flood, error) {
 
 func (f *flood) close() { _ = unix.Close(f.fd) }
 
-// send sends n packets, and returns the time that the system calls took.
+// send sends n packets, and returns the duration of the system calls.
 func (f *flood) send(n int) (took time.Duration, err error) {
 	for n > 0 {
 		part := min(n, burst)
 		for i := range part {
 			f.address(&f.frames[i])
 		}
-		// Raw: the runtime's bookkeeping about system calls would be in what is measured.
+		// Raw, because the runtime's work for system calls would be included otherwise.
 		began := time.Now()
 		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(f.fd), uintptr(unsafe.Pointer(&f.messages[0])), uintptr(part), 0, 0, 0)
 		took += time.Since(began)
@@ -87,11 +87,11 @@ func (f *flood) send(n int) (took time.Duration, err error) {
 	return took, nil
 }
 
-// address gives a frame the next source and a random destination.
+// address sets the next source and a random destination in a frame.
 func (f *flood) address(frame *[frameSize]byte) {
 	f.count++
 	ip, tcp := frame[ethernetSize:ethernetSize+ipSize], frame[ethernetSize+ipSize:]
-	// Odd, so that the addresses go through all of their network before one comes again.
+	// The factor is odd, so the addresses pass through their whole network before one repeats.
 	binary.BigEndian.PutUint32(ip[12:], clientBase+f.count*0x9e3779b1&(1<<clientBits-1))
 	to := f.to[f.random.IntN(len(f.to))].As4()
 	copy(ip[16:], to[:])
@@ -104,7 +104,7 @@ func (f *flood) address(frame *[frameSize]byte) {
 	binary.BigEndian.PutUint16(tcp[16:], checksum(pseudo, tcp))
 }
 
-// checksum is that of RFC 1071.
+// checksum computes the checksum of RFC 1071.
 func checksum(start uint32, b []byte) uint16 {
 	s := sum(start, b)
 	s = s>>16 + s&0xffff

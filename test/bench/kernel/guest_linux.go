@@ -16,11 +16,11 @@ import (
 	"vipd/test/guest/vm"
 )
 
-// connections says how large IPVS's table of connections is to be, as vipd has it: 1<<20 places.
+// connections sets the size of IPVS's connection table to vipd's: 1<<20 buckets.
 const connections = "conn_tab_bits=20"
 
-// hasIPVS reports whether this kernel has IPVS, or can load it. It does not load it, for that is done with options. Who
-// is in the guest already gets no further guest.
+// hasIPVS reports whether this kernel has IPVS, or can load it. It does not load it, because that
+// needs options. Within a guest it never asks for another guest.
 func hasIPVS() bool {
 	return isLoaded() || exec.Command("modprobe", "-qn", "ip_vs").Run() == nil || emulated()
 }
@@ -30,7 +30,7 @@ func isLoaded() bool {
 	return err == nil
 }
 
-// loadIPVS loads IPVS where it is not loaded.
+// loadIPVS loads IPVS unless it is loaded.
 func loadIPVS() error {
 	if isLoaded() {
 		return nil
@@ -41,12 +41,13 @@ func loadIPVS() error {
 	return nil
 }
 
-// emulated reports whether this is a guest. One that is not emulated but has KVM is only measured longer than it needs.
+// emulated reports whether this is a guest. A guest with KVM is only measured longer than
+// necessary.
 func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
 
-// preferSoftirqs has the threads to which the kernel hands packets when they have taken it long run ahead of whoever
-// sends them: otherwise, with the sender ahead, nobody would look at packets from then on. Only for a guest, whose kernel
-// is thrown away; and only there packets take so long.
+// preferSoftirqs gives the kernel's threads for delayed packets a higher priority than the sender.
+// Otherwise, with the sender ahead, no packet would be processed any longer. It is only for a
+// guest, whose kernel is discarded, and in which packets take that long.
 func preferSoftirqs() error {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -79,8 +80,8 @@ func inGuest(ctx context.Context, o options, args []string) error {
 		return err
 	}
 	fmt.Println("In a guest, because this kernel has no IPVS. It is emulated: its figures say nothing, but their ratios do.")
-	// With two processors the guest goes by the host's clock: with one, whose time is what it executes, a table that does not
-	// fit into the processor's cache would cost nothing more than one that does.
+	// With two CPUs the guest uses the host's clock. With one, its time counts executed
+	// instructions, so a table that exceeds the CPU's cache would cost no more than a small one.
 	settings := vm.Options{CPUs: 2, Memory: 3072, Limit: time.Hour, Stdout: os.Stdout, Stderr: os.Stderr,
 		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "guest: "+format+"\n", args...) }}
 	if o.full {
@@ -91,7 +92,7 @@ func inGuest(ctx context.Context, o options, args []string) error {
 	}
 	status, err := vm.Run(ctx, settings, append([]string{self}, args...)...)
 	if err == nil && status != 0 {
-		err = errors.New("ended early") // it has said why
+		err = errors.New("ended early") // the reason was printed
 	}
 	return err
 }

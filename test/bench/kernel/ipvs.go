@@ -2,20 +2,20 @@ package main
 
 import "fmt"
 
-// ipvsSizes say how much is loaded for ipvs mode's table.
+// ipvsSizes configures the loads for ipvs mode's table.
 type ipvsSizes struct {
 	paths     [2]int // services whose first packets are compared
 	changes   []int  // services of which one is changed, ascending
 	usual     int    // services
 	tool      []int  // services that ipvsadm loads
-	list      int    // services of a list as kube-proxy's
+	list      int    // services of a list like kube-proxy's
 	tree      int    // services of iptables mode
 	vips      int    // VIPs that are added at once
 	endpoints int    // of each service
 }
 
-// fullIPVSSizes are those of a run for figures; patient ones have the lists and the loads by ipvsadm as long as the rest,
-// which in an emulated kernel takes the better part of an hour.
+// fullIPVSSizes returns the sizes for published figures. With patient, the lists and the loads by
+// ipvsadm are as large as the others, which takes most of an hour in an emulated kernel.
 func fullIPVSSizes(patient bool) ipvsSizes {
 	s := ipvsSizes{
 		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,
@@ -31,41 +31,41 @@ func quickIPVSSizes() ipvsSizes {
 	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, vips: 50, endpoints: 3}
 }
 
-// ipvsBackend is the variant of iptables that ipvs mode's guard and what is beside it are measured with: the one that a
-// Debian takes. It is the only column of the table.
+// ipvsBackend is the variant of iptables for ipvs mode's guard and the comparisons: Debian's
+// default. It is the only column of the table.
 const ipvsBackend = nft
 
-// atMost is a bound in the table of ipvs mode.
+// atMost returns a limit in the table of ipvs mode.
 func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 
-// none is the bound of counts that are to be 0, because 0 is no bound.
+// none is the limit of counts that must be 0, because 0 means no limit.
 const none = 0.5
 
 // ipvsPlan returns the rows of ipvs mode.
 func ipvsPlan(s ipvsSizes) []row {
-	of := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
+	specOf := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
 	rows := []row{
 		{name: oneRule, box: spec{floorLayout, 1, 1}, what: anyVIP},
-		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: of(listLayout, s.list), what: anyVIP, against: oneRule},
-		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: of(completeLayout, s.tree), what: anyVIP, against: oneRule},
-		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: of(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: specOf(listLayout, s.list), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: specOf(completeLayout, s.tree), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: specOf(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},
 	}
 	few := rows[len(rows)-1].name
-	rows = append(rows, row{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[1])), box: of(ipvsLayout, s.paths[1]), what: anyVIP, against: few, limits: atMost(1.2)})
+	rows = append(rows, row{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[1])), box: specOf(ipvsLayout, s.paths[1]), what: anyVIP, against: few, limits: atMost(1.2)})
 	for _, n := range s.tool {
 		tool := fmt.Sprintf("ipvsadm --restore of %s", group(n))
 		rows = append(rows,
-			row{name: tool, box: of(ipvsadmLayout, n), what: loading},
-			row{name: fmt.Sprintf("load of %s", group(n)), box: of(ipvsLayout, n), what: loading, against: tool, limits: atMost(0.7)})
+			row{name: tool, box: specOf(ipvsadmLayout, n), what: loading},
+			row{name: fmt.Sprintf("load of %s", group(n)), box: specOf(ipvsLayout, n), what: loading, against: tool, limits: atMost(0.7)})
 	}
-	usual, n := of(ipvsLayout, s.usual), group(s.usual)
+	usual, n := specOf(ipvsLayout, s.usual), group(s.usual)
 	if s.usual != s.tool[len(s.tool)-1] {
 		rows = append(rows, row{name: "load of " + n, box: usual, what: loading})
 	}
 	save, idleTree := "ipvsadm -Sn of "+n, fmt.Sprintf("CPU with nothing to do, iptables mode, %s", group(s.tree))
 	rows = append(rows,
 		row{name: "memory at most, " + n, box: usual, what: memory},
-		row{name: idleTree, box: of(completeLayout, s.tree), what: idle},
+		row{name: idleTree, box: specOf(completeLayout, s.tree), what: idle},
 		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, against: idleTree, limits: atMost(1)},
 		row{name: "one look at " + n, box: usual, what: looking},
 		row{name: save, box: usual, what: saving},
@@ -74,7 +74,7 @@ func ipvsPlan(s ipvsSizes) []row {
 		row{name: fmt.Sprintf("adopting %s: messages that change anything", n), box: usual, what: adoptingMessages, limits: atMost(none)})
 	first := ""
 	for i, n := range s.changes {
-		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: of(ipvsLayout, n), what: endpointChanged, against: first}
+		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: specOf(ipvsLayout, n), what: endpointChanged, against: first}
 		if i == len(s.changes)-1 {
 			r.limits = atMost(1.5)
 		}

@@ -9,8 +9,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIPVSQuick measures ipvs mode at small sizes. What adopts changes nothing, and an endpoint that is replaced takes a
-// message that adds the new one, one that gives the old one no new connections, one that deletes it, and few more.
+// TestIPVSQuick measures ipvs mode at small sizes. Adopting must change nothing. Replacing an
+// endpoint must need a message that adds the new one, one that stops new connections to the old
+// one, one that deletes it, and few more.
 func TestIPVSQuick(t *testing.T) {
 	lab.NeedIPVS(t)
 	needs(t, ipvsBackend)

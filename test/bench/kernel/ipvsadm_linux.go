@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ipvsadm is what ipvs mode has in the kernel, made by the tool.
+// ipvsadm has the same virtual servers as ipvs mode, created by the tool.
 type ipvsadm struct{ spec spec }
 
 func (i ipvsadm) load(ctx context.Context) (time.Duration, error) {

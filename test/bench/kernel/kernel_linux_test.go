@@ -22,12 +22,12 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// TestQuick measures everything at small sizes, and expects figures that are plausible: costs that have to grow do.
+// TestQuick measures everything at small sizes. Figures must be plausible: costs that must grow do.
 func TestQuick(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // of nft more is expected
+			if b == legacy && !wait.Soaking() { // nft has stricter expectations
 				t.Skip("make soak runs it: nft shows the same")
 			}
 			rows := plan(quickSizes())
@@ -43,13 +43,13 @@ func TestQuick(t *testing.T) {
 				for _, f := range figures(rows, b, values) {
 					all[f.Row] = f
 				}
-				if _, there := all[oneRule]; !there {
+				if _, exists := all[oneRule]; !exists {
 					return []string{"packets were lost"}
 				}
 				return cheaper(b, all)
 			}
 			wrong := measure(rows)
-			for again := 0; len(wrong) > 0 && again < 2; again++ { // other work has disturbed that
+			for again := 0; len(wrong) > 0 && again < 2; again++ { // other work has disturbed the measurement
 				t.Logf("measuring what is compared once more: %q", wrong)
 				wrong = measure(slices.DeleteFunc(chosen(rows, regexp.MustCompile("^list of|list of 500$|^complete, 600$")), func(r row) bool { return !r.what.isPath() }))
 			}
@@ -57,7 +57,7 @@ func TestQuick(t *testing.T) {
 			if compared && len(wrong) > 0 {
 				t.Error(strings.Join(wrong, "\n"))
 			}
-			rows = slices.DeleteFunc(rows, func(r row) bool { _, there := all[r.name]; return r.what.isPath() && !there }) // on a busy machine
+			rows = slices.DeleteFunc(rows, func(r row) bool { _, exists := all[r.name]; return r.what.isPath() && !exists }) // on a busy machine
 			for _, r := range rows {
 				f := all[r.name]
 				t.Logf("%s: %s", r.name, f.cell(r.what))
@@ -78,14 +78,14 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// cheaper says which costs have to grow, and do not.
+// cheaper lists costs that should grow but don't.
 func cheaper(b backend, all map[string]figure) (wrong []string) {
 	more := func(one, than string, times float64) {
 		if a, b := all[one].Value, all[than].Value; a < b*times {
 			wrong = append(wrong, fmt.Sprintf("%s costs %.2f, %s %.2f: want at least %.2f times as much", one, a, than, b, times))
 		}
 	}
-	// 450 rules more, of which the cheapest kernel takes some nanoseconds each.
+	// There are 450 rules more, each of which costs at least some nanoseconds.
 	more("list of 500, mean", "list of 50, mean", 1.1)
 	more("list of 500, worst", "list of 50, worst", 1.1)
 	more("for no VIP: list of 500", "for no VIP: one NAT rule", 1.1)
@@ -96,13 +96,14 @@ func cheaper(b backend, all map[string]figure) (wrong []string) {
 	return wrong
 }
 
-// TestPacketsAreFirstPackets: the kernel translates every packet that is sent, which it does for the first one of a
-// connection only; while the box drops, nothing gets out or is remembered.
+// TestPacketsAreFirstPackets sends packets through a box. The kernel must translate every packet,
+// which it only does for the first one of a connection. While the box drops, no packet may leave or
+// be remembered.
 func TestPacketsAreFirstPackets(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // of nft more is expected
+			if b == legacy && !wait.Soaking() { // nft has stricter expectations
 				t.Skip("make soak runs it: nft shows the same")
 			}
 			x := loaded(t, b, spec{floorLayout, 1, 1})
@@ -161,12 +162,13 @@ func translated(t *testing.T, x *box) (n int) {
 	return 0
 }
 
-// TestListChanges: after changes of every kind the list serves exactly what it should.
+// TestListChanges makes changes of every kind. Afterwards the list must serve exactly the right
+// services.
 func TestListChanges(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // of nft more is expected
+			if b == legacy && !wait.Soaking() { // nft has stricter expectations
 				t.Skip("make soak runs it: nft shows the same")
 			}
 			const services, endpoints = 20, 3
@@ -226,7 +228,8 @@ func needs(t *testing.T, b backend) {
 	lab.Need(t, "ipset")
 }
 
-// TestFigures: a ratio is taken round by round, and judged rather than the value.
+// TestFigures computes figures. A ratio must be computed for each round, and be compared with the
+// limit instead of the value.
 func TestFigures(t *testing.T) {
 	rows := []row{
 		{name: "a", what: anyVIP},

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// least is a host with the maps of nftables mode, and the one chain that chooses, and beside these the chains of its guard, empty:
-// what these lookups, a mark and counters cost before vipd adds a rule.
+// least is a host with the maps of nftables mode, its one chain that chooses, and the chains of its
+// guard, empty. It shows the cost of these lookups, a mark and counters before vipd adds a rule.
 type least struct{ spec }
 
 func (l least) load(ctx context.Context) (time.Duration, error) {
@@ -22,7 +22,7 @@ func (l least) load(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// text is the table as nft reads it.
+// text returns the table in nft's syntax.
 func (l least) text() string {
 	var frontends, eps strings.Builder
 	for i, vip := range vips(l.Services) {

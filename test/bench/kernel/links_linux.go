@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The links of a box: in leads to the sender, out to the endpoints, which are the link's other end, far. Nobody is at
-// far: what arrives there is counted by the kernel, and goes no further.
+// These are the links of a box. in leads to the sender, and out to the endpoints at the link's
+// other end, far. No host is at far: the kernel counts what arrives there.
 const (
 	inLink  = "in"
 	outLink = "out"
 	farLink = "far"
 )
 
-// connect gives the box its links and routes; sender is the link address of the sender's end. It returns far.
+// connect creates the links and routes of the box; sender is the link address of the sender's end.
+// It returns far.
 func connect(sender string) (netlink.Link, error) {
 	senderMAC, err := net.ParseMAC(sender)
 	if err != nil {
@@ -50,7 +51,7 @@ func connect(sender string) (netlink.Link, error) {
 		router(links[outLink], "198.51.100.1/24", "198.51.100.2", links[farLink].Attrs().HardwareAddr, toEndpoints))
 }
 
-// router gives a link an address and sends what is for dst to a neighbour that never has to be asked for.
+// router sets a link's address, and adds a route to dst through a neighbour with a static entry.
 func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.IPNet) error {
 	ip, subnet, err := net.ParseCIDR(cidr)
 	if err != nil {
@@ -70,14 +71,14 @@ func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.
 	return nil
 }
 
-// awaitGone waits until the kernel has taken a box's cable down, which it does some time after the box has ended, among
-// the last things of its namespace: until then it is at work on one of the cores.
+// awaitGone waits until the kernel has removed a box's cable, some time after the box has ended. It
+// is among the last steps of removing a namespace, which occupies one of the cores.
 func awaitGone(name string) error {
 	for range 6000 {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond) // between two looks
+		time.Sleep(10 * time.Millisecond) // between two polls
 	}
 	return fmt.Errorf("link %s has not gone: %w", name, unix.ETIMEDOUT)
 }

@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// list renders the rules that kube-proxy's iptables mode comes to, in its layout: one chain with a rule for each
-// service, a chain for each service that picks an endpoint by probability, and a chain for each endpoint that marks
-// hairpin traffic and translates. Every rule has a comment, as theirs do. 10,000 services with 10 endpoints are 320,005
-// rules.
+// list renders rules in the layout of kube-proxy's iptables mode. There is one chain with a rule
+// for each service, a chain for each service that picks an endpoint by probability, and a chain for
+// each endpoint that marks hairpin traffic and translates. Every rule has a comment, as in
+// kube-proxy. 10,000 services with 10 endpoints are 320,005 rules.
 type list struct {
 	services []listed
 }
@@ -23,7 +23,7 @@ type listed struct {
 	endpoints []netip.Addr
 }
 
-// newList returns a list of n services with so many endpoints each.
+// newList returns a list of n services with a number of endpoints each.
 func newList(n, endpoints int) *list {
 	l := &list{}
 	for i, vip := range vips(n) {
@@ -36,11 +36,11 @@ func newList(n, endpoints int) *list {
 	return l
 }
 
-// listBlock is how many services share a COMMIT where that is cheaper: iptables-nft-restore's work grows with the
-// square of the chains in one.
+// listBlock is the number of services in a COMMIT if that is cheaper: iptables-nft-restore's work
+// grows with the square of the chains in one.
 const listBlock = 25
 
-// full renders the load from empty. In one COMMIT, or in blocks of which each is a COMMIT.
+// full renders the load from empty, in one COMMIT or, with blocks, in several.
 func (l *list) full(blocks bool) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n:LIST-SERVICES - [0:0]\n:LIST-POSTROUTING - [0:0]\n:LIST-MARK - [0:0]\n")
@@ -76,8 +76,8 @@ func (l *list) full(blocks bool) []byte {
 	return b.Bytes()
 }
 
-// partial renders a change the way kube-proxy writes one: the chain of all services as a whole, and the chains of those
-// that changed; gone are services whose chains go.
+// partial renders a change like kube-proxy: the complete chain of all services, and the chains of
+// those that changed; gone are services whose chains are removed.
 func (l *list) partial(changed, gone []listed) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n:LIST-SERVICES - [0:0]\n")
@@ -94,7 +94,7 @@ func (l *list) partial(changed, gone []listed) []byte {
 	return b.Bytes()
 }
 
-// chain names a chain by a hash of what it is for, as long as kube-proxy's names.
+// chain names a chain by a hash of its purpose, with the length of kube-proxy's names.
 func chain(kind, of string) string {
 	h := fnv.New64a()
 	h.Write([]byte(of)) // never fails
@@ -105,13 +105,13 @@ func (s *listed) chain() string { return chain("SVC", s.name) }
 
 func (s *listed) endpointChain(a netip.Addr) string { return chain("SEP", s.name+a.String()) }
 
-// entry is the service's rule in the list.
+// entry writes the service's rule in the list.
 func (s *listed) entry(b *bytes.Buffer) {
 	fmt.Fprintf(b, "-A LIST-SERVICES -d %s/32 -p tcp -m comment --comment \"bench/%s:http cluster IP\" -m tcp --dport %d -j %s\n",
 		s.vip, s.name, servicePort, s.chain())
 }
 
-// chains are the service's own chains, emptied first.
+// chains writes the service's own chains, emptied first.
 func (s *listed) chains(b *bytes.Buffer) {
 	fmt.Fprintf(b, ":%s - [0:0]\n", s.chain())
 	for _, e := range s.endpoints {

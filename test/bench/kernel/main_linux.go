@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// start is the program in the role that it was started in.
+// start runs the program in the role that it was started in.
 func start(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -52,7 +52,7 @@ func start(args []string) error {
 			return err
 		}
 	}
-	runtime.LockOSThread() // what is started ends with the thread that did it
+	runtime.LockOSThread() // child processes end with the thread that started them
 	cmd, err := apart(ctx, senderRole, args...)
 	if err != nil {
 		return err
@@ -61,15 +61,15 @@ func start(args []string) error {
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) || ctx.Err() != nil {
-		return errors.New("ended early") // it has said why
+		return errors.New("ended early") // the reason was printed
 	}
 	return err
 }
 
-// options are the command line.
+// options is the parsed command line.
 type options struct {
 	quick bool
-	// ipvs: the table of ipvs mode instead; full: all of it.
+	// ipvs selects the table of ipvs mode, and full the whole table.
 	ipvs, full bool
 	only       *regexp.Regexp
 	json       string
@@ -95,7 +95,7 @@ func parse(args []string) (o options, err error) {
 	return o, err
 }
 
-// table returns the rows and columns that the command line asks for, and how much is done for them.
+// table returns the requested rows and columns, and the effort for them.
 func (o options) table() ([]row, []backend, effort, error) {
 	e, columns := fullEffort(), backends()
 	if o.quick {
@@ -126,7 +126,7 @@ func (o options) table() ([]row, []backend, effort, error) {
 	return rows, columns, e, nil
 }
 
-// bench measures what the command line asks for, and prints it.
+// bench measures and prints what the command line requests.
 func bench(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {
@@ -162,7 +162,7 @@ func bench(ctx context.Context, args []string) error {
 	return os.WriteFile(o.json, append(text, '\n'), 0o644)
 }
 
-// tools returns why a backend can't be used; nil means it can.
+// tools says why a backend can't be used, or returns nil.
 func tools(b backend) error {
 	for _, tool := range []string{"", "-restore", "-save"} {
 		if _, err := exec.LookPath(fmt.Sprintf("iptables-%s%s", b, tool)); err != nil {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// effort says how much is done for each figure.
+// effort configures the amount of work for each figure.
 type effort struct {
-	rounds  int           // of first packets: each gives one value of each path
+	rounds  int           // of first packets; each yields one value of each path
 	turns   int           // of all paths in a round
-	batch   time.Duration // about how long the packets of one path in a turn take
+	batch   time.Duration // the approximate duration of the packets of one path in a turn
 	changes int           // of each kind
-	use     time.Duration // how long CPU time is watched
+	use     time.Duration // how long CPU time is measured
 }
 
 func fullEffort() effort {
@@ -30,7 +30,7 @@ func quickEffort() effort {
 	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
 }
 
-// emulated is for a kernel that is emulated, where a packet takes so long that few would fit into a batch, and everything
+// emulated is for an emulated kernel, in which few packets would fit into a batch, and everything
 // is noisier.
 func (e effort) emulated() effort {
 	e.batch *= 5
@@ -44,7 +44,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	ctx, cancel := context.WithCancel(ctx)
 	out := samples{}
 	boxes := map[spec]*box{}
-	defer func() { // the next backend is measured when nothing of this one is at work any more
+	defer func() { // the next backend is measured after everything of this one has ended
 		cancel()
 		for _, x := range boxes {
 			_ = x.close() // killed
@@ -91,7 +91,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 		return nil, err
 	}
 	after, err := lost()
-	if err == nil && after > before { // those that were not seen cost nothing, and so would the figures say
+	if err == nil && after > before { // lost packets cost nothing, which would distort the figures
 		say("%d packets were lost before any rule saw them, on a machine that is too busy: first packets are left out", after-before)
 		for _, p := range paths {
 			delete(out, p.name)
@@ -100,8 +100,8 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	return out, err
 }
 
-// lost returns how many packets the kernel has received and had no room for: the second column, in hexadecimal, of what
-// it shows of each core (softnet_seq_show in net/core/net-procfs.c).
+// lost returns the number of packets that the kernel received and had no room for: the second
+// column, in hexadecimal, of each core's line (softnet_seq_show in net/core/net-procfs.c).
 func lost() (sum uint64, err error) {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
@@ -121,7 +121,8 @@ func lost() (sum uint64, err error) {
 	return sum, nil
 }
 
-// controlPlane measures what rows want of one box besides packets; after that nothing in the box works by itself.
+// controlPlane measures the rows of one box that are not about packets. Afterwards nothing in the
+// box runs by itself.
 func controlPlane(x *box, rows []row, e effort, load float64, out samples, say func(format string, args ...any)) error {
 	for _, r := range rows {
 		if r.box != x.spec || r.what.isPath() {
@@ -169,7 +170,7 @@ type path struct {
 	packets int // of a batch
 }
 
-// aim opens a flood for each path, and proves that its packets get through.
+// aim opens a flood for each path, and proves that its packets arrive.
 func aim(rows []row, boxes map[spec]*box) (paths []*path, err error) {
 	for _, r := range rows {
 		if !r.what.isPath() {
@@ -193,7 +194,7 @@ func aim(rows []row, boxes map[spec]*box) (paths []*path, err error) {
 	return paths, nil
 }
 
-// targets are where a path's packets go.
+// targets returns the destinations of a path's packets.
 func targets(r row) []netip.Addr {
 	switch all := vips(r.box.Services); r.what {
 	case lastVIP:
@@ -209,8 +210,8 @@ func targets(r row) []netip.Addr {
 	}
 }
 
-// prove sends some packets through a box that does not drop yet. All of them have to come out with an address of
-// endpoints: VIPs are not routed there.
+// prove sends packets through a box that does not drop yet. All of them must leave it with an
+// address of endpoints, because VIPs are not routed there.
 func prove(x *box, f *flood) error {
 	const packets = 200
 	before, err := x.ask(request{Do: "arrived"})
@@ -221,7 +222,7 @@ func prove(x *box, f *flood) error {
 		return err
 	}
 	came, quiet := 0.0, 0
-	for came < packets && quiet < 20 { // on a busy machine some are on their way when send returns
+	for came < packets && quiet < 20 { // on a busy machine some are still in transit when send returns
 		after, err := x.ask(request{Do: "arrived"})
 		if err != nil {
 			return err
@@ -230,7 +231,7 @@ func prove(x *box, f *flood) error {
 			came, quiet = after-before, 0
 		}
 		if came < packets {
-			time.Sleep(20 * time.Millisecond) // between two looks
+			time.Sleep(20 * time.Millisecond) // between two polls
 		}
 	}
 	if came != packets {
@@ -239,9 +240,9 @@ func prove(x *box, f *flood) error {
 	return nil
 }
 
-// flow sends packets through all paths, in turn, and keeps what one packet took in microseconds: of each round the lower
-// quartile of its turns. Whatever else runs on the machine only ever adds to a time, and turns are short, so that it
-// meets all paths alike.
+// flow sends packets through all paths in turn, and records the microseconds of one packet: of each
+// round the lower quartile of its turns. Other work on the machine only adds time, and turns are
+// short, so it affects all paths alike.
 func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 	home, err := settle()
 	if err != nil {
@@ -263,7 +264,7 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				p := paths[(i+turn)%len(paths)] // the order stays, the beginning moves
+				p := paths[(i+turn)%len(paths)] // the order stays, the start moves
 				took, err := p.shoot()
 				if err != nil {
 					return err
@@ -281,14 +282,15 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 
 // shoot sends a batch, and returns the microseconds of one packet.
 func (p *path) shoot() (float64, error) {
-	if _, err := p.flood.send(p.packets); err != nil { // uncounted: the caches hold another box's rules
+	if _, err := p.flood.send(p.packets); err != nil { // uncounted, because the caches have another box's rules
 		return 0, err
 	}
 	took, err := p.flood.send(p.packets)
 	return float64(took.Nanoseconds()) / float64(p.packets) / 1e3, err
 }
 
-// settle keeps the calling goroutine on one core, and ahead of other work there, until home is called.
+// settle binds the calling goroutine to one core, with priority over other work there, until home
+// is called.
 func settle() (home func(), err error) {
 	runtime.LockOSThread()
 	var before unix.CPUSet
@@ -310,7 +312,7 @@ func settle() (home func(), err error) {
 		fmt.Fprintln(os.Stderr, "other work disturbs what is measured:", err)
 	}
 	return func() {
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the thread has nothing more to do than others
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the thread has no more work
 		if err := unix.SchedSetaffinity(0, &before); err == nil {
 			runtime.UnlockOSThread() // otherwise it ends with its goroutine
 		}

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// messages sees all messages of generic netlink in this network namespace, on a device of type nlmon: what is counted is
-// what comes to the kernel, whoever sent it and how.
+// messages receives all messages of generic netlink in this network namespace, by a device of type
+// nlmon. It counts every message to the kernel, whatever its sender.
 type messages struct {
 	link   netlink.Link
 	fd     int
 	family uint16 // IPVS
 }
 
-// monitor is the device's name, and backlog how much it may hold that was not counted yet.
+// monitor is the device's name, and backlog the size of its receive buffer.
 const (
 	monitor = "nlmon0"
 	backlog = 256 << 20
 )
 
-// watchIPVS begins to watch.
+// watchIPVS starts to watch.
 func watchIPVS() (*messages, error) {
 	family, err := netlink.GenlFamilyGet("IPVS")
 	if err != nil {
@@ -46,7 +46,7 @@ func (m *messages) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkSetUp(link); err != nil { // first: a socket that is bound to one that is down has an error
+	if err := netlink.LinkSetUp(link); err != nil { // first, because a socket bound to a device that is down returns an error
 		return err
 	}
 	if m.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
@@ -66,7 +66,8 @@ func (m *messages) close() {
 	_ = netlink.LinkDel(m.link)
 }
 
-// count returns how many messages have gone to IPVS since the last call, and how many of them change something.
+// count returns the number of messages to IPVS since the last call, and how many of them change
+// something.
 func (m *messages) count() (all, changing int, err error) {
 	frame := make([]byte, 1<<20)
 	for {
@@ -109,8 +110,8 @@ func (m *messages) read(frame []byte) (all, changing int) {
 	return all, changing
 }
 
-// reads reports whether a command of IPVS only asks: IPVS_CMD_GET_SERVICE, _GET_DEST, _GET_DAEMON, _GET_CONFIG and
-// _GET_INFO of linux/ip_vs.h.
+// reads reports whether a command of IPVS only reads: IPVS_CMD_GET_SERVICE, _GET_DEST, _GET_DAEMON,
+// _GET_CONFIG and _GET_INFO of linux/ip_vs.h.
 func reads(command byte) bool {
 	switch command {
 	case 4, 8, 11, 13, 15:

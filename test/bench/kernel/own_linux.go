@@ -22,12 +22,12 @@ import (
 	"vipd/test/fake"
 )
 
-// own is iptables, nftables or ipvs mode as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
-// from the engine's Set until it is applied.
+// own is iptables, nftables or ipvs mode as in the daemon: services are compiled, and an engine
+// applies them. It measures from the engine's Set until the state is applied.
 type own struct {
 	backend   backend
 	spec      spec
-	vips      []netip.Addr // of those that were loaded, and of those to be added
+	vips      []netip.Addr // of loaded services, and of those to be added
 	dataplane *clocked
 	host      dataplane.Host
 	engine    *dataplane.Engine
@@ -41,7 +41,8 @@ type own struct {
 	revision int64
 }
 
-// newOwn makes iptables or ipvs mode, with the real host around it unless only its own rules are wanted.
+// newOwn creates iptables or ipvs mode, with the real host around it unless only its own rules are
+// requested.
 func newOwn(b backend, s spec) (*own, error) {
 	o := &own{backend: b, spec: s, vips: vips(s.Services + spareServices), cancel: func() {}}
 	if err := o.start(0); err != nil {
@@ -51,8 +52,8 @@ func newOwn(b backend, s spec) (*own, error) {
 	return o, nil
 }
 
-// start makes what a process of the daemon begins with, over whatever is in the kernel; probe is the time between the
-// engine's looks, 0 means the usual one.
+// start creates the start of a daemon's process on the kernel's present state. probe is the
+// interval of the engine's checks; 0 means the usual one.
 func (o *own) start(probe time.Duration) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
@@ -64,7 +65,7 @@ func (o *own) start(probe time.Duration) error {
 		options.Mode = ipvs.Needs()
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
 	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout:
-		options.Interface = "lo" // not every kernel has dummy devices
+		options.Interface = "lo" // some kernels lack dummy devices
 		options.Mode = nftables.Needs()
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
@@ -96,7 +97,7 @@ func (o *own) run() {
 	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
 }
 
-// load starts the engine on all services.
+// load starts the engine with all services.
 func (o *own) load(ctx context.Context) (time.Duration, error) {
 	for i := range o.spec.Services {
 		o.add(i)
@@ -105,7 +106,7 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 	return o.publish(ctx)
 }
 
-// add defines the i-th service, as one with every default is but for what the layout names.
+// add defines the i-th service with every default, except for fields that the layout sets.
 func (o *own) add(i int) {
 	s := &balancer.Service{
 		Name: balancer.Name(serviceName(i)), VIPs: o.vips[i : i+1],
@@ -125,7 +126,7 @@ func (o *own) add(i int) {
 	o.services = o.services.Set(s.Name, s)
 }
 
-// publish compiles the services, hands them to the engine, and waits until they are carried out.
+// publish compiles the services, passes them to the engine, and waits until they are applied.
 func (o *own) publish(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
 	o.compiled = o.compiler.Next(o.env, balancer.Inputs{Services: o.services}, now)
@@ -136,10 +137,10 @@ func (o *own) publish(ctx context.Context) (time.Duration, error) {
 	return o.wait(ctx, began)
 }
 
-// patience is the longest that a load may take, in an emulated kernel too.
+// patience is the maximum duration of a load, even in an emulated kernel.
 const patience = 15 * time.Minute
 
-// wait returns how long after began the newest revision was carried out.
+// wait returns how long after began the newest revision was applied.
 func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -160,7 +161,7 @@ func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) 
 	}
 }
 
-// rest is longer than the time that an engine puts between changes, which is not measured here.
+// rest is longer than the engine's pause between changes, which is not measured.
 const rest = 200 * time.Millisecond
 
 func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
@@ -180,7 +181,7 @@ func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, e
 	return o.publish(ctx)
 }
 
-// stop ends the engine; what it carried out stays.
+// stop ends the engine; the applied state stays.
 func (o *own) stop() {
 	o.cancel()
 	o.running.Wait()

@@ -14,56 +14,56 @@ const (
 	nft    backend = "nft"
 )
 
-// backends are all of them, in the order of the table's columns and of row.limits.
+// backends returns all of them, in the order of the table's columns and of row.limits.
 func backends() []backend { return []backend{legacy, nft} }
 
-// layout is how services become rules.
+// layout is a form of rules for services.
 type layout string
 
 const (
-	floorLayout    layout = "floor"    // one DNAT rule, the least that a service can cost
-	listLayout     layout = "list"     // a list as kube-proxy's
+	floorLayout    layout = "floor"    // one DNAT rule, the minimum cost of a service
+	listLayout     layout = "list"     // a list like kube-proxy's
 	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
-	completeLayout layout = "complete" // iptables mode with all that the daemon keeps on a host
+	completeLayout layout = "complete" // iptables mode with everything that the daemon keeps on a host
 
-	leastLayout        layout = "least"         // the lookups and chains that nftables mode can't do without
+	leastLayout        layout = "least"         // the lookups and chains that nftables mode always needs
 	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
-	mapsCompleteLayout layout = "maps complete" // nftables mode with all that the daemon keeps on a host
+	mapsCompleteLayout layout = "maps complete" // nftables mode with everything that the daemon keeps on a host
 	affinityLayout     layout = "affinity"      // the same, with affinity
 	rangesLayout       layout = "ranges"        // the same, with three source ranges
 
-	ipvsLayout    layout = "ipvs"    // ipvs mode with all that the daemon keeps on a host
+	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
-	vipsLayout    layout = "VIPs"    // nothing but VIPs on a device, one for each service
+	vipsLayout    layout = "VIPs"    // only VIPs on a device, one for each service
 )
 
-// spec is what a box holds.
+// spec is the content of a box.
 type spec struct {
 	Layout    layout `json:"layout"`
 	Services  int    `json:"services"`
 	Endpoints int    `json:"endpoints"`
 }
 
-// measure is what is measured of a box.
+// measure is a measured property of a box.
 type measure string
 
 const (
-	// First packets: each to a random VIP, all to the VIP that was loaded last, or to addresses that are no VIPs.
+	// First packets go to random VIPs, to the last loaded VIP, or to addresses that are not VIPs.
 	anyVIP  measure = "any VIP"
 	lastVIP measure = "last VIP"
 	noVIP   measure = "no VIP"
-	// The control plane: the load from empty, and changes among what was loaded.
+	// The control plane is the load from empty, and changes of loaded services.
 	loading         measure = "load"
 	endpointChanged measure = "one endpoint changed"
 	serviceAdded    measure = "one service added"
 	serviceRemoved  measure = "one service removed"
-	// What it comes to.
+	// These are the results.
 	ruleCount measure = "rules"
 	memory    measure = "memory at most"
-	// CPU time with nothing to do, and while someone else adds a rule every 100 ms.
+	// CPU time is measured when idle, and while another process adds a rule every 100 ms.
 	idle      measure = "idle"
 	disturbed measure = "others change rules"
-	// Of ipvs mode alone, see ipvs.go.
+	// These are only for ipvs mode, see ipvs.go.
 	saving           measure = "ipvsadm -Sn"
 	adopting         measure = "adopt"
 	adoptingAll      measure = "adopt with addresses and guard"
@@ -75,15 +75,15 @@ const (
 	addingBothByIP   measure = "ip -batch, with routes"
 )
 
-// isPath tells first packets from the control plane.
+// isPath reports whether m is about first packets.
 func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
 
-// isCount tells whole numbers.
+// isCount reports whether values are integers.
 func (m measure) isCount() bool {
 	return m == ruleCount || m == adoptingMessages || m == endpointMessages
 }
 
-// unit returns how values are printed.
+// unit returns the unit and the number of decimals of values.
 func (m measure) unit() (name string, decimals int) {
 	switch m {
 	case anyVIP, lastVIP, noVIP:
@@ -107,16 +107,16 @@ type row struct {
 	name string
 	box  spec
 	what measure
-	// against names the row that this one's ratio is to; "" where there is none.
+	// against names the row to compare with, or is "".
 	against string
-	// limits are what must not be passed, by the ratio or, without one, by the value itself; of each backend; 0 means none.
+	// limits are the maxima, by backend, of the ratio or, without one, of the value; 0 means none.
 	limits [2]float64
 }
 
-// sizes say how much is loaded.
+// sizes configures the loads.
 type sizes struct {
 	list      []int // services of lists, ascending
-	services  []int // services of iptables mode: a small number, the usual one, a large one
+	services  []int // services of iptables mode: a small, the usual and a large number
 	one       []int // endpoints of one service, ascending
 	endpoints int   // of each service otherwise
 }
@@ -132,7 +132,7 @@ func quickSizes() sizes {
 // oneRule is the row that first packets are compared with.
 const oneRule = "one DNAT rule"
 
-// plan returns the rows of a whole run.
+// plan returns the rows of a full run.
 func plan(s sizes) []row {
 	floor := spec{floorLayout, 1, 1}
 	rows := []row{{name: oneRule, box: floor, what: anyVIP}}
@@ -180,7 +180,7 @@ func plan(s sizes) []row {
 	return append(append(rows, control(s)...), mapsControl(s)...)
 }
 
-// mapsControl are the rows of nftables mode's control plane.
+// mapsControl returns the rows of nftables mode's control plane.
 func mapsControl(s sizes) (rows []row) {
 	for i, n := range s.services {
 		complete, alone := spec{mapsCompleteLayout, n, s.endpoints}, spec{mapsLayout, n, s.endpoints}
@@ -206,7 +206,8 @@ func mapsControl(s sizes) (rows []row) {
 		row{name: "CPU while others add rules" + name, box: usual, what: disturbed, limits: [2]float64{0, 1}})
 }
 
-// ownPaths are the rows of one of iptables mode's layouts; limits are those of the usual number of services.
+// ownPaths returns the rows of one of iptables mode's layouts; limits are for the usual number of
+// services.
 func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	var rows []row
 	for i, n := range s.services {
@@ -222,7 +223,7 @@ func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	return rows
 }
 
-// control are the rows of the control plane.
+// control returns the rows of the control plane.
 func control(s sizes) (rows []row) {
 	for i, n := range s.services {
 		box := spec{completeLayout, n, s.endpoints}
@@ -271,7 +272,7 @@ func chosen(rows []row, only *regexp.Regexp) []row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !want[r.name] })
 }
 
-// group writes a number with commas between thousands.
+// group formats a number with commas between thousands.
 func group(n int) string {
 	if n < 1000 {
 		return fmt.Sprint(n)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// restore gives text to the backend's iptables-restore, and returns how long that ran.
+// restore passes text to the backend's iptables-restore, and returns its duration.
 func restore(ctx context.Context, b backend, text []byte) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-restore", b), "--noflush", "--wait")
 	cmd.Stdin = bytes.NewReader(text)
@@ -23,7 +23,7 @@ func restore(ctx context.Context, b backend, text []byte) (time.Duration, error)
 	return time.Since(began), nil
 }
 
-// countRules returns how many rules of IPv4 there are in the backend's tables.
+// countRules returns the number of IPv4 rules in the backend's tables.
 func countRules(ctx context.Context, b backend) (n int, err error) {
 	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-save", b))
 	out, err := cmd.StdoutPipe()
@@ -45,13 +45,13 @@ func countRules(ctx context.Context, b backend) (n int, err error) {
 	return n, cmd.Wait()
 }
 
-// subject is what a box measures besides packets.
+// subject is everything that a box measures besides packets.
 type subject interface {
-	// load puts everything in place, and returns how long that took.
+	// load creates the content, and returns the duration.
 	load(ctx context.Context) (time.Duration, error)
-	// change does the n-th change of a kind, n from 0, and returns how long that took.
+	// change makes the n-th change of a kind, n from 0, and returns the duration.
 	change(ctx context.Context, kind measure, n int) (time.Duration, error)
-	// stop ends what works by itself; the rules stay.
+	// stop ends everything that runs by itself; the rules stay.
 	stop()
 }
 
@@ -69,18 +69,19 @@ func (f floor) change(context.Context, measure, int) (time.Duration, error) {
 
 func (f floor) stop() {}
 
-// listRules are a list that is loaded and changed the way kube-proxy does it. Only iptables-restore's time is counted.
+// listRules is a list that is loaded and changed like kube-proxy's. Only iptables-restore's time
+// counts.
 type listRules struct {
 	*list
 	backend backend
-	spare   []netip.Addr // VIPs for services to add
+	spare   []netip.Addr // VIPs of services to add
 }
 
 func newListRules(b backend, s spec) *listRules {
 	return &listRules{newList(s.Services, s.Endpoints), b, vips(s.Services + spareServices)[s.Services:]}
 }
 
-// spareServices bounds how many services are added to those that were loaded.
+// spareServices is the maximum number of services that are added to the loaded ones.
 const spareServices = 100
 
 func (l *listRules) load(ctx context.Context) (time.Duration, error) {

@@ -7,7 +7,8 @@ import (
 	"net/netip"
 )
 
-// The addresses: VIPs are random in 10.96.0.0/12, endpoints are counted in 10.128.0.0/9, clients are in 172.16.0.0/12.
+// VIPs are random in 10.96.0.0/12, endpoints are numbered in 10.128.0.0/9, and clients are in
+// 172.16.0.0/12.
 const (
 	vipBase, vipBits           = 0x0a600000, 20
 	endpointBase, endpointBits = 0x0a800000, 23
@@ -15,10 +16,11 @@ const (
 	servicePort, targetPort    = 80, 8080
 )
 
-// changedEndpoints is where the addresses of endpoints begin that come by a change.
+// changedEndpoints is the first number of endpoints that a change adds.
 const changedEndpoints = 1 << 22
 
-// vips returns the VIPs of n services: the same ones in every process, and those of fewer services are among them.
+// vips returns the VIPs of n services. They are the same in every process, and include those of
+// fewer services.
 func vips(n int) []netip.Addr {
 	all := rand.New(rand.NewPCG(10_96, 12)).Perm(1 << vipBits)
 	out := make([]netip.Addr, n)

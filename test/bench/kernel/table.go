@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// samples are the values of one backend's rows, by name, in the order of rounds.
+// samples has the values of one backend's rows, by name, in the order of rounds.
 type samples map[string][]float64
 
-// figure is one cell of the table: what a row came to in one backend.
+// figure is one cell of the table: a row's result in one backend.
 type figure struct {
 	Row     string  `json:"row"`
 	Backend backend `json:"backend"`
@@ -19,18 +19,19 @@ type figure struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
-	// Against is the row that Ratio is to: the median of the rounds' own ratios, with its quartiles.
+	// Against names the row that Ratio compares with. Ratio is the median of the rounds' own
+	// ratios, with its quartiles.
 	Against   string  `json:"against,omitempty"`
 	Ratio     float64 `json:"ratio,omitempty"`
 	RatioLow  float64 `json:"ratio_low,omitempty"`
 	RatioHigh float64 `json:"ratio_high,omitempty"`
-	// Limit is what Ratio, or Value where there is no ratio, must not pass; 0 means nothing is asked.
+	// Limit is the maximum of Ratio or, without one, of Value; 0 means no limit.
 	Limit float64 `json:"limit,omitempty"`
-	// Within says whether it does not.
+	// Within reports whether the limit is met.
 	Within bool `json:"within"`
 }
 
-// figures reckons the rows of one backend; those without samples are left out.
+// figures computes the rows of one backend, without those that have no samples.
 func figures(rows []row, b backend, all samples) (out []figure) {
 	for _, r := range rows {
 		values := all[r.name]
@@ -56,13 +57,13 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 	return out
 }
 
-// spread returns the quartiles and the median of values that are not empty; those stay in their order.
+// spread returns the quartiles and the median of a non-empty list, whose order stays.
 func spread(values []float64) (low, middle, high float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/4], sorted[len(sorted)/2], sorted[len(sorted)*3/4]
 }
 
-// printTable prints figures as a table in Markdown: a line for each row, a column for each backend.
+// printTable prints figures as a Markdown table: a line for each row, a column for each backend.
 func printTable(w io.Writer, columns []backend, rows []row, all []figure) {
 	fmt.Fprint(w, "\n| |")
 	for _, b := range columns {
@@ -83,7 +84,7 @@ func printTable(w io.Writer, columns []backend, rows []row, all []figure) {
 	}
 }
 
-// cell is a figure in words: "4.81 us, 1.24 x (1.22 to 1.26), at most 1.6".
+// cell formats a figure: "4.81 us, 1.24 x (1.22 to 1.26), at most 1.6".
 func (f *figure) cell(what measure) string {
 	_, decimals := what.unit()
 	s := fmt.Sprintf("%.*f", decimals, f.Value)
@@ -107,7 +108,7 @@ func (f *figure) cell(what measure) string {
 	return s
 }
 
-// limit writes a bound: of ratios as they are, of values in their unit.
+// limit formats a limit: of a ratio as a number, of a value in its unit.
 func limit(v float64, what measure) string {
 	if what.isCount() {
 		return group(int(v))

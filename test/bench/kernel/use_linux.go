@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settling is how long everything rests before CPU time is watched.
+// settling is the pause before CPU time is measured.
 const settling = 3 * time.Second
 
-// use returns the CPU time of the box's process, and of what it started and saw end, over some time: in percent of one
-// core. With disturbed, someone else adds a rule every 100 ms meanwhile.
+// use returns the CPU time of the box's process, and of its ended children, over some time, in
+// percent of one core. With disturbed, another process adds a rule every 100 ms meanwhile.
 func (h *host) use(ctx context.Context, what measure, over time.Duration) (float64, error) {
 	if what == disturbed {
 		ctx, cancel := context.WithCancel(ctx)
@@ -28,7 +28,7 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			_ = stranger.Wait()
 		}()
 	}
-	runtime.GC()         // what the load left is not the daemon's life
+	runtime.GC()         // garbage of the load does not belong to the daemon's idle life
 	time.Sleep(settling) // the load is not measured
 	began := time.Now()
 	before, err := cpuTime()
@@ -47,7 +47,7 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 	return 100 * (after - before).Seconds() / time.Since(began).Seconds(), nil
 }
 
-// cpuTime returns the CPU time of this process and of the children that it has waited for.
+// cpuTime returns the CPU time of this process and of its reaped children.
 func cpuTime() (sum time.Duration, err error) {
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var used unix.Rusage

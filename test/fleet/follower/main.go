@@ -55,7 +55,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	defer cancel()
 	began := time.Now()
 	for _, f := range crowd {
-		running.Go(func() { _ = f.source.Watch(ctx, f.publish) }) // its one error is that it runs already
+		running.Go(func() { _ = f.source.Watch(ctx, f.publish) }) // its only error is that it already runs
 	}
 	crowd.await(1)
 	if _, err := fmt.Fprintln(out, "first", crowd.firstSince(began).Nanoseconds()); err != nil {
@@ -64,14 +64,14 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	return crowd.answer(in, out)
 }
 
-// follower is one source, and what it has published.
+// follower is one source, with its published snapshots.
 type follower struct {
 	source *watch.Source
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	first   time.Time
 	samples []sample
-	last    store.Snapshot // kept, as a daemon does
+	last    store.Snapshot // kept, like in a daemon
 }
 
 type sample struct {
@@ -93,14 +93,14 @@ func (f *follower) publish(s store.Snapshot) {
 	f.samples = append(f.samples, sample{s.Revision, now})
 }
 
-// crowd is all of them.
+// crowd has all followers.
 type crowd []*follower
 
-// await returns when every source has all that happened up to a revision.
+// await returns when every source has everything up to a revision.
 func (c crowd) await(revision int64) {
 	for _, f := range c {
 		for f.source.Position().Seen < revision || f.never() {
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // between two polls
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (c crowd) answer(in io.Reader, out io.Writer) error {
 			c.printSamples(w)
 		case "heap":
 			runtime.GC()
-			runtime.GC() // the first leaves what pools had (sync.Pool)
+			runtime.GC() // the first one leaves objects in pools (sync.Pool)
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			fmt.Fprintln(w, "heap", m.HeapAlloc)

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// needGuest skips the test where there can be no guest.
+// needGuest skips the test if no guest can run.
 func needGuest(t *testing.T) {
 	t.Helper()
 	if err := Missing(); err != nil {
@@ -25,7 +25,8 @@ func needGuest(t *testing.T) {
 	}
 }
 
-// TestOneBoot asks one guest everything that a guest promises, because a boot takes ten seconds.
+// TestOneBoot checks everything that a guest promises in one guest, because a boot takes ten
+// seconds.
 func TestOneBoot(t *testing.T) {
 	needGuest(t)
 	here, lost, kept := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "a folder, with a comma")
@@ -86,7 +87,8 @@ exit 7`
 	}
 }
 
-// TestTheLimitEndsAGuest, be it at its boot, and leaves no files.
+// TestTheLimitEndsAGuest sets a short limit, even during the boot. The guest must end, and leave no
+// files.
 func TestTheLimitEndsAGuest(t *testing.T) {
 	needGuest(t)
 	t.Setenv("TMPDIR", t.TempDir())
@@ -102,7 +104,8 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 	}
 }
 
-// TestAFailingBootShowsTheConsole: the kernel can't do with an initial file system that is none.
+// TestAFailingBootShowsTheConsole boots with an invalid initial file system. The error must have
+// the console.
 func TestAFailingBootShowsTheConsole(t *testing.T) {
 	needGuest(t)
 	dir, err := cacheDir()

@@ -12,30 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source is where kernels come from.
+// source is a source of kernels.
 type source interface {
-	// newest names the newest kernel there is. It becomes the name of a folder.
+	// newest names the newest kernel. It becomes the name of a directory.
 	newest(ctx context.Context) (string, error)
-	// unpack puts that kernel into a folder that is there and empty.
+	// unpack extracts that kernel into an existing, empty directory.
 	unpack(ctx context.Context, name, into string) error
 }
 
-// cache keeps unpacked kernels, each in a folder of its own name. A folder with such a name is whole: it is made under
-// another name and renamed last.
+// cache keeps unpacked kernels, each in a directory of its name. Such a directory is complete,
+// because it is created under another name and renamed last.
 type cache struct {
 	dir    string
 	source source
 	log    func(format string, args ...any)
 }
 
-// unfinished begins the names of folders that are being made, or were left half-made by somebody who was killed.
+// unfinished is the prefix of directories that are being created, or that a killed process has left
+// incomplete.
 const unfinished = "unfinished-"
 
-// lockName is the file that whoever changes the cache holds locked; and, in a kernel's folder, whoever uses it.
+// lockName is a lock file: a process that changes the cache holds the cache's, and a process that
+// uses a kernel holds the kernel's.
 const lockName = "lock"
 
-// kernel returns the folder of the newest kernel, and a function to be called when it is no longer used. Without an
-// answer about the newest, it is the one that was added last.
+// kernel returns the directory of the newest kernel, and a function that releases it. If the newest
+// one is unknown, it is the last one added.
 func (c *cache) kernel(ctx context.Context) (string, func(), error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("making the cache: %w", err)
@@ -67,7 +69,7 @@ func (c *cache) kernel(ctx context.Context) (string, func(), error) {
 	return folder, release, nil
 }
 
-// add makes the folder of a kernel, and removes those of others that nobody uses.
+// add creates the directory of a kernel, and removes unused ones.
 func (c *cache) add(ctx context.Context, name string) error {
 	for _, old := range c.folders() {
 		if strings.HasPrefix(old, unfinished) {
@@ -112,7 +114,7 @@ func (c *cache) folders() []string {
 	return names
 }
 
-// last is the kernel that was added last; "" means there is none.
+// last returns the kernel that was added last, or "".
 func (c *cache) last() string {
 	var last string
 	var at time.Time
@@ -125,8 +127,8 @@ func (c *cache) last() string {
 	return last
 }
 
-// lock waits for a lock on a file, which it makes where there is none, and returns what gives it back. The kernel takes
-// it from a process that dies.
+// lock waits for a lock on a file, which it creates if missing, and returns a function that
+// releases it. The kernel releases the lock of a dead process.
 func lock(ctx context.Context, path string, how int) (func(), error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -150,7 +152,7 @@ func lock(ctx context.Context, path string, how int) (func(), error) {
 	}
 }
 
-// inUse says whether somebody else holds a lock on the file.
+// inUse reports whether another process holds a lock on the file.
 func inUse(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shelf is a source of made-up kernels.
+// shelf is a source of invented kernels.
 type shelf struct {
 	latest   string
-	away     error // what it says instead of the latest
-	broken   error // what unpacking ends with, half-way
+	away     error // the error instead of the latest kernel
+	broken   error // the error in the middle of unpacking
 	unpacked atomic.Int32
 }
 
@@ -38,7 +38,7 @@ func (s *shelf) unpack(_ context.Context, name, into string) error {
 	return nil
 }
 
-// whole fails the test unless the folder holds all of that kernel.
+// whole fails the test unless the directory has all of that kernel.
 func whole(t *testing.T, folder, name string) {
 	t.Helper()
 	for _, file := range []string{"vmlinuz", "modules"} {
@@ -79,7 +79,7 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 	if left := c.folders(); len(left) > 0 {
 		t.Errorf("a broken download leaves %q", left)
 	}
-	killed := filepath.Join(c.dir, unfinished+"123") // as whoever was killed leaves it
+	killed := filepath.Join(c.dir, unfinished+"123") // as a killed process leaves it
 	if err := os.Mkdir(killed, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 			t.Errorf("with %s the cache holds %q, want %q", s.latest, got, want)
 		}
 		if i == 0 {
-			release = done // the guest on the first one goes on while the second comes
+			release = done // the guest on the first one continues while the second is added
 			continue
 		}
 		done()
@@ -149,7 +149,7 @@ func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
 
 func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
 	c := cache{t.TempDir(), &shelf{latest: "linux_1"}, t.Logf}
-	unlock, err := lock(t.Context(), filepath.Join(c.dir, lockName), unix.LOCK_EX) // somebody is downloading
+	unlock, err := lock(t.Context(), filepath.Join(c.dir, lockName), unix.LOCK_EX) // another process is downloading
 	if err != nil {
 		t.Fatal(err)
 	}

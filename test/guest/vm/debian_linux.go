@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// debian is where Debian's kernels come from: the package sources that apt knows.
+// debian is the source of Debian's kernels: the package sources of apt.
 type debian struct{}
 
 // metaPackage depends on the newest stock kernel.
@@ -53,7 +53,7 @@ func parseDepends(text string) (string, error) {
 	return "", fmt.Errorf("%s does not say which kernel is the newest", metaPackage)
 }
 
-// unpack downloads the package and puts vmlinuz and lib/modules/RELEASE into the folder.
+// unpack downloads the package and extracts vmlinuz and lib/modules/RELEASE into the directory.
 func (debian) unpack(ctx context.Context, name, into string) error {
 	pkg, version, _ := strings.Cut(name, "_")
 	release := strings.TrimPrefix(pkg, "linux-image-")
@@ -92,7 +92,8 @@ func (debian) unpack(ctx context.Context, name, into string) error {
 	return os.RemoveAll(work)
 }
 
-// prune removes the drivers of hardware that the guest has not, which are nine tenths of a kernel package.
+// prune removes drivers of hardware that the guest lacks, which are nine tenths of a kernel
+// package.
 func prune(modules string) error {
 	for _, kind := range []string{"drivers", "drivers/net", "."} {
 		entries, err := os.ReadDir(filepath.Join(modules, kind))

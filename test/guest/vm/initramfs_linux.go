@@ -15,13 +15,13 @@ import (
 	"strings"
 )
 
-// initScript is the first program of the guest. The compiler fills it in, and nothing changes it.
+// initScript is the first program of the guest. The compiler embeds it, and nothing changes it.
 //
 //go:embed init
 var initScript []byte
 
-// initramfs makes the root file system that the guest begins with: busybox, the init script, and the modules that it
-// needs to reach the files of the host, numbered in the order of loading.
+// initramfs returns the guest's initial root file system: busybox, the init script, and the modules
+// for the files of the host, numbered in loading order.
 func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 	path, err := tool(busybox)
 	if err != nil {
@@ -51,7 +51,7 @@ func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 	return a.end(), nil
 }
 
-// kernel is one that the cache keeps.
+// kernel is an unpacked kernel of the cache.
 type kernel struct{ folder, release string }
 
 func openKernel(folder string) (kernel, error) {
@@ -65,8 +65,9 @@ func openKernel(folder string) (kernel, error) {
 func (k kernel) packed() string  { return filepath.Join(k.folder, "vmlinuz") }
 func (k kernel) modules() string { return filepath.Join(k.folder, "lib", "modules", k.release) }
 
-// unpack writes the kernel that vmlinuz holds (Documentation/arch/x86/boot.rst) to a file, and returns what qemu is to start: that
-// file if it can be started by its PVH entry, else vmlinuz, which unpacks itself. A third of an emulated boot's cost is that.
+// unpack extracts the kernel in vmlinuz (Documentation/arch/x86/boot.rst) to a file, and returns
+// the image for qemu. That is the file if it has a PVH entry, and otherwise vmlinuz, which unpacks
+// itself. Unpacking is a third of the cost of an emulated boot.
 func (k kernel) unpack(ctx context.Context, file string) string {
 	packed, err := os.ReadFile(k.packed())
 	if err != nil || len(packed) < 0x250 {
@@ -82,7 +83,7 @@ func (k kernel) unpack(ctx context.Context, file string) string {
 	return file
 }
 
-// closure lists the files of the modules and of all that they depend on, in an order in which they can be loaded.
+// closure lists the files of the modules and their dependencies, in a possible loading order.
 func (k kernel) closure(names ...string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(k.modules(), "modules.dep"))
 	if err != nil {
@@ -92,7 +93,7 @@ func (k kernel) closure(names ...string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	needs := map[string][]string{} // by module: its file, then those that it depends on, each before what it needs itself
+	needs := map[string][]string{} // by module: its file, then its dependencies, each before its own dependencies
 	for line := range strings.Lines(string(text)) {
 		file, rest, _ := strings.Cut(line, ":")
 		needs[moduleOf(file)] = append([]string{file}, strings.Fields(rest)...)
@@ -112,13 +113,13 @@ func (k kernel) closure(names ...string) ([]string, error) {
 	return files, nil
 }
 
-// moduleOf is kernel/fs/9p/9p.ko.xz's name: 9p.
+// moduleOf returns the module name of a file: 9p for kernel/fs/9p/9p.ko.xz.
 func moduleOf(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// read returns a module as the kernel takes it.
+// read returns a module in the kernel's form.
 func (k kernel) read(ctx context.Context, module string) ([]byte, error) {
 	file := filepath.Join(k.modules(), module)
 	switch filepath.Ext(file) {
@@ -131,7 +132,8 @@ func (k kernel) read(ctx context.Context, module string) ([]byte, error) {
 	return nil, errors.New("unknown compression: " + file)
 }
 
-// archive writes cpio's "newc" form, which is what kernels unpack (Documentation/driver-api/early-userspace).
+// archive writes cpio's "newc" form, which kernels unpack
+// (Documentation/driver-api/early-userspace).
 type archive struct {
 	bytes.Buffer
 	inode int

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trialLimit is how long a boot under KVM may take. Where KVM works, it takes a second.
+// trialLimit is the maximum time for a boot under KVM. If KVM works, a boot takes a second.
 const trialLimit = 20 * time.Second
 
-// kvmWorks says whether a guest boots under KVM here. The answer of a trial is kept until the host boots again.
+// kvmWorks reports whether a guest boots under KVM here. It caches the result of a trial until the
+// host reboots.
 func kvmWorks(ctx context.Context, cacheDir string, m machine) bool {
 	const device = "/dev/kvm"
 	if unix.Access(device, unix.R_OK|unix.W_OK) != nil {
@@ -36,7 +37,7 @@ func kvmWorks(ctx context.Context, cacheDir string, m machine) bool {
 	return works
 }
 
-// trial boots the machine under KVM as far as the init script.
+// trial boots the machine under KVM up to the init script.
 func (m machine) trial(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, trialLimit)
 	defer cancel()
@@ -53,7 +54,7 @@ func (m machine) trial(ctx context.Context) bool {
 	return false
 }
 
-// recall reads an answer that was given since the host's boot.
+// recall reads a result that was saved since the host's boot.
 func recall(path, boot string) (answer, ok bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -63,7 +64,7 @@ func recall(path, boot string) (answer, ok bool) {
 	return rest == "works\n", ok && (rest == "works\n" || rest == "fails\n")
 }
 
-// remember keeps an answer. Where it can't, the next guest asks again.
+// remember saves a result. If it can't, the next guest tries again.
 func remember(path, boot string, answer bool) {
 	text := boot + "fails\n"
 	if answer {

@@ -63,7 +63,7 @@ func TestClosureLoadsWhatIsNeededFirst(t *testing.T) {
 	}
 }
 
-// TestQuoteIsWhatTheShellReads: random words survive a shell, whatever is in them.
+// TestQuoteIsWhatTheShellReads quotes random words. A shell must read the same words.
 func TestQuoteIsWhatTheShellReads(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -98,7 +98,7 @@ func TestTheTrialOfKVMIsRememberedUntilTheNextBoot(t *testing.T) {
 			t.Error("the answer of another boot counts")
 		}
 	}
-	if err := os.WriteFile(path, []byte("boot 1\nwor"), 0o600); err != nil { // cut short
+	if err := os.WriteFile(path, []byte("boot 1\nwor"), 0o600); err != nil { // cut off
 		t.Fatal(err)
 	}
 	if _, ok := recall(path, "boot 1\n"); ok {

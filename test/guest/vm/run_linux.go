@@ -19,14 +19,16 @@ import (
 	"time"
 )
 
-// endLimit is how long a guest may take to switch itself off, once its command has ended.
+// endLimit is the maximum time for a guest to switch off after its command has ended.
 const endLimit = 5 * time.Minute
 
-// CacheVar names the folder for kernels in the environment, in place of vipd-guest in the user's cache folder.
+// CacheVar is an environment variable with the directory of kernels, instead of vipd-guest in the
+// user's cache directory.
 const CacheVar = "VIPD_GUEST_CACHE"
 
-// Run boots a guest, runs the command in it, and returns its exit status. An error says that there is no status: the
-// guest did not come up, ended before the command did, or reached its limit (ErrLimit).
+// Run boots a guest, runs the command in it, and returns its exit status. It returns an error if
+// there is no status: the guest did not boot, ended before the command, or reached its limit
+// (ErrLimit).
 func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	if err := Missing(); err != nil {
 		return 0, err
@@ -69,7 +71,7 @@ func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	return m.run(ctx)
 }
 
-// resolve makes the folders absolute: the guest's own idea of where it is differs.
+// resolve makes the directories absolute, because the guest's working directory differs.
 func (o *Options) resolve() (err error) {
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return err
@@ -97,10 +99,10 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "vipd-guest"), nil
 }
 
-// machine is one guest. Its job folder holds what it starts from, and its console.
+// machine is one guest. Its job directory has its input and its console.
 type machine struct {
 	kernel  kernel
-	image   string // what is started, if not the kernel's vmlinuz
+	image   string // the image to boot, if not the kernel's vmlinuz
 	job     string
 	options Options
 	kvm     bool
@@ -109,7 +111,8 @@ type machine struct {
 func (m machine) initrd() string  { return filepath.Join(m.job, "initrd") }
 func (m machine) console() string { return filepath.Join(m.job, "console") }
 
-// args is the command line of qemu. The descriptors 3, 4 and 5 get stdout, stderr and how the command fares.
+// args returns the command line of qemu. The descriptors 3, 4 and 5 receive stdout, stderr and the
+// command's progress.
 func (m machine) args() []string {
 	accelerator, parameter := emulated(m.counted())
 	if m.kvm {
@@ -138,8 +141,8 @@ func (m machine) args() []string {
 	return args
 }
 
-// counted says whether the clock of the machine counts what it executes. A machine of several processors does not boot with
-// such a clock.
+// counted reports whether the machine's clock counts executed instructions. A machine with several
+// CPUs does not boot with such a clock.
 func (m machine) counted() bool { return !m.kvm && m.options.CPUs == 1 }
 
 // emulated are the options of a machine without KVM, and what tells its kernel about it. With the processor's fast string
@@ -158,18 +161,18 @@ func emulated(counted bool) (options []string, parameter string) {
 	return options, "tsc=reliable clocksource=tsc"
 }
 
-// base is what guests and trials have in common.
+// base returns the arguments that guests and trials share.
 func (m machine) base(parameter string) []string {
 	return []string{"-display", "none", "-vga", "none", "-no-reboot", "-nic", "none", "-monitor", "none",
 		"-serial", "file:" + comma(m.console()), "-kernel", cmp.Or(m.image, m.kernel.packed()), "-initrd", m.initrd(),
 		"-append", "console=ttyS0 quiet panic=1 mitigations=off nokaslr audit=0 " + parameter}
 }
 
-// comma writes a value as qemu's options take it.
+// comma escapes a value for qemu's options.
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// command is qemu, ended with ctx and with this process. Where it may, it has a higher priority than usual: it is a single thread
-// that works all the time, and whoever runs tests beside it waits for it in the end.
+// command returns qemu, which ends with ctx and with this process. If allowed, it has a higher
+// priority than usual: it is a single busy thread, and tests next to it wait for it in the end.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	if os.Geteuid() == 0 {
@@ -180,7 +183,7 @@ func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 }
 
 func (m machine) run(ctx context.Context) (int, error) {
-	runtime.LockOSThread() // Pdeathsig is sent when the thread that forked ends
+	runtime.LockOSThread() // Pdeathsig is sent when the forking thread ends
 	defer runtime.UnlockOSThread()
 	ctx, cancel := context.WithTimeoutCause(ctx, m.options.Limit, ErrLimit)
 	defer cancel()
@@ -189,7 +192,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 	end := func() { time.AfterFunc(endLimit, func() { fail(errors.New("it does not switch itself off")) }) }
 
 	cmd := m.command(ctx, m.args())
-	var words bytes.Buffer // of qemu itself
+	var words bytes.Buffer // qemu's own messages
 	cmd.Stderr = &words
 	status := -1
 	var readers sync.WaitGroup
@@ -203,7 +206,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 			return 0, err
 		}
 		defer func() { _ = r.Close() }()
-		defer func() { _ = w.Close() }() // again, where it did not come to the one below
+		defer func() { _ = w.Close() }() // again, in case of an early return
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 		readers.Go(func() { read(r) })
 	}
@@ -226,7 +229,8 @@ func (m machine) run(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("waiting for the end of the command in the guest: %w%s", err, m.lastWords(words.String()))
 }
 
-// follow reads how the command fares, as the start script says it, and returns its exit status; -1 means it has not ended.
+// follow reads the command's progress from the start script, and returns its exit status; -1 means
+// that it has not ended.
 func follow(r io.Reader, ended func()) int {
 	status := -1
 	for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -240,7 +244,7 @@ func follow(r io.Reader, ended func()) int {
 	return status
 }
 
-// lastWords are what a failed guest leaves: what qemu said, and the end of the console.
+// lastWords returns qemu's messages, and the end of the console, of a failed guest.
 func (m machine) lastWords(words string) string {
 	if words = strings.TrimSpace(words); words != "" {
 		words = "\n" + words

@@ -9,8 +9,9 @@ import (
 	"vipd/test/wait"
 )
 
-// startScript is what the guest runs as its first process once it sees the files of the host: it makes the guest an
-// ordinary machine, runs the command, says how it ended, and switches off. The ports are in the order of machine.args.
+// startScript is the guest's first process once it sees the files of the host. It sets the guest up
+// as an ordinary machine, runs the command, reports its end, and switches off. The ports are in the
+// order of machine.args.
 func (m machine) startScript(command []string) string {
 	var b strings.Builder
 	k, o := m.kernel, m.options
@@ -44,12 +45,12 @@ exec 3>"${ports[2]}"
 	return b.String()
 }
 
-// cost is what wait.CostVar is in the guest: emulated code is 15 times slower, and more than it is fewer in number.
+// cost is wait.CostVar in the guest: emulated code is 15 times slower, but tests also wait.
 const cost = "10"
 
-// slowness is what wait.SlownessVar is in the guest. It is generous: emulated code is 15 times slower, but what tests wait
-// for is seldom the processor. To one whose clock counts instructions nothing seems slow, only that it does one thing
-// after the other.
+// slowness returns wait.SlownessVar for the guest. It is generous: emulated code is 15 times
+// slower, but tests seldom wait for the CPU. For a guest whose clock counts instructions nothing
+// seems slow, except that it does one thing after the other.
 func (m machine) slowness() string {
 	if m.counted() {
 		return "3"
@@ -62,5 +63,5 @@ func isName(s string) bool {
 	return s != "" && letter(rune(s[0])) && !slices.ContainsFunc([]rune(s), func(r rune) bool { return !letter(r) && (r < '0' || r > '9') })
 }
 
-// quote writes a word so that the shell takes it as it is.
+// quote quotes a word for the shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

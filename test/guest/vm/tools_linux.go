@@ -18,7 +18,7 @@ const (
 	busybox = "busybox"
 )
 
-// Missing says why there can be no guest on this machine; nil means there can.
+// Missing says why this machine can't run a guest, or returns nil.
 func Missing() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the guest is for amd64, this is %s", runtime.GOARCH)
@@ -45,7 +45,8 @@ func Missing() error {
 	return fmt.Errorf("the guest needs %s: apt-get install %[1]s", strings.Join(missing, " "))
 }
 
-// isDebian says whether an os-release file is that of a system whose packages are Debian's. Ubuntu has kernels of its own.
+// isDebian reports whether an os-release file is that of a system with Debian's packages. Ubuntu
+// has its own kernels.
 func isDebian(release string) bool {
 	for line := range strings.Lines(release) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -57,7 +58,7 @@ func isDebian(release string) bool {
 	return false
 }
 
-// staticBusybox says whether there is a busybox that runs without any library, as it has to before the guest sees the
+// staticBusybox reports whether there is a static busybox, which must run before the guest sees the
 // files of this machine.
 func staticBusybox() bool {
 	path, err := tool(busybox)
@@ -72,7 +73,7 @@ func staticBusybox() bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// tool finds a program, also where the path of those who are not root does not lead.
+// tool finds a program, even outside of the PATH of users other than root.
 func tool(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	for _, folder := range []string{"/usr/sbin/", "/sbin/"} {
@@ -84,7 +85,8 @@ func tool(name string) (string, error) {
 	return path, err
 }
 
-// output runs a tool in a folder and returns what it prints, in plain English; an error has its last words.
+// output runs a tool in a directory and returns its output, in English; an error has its last
+// lines.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := tool(name)
 	if err != nil {

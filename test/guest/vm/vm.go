@@ -6,39 +6,41 @@ import (
 	"time"
 )
 
-// GuestVar is set in the environment of what runs in the guest.
+// GuestVar is an environment variable that is set in the guest.
 const GuestVar = "VIPD_GUEST"
 
 // TapMAC is the MAC of a guest's eth0.
 const TapMAC = "02:76:69:70:64:01"
 
-// ErrLimit says that the time limit ended the guest.
+// ErrLimit means that the time limit ended the guest.
 var ErrLimit = errors.New("the guest has reached its time limit")
 
-// Options say what a guest is like. The zero value is a usable one.
+// Options configures a guest. The zero value is usable.
 type Options struct {
-	// Memory is in MiB. 0 means 2048. It is taken from the host only as the guest uses it.
+	// Memory is in MiB. 0 means 2048. The host provides it only as the guest uses it.
 	Memory int
-	// CPUs is the number of processors. 0 means 1. With more, an emulated guest can be late, see the package's comment.
+	// CPUs is the number of CPUs. 0 means 1. With more, an emulated guest can be late, see the
+	// package's comment.
 	CPUs int
-	// Limit is how long the guest may take with boot and command. 0 means 30 minutes: a boot of
-	// 10 seconds has taken more than five minutes on a machine at a load of 22.
+	// Limit is the maximum time for boot and command. 0 means 30 minutes: a boot of 10 seconds has
+	// taken more than five minutes on a machine with a load of 22.
 	Limit time.Duration
-	// Writable is a folder whose files the guest may change for good. "" means none.
+	// Writable is a directory whose files the guest may change permanently. "" means none.
 	Writable string
-	// Tap is a device that the guest's eth0 is connected to; "" means none. Within calls what opens it, in its network namespace; nil
-	// means that of the caller.
+	// Tap is a device that the guest's eth0 is connected to; "" means none. Within calls a function
+	// in its network namespace, which opens it; nil means the caller's namespace.
 	Tap    string
 	Within func(func() error) error
-	// Monitor is the path of a socket on which qemu speaks QMP, to stop and continue the guest. "" means nowhere.
+	// Monitor is the path of a socket on which qemu speaks QMP, to stop and continue the guest. ""
+	// means none.
 	Monitor string
-	// Dir is the folder where the command starts. "" means the current one.
+	// Dir is the directory in which the command starts. "" means the current one.
 	Dir string
 	// Env is added to the environment of this process: NAME=VALUE.
 	Env []string
-	// Stdout and Stderr get what the command writes there, as it comes. nil means nobody.
+	// Stdout and Stderr receive the command's output as it is written. nil discards it.
 	Stdout, Stderr io.Writer
-	// Log gets a sentence about each step that takes long. nil means nobody.
+	// Log receives a sentence about each long step. nil discards it.
 	Log func(format string, args ...any)
 }
 

@@ -9,8 +9,8 @@ import (
 
 var errLinux = errors.New("needs Linux: the guest runs on this machine's files")
 
-// Missing says that there is no guest here.
+// Missing returns an error, because this system has no guests.
 func Missing() error { return errLinux }
 
-// Run says that there is no guest here.
+// Run returns an error, because this system has no guests.
 func Run(context.Context, Options, ...string) (int, error) { return 0, errLinux }
