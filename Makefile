@@ -84,11 +84,16 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
-# With the race detector, so that what is compiled for vet and staticcheck, which is all with its tests, serves "make lint test" once;
-# and with rarer garbage collections, as they end soon.
-lint: ## gofmt, go vet, staticcheck, and the types of the programs for Windows and macOS
+# The commits that upstream lacks, or none without an upstream.
+NEW = "$$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)..HEAD"
+
+# With the race detector, so that the packages and tests compiled for vet and staticcheck also serve "make lint test"; and with rarer
+# garbage collections, because the programs end soon.
+lint: ## gofmt, go vet, staticcheck, comments, subjects of new commits, and the types of the programs for Windows and macOS
+	@long=$$(git log --format=%s $(NEW) 2>/dev/null | awk 'length > 72'); if [ -n "$$long" ]; then echo "subjects over 72 columns:"; echo "$$long"; exit 1; fi
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	GOGC=400 $(GO) vet -race ./...
+	$(GO) test ./test/style
 	CGO_ENABLED=0 $(GO) build -modfile=test/lint.mod -o build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	GOGC=400 GOFLAGS="$(GOFLAGS) -race" build/staticcheck ./...
 	CGO_ENABLED=0 $(GO) run -buildvcs=false ./test/typecheck windows darwin -- ./cmd/vipd ./cmd/vipctl

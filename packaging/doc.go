@@ -1,4 +1,5 @@
-// Package packaging holds what makes the .deb and .rpm packages: "make package" builds them into build/packages.
+// Package packaging holds what makes the .deb and .rpm packages: "make package" builds them into
+// build/packages.
 //
 //	version     the version of the tree, from its tags, and how packages write it
 //	build       compiles, writes manual pages and completions, and calls nfpm, whose version test/nfpm.mod pins
@@ -6,6 +7,6 @@
 //	deb, rpm    the scripts that the package managers call
 //	man         the generator of the manual pages
 //
-// The same commit makes the same bytes. The tests here look at the files; "make package-test" installs, upgrades, downgrades, removes
-// and purges packages on a machine of test/systemd.
+// The same commit makes the same bytes. The tests here look at the files; "make package-test"
+// installs, upgrades, downgrades, removes and purges packages on a machine of test/systemd.
 package packaging

@@ -19,7 +19,8 @@ type Source interface {
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }
 
-// Snapshot is the complete state of a source. Equal values keep their old pointer from one snapshot to the next.
+// Snapshot is the complete state of a source. Equal values keep their old pointer from one snapshot
+// to the next.
 type Snapshot struct {
 	Services  snap.Map[balancer.Name, *balancer.Service]
 	Endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]

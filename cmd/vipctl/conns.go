@@ -144,7 +144,8 @@ type connectionList struct {
 	collected []api.Connection
 }
 
-// isLive reports whether a connection counts as live: the kernel also remembers closed connections and idle UDP flows.
+// isLive reports whether a connection counts as live: the kernel also remembers closed connections
+// and idle UDP flows.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
 // A long list is printed in blocks: rows with common column widths, or bytes of JSON.

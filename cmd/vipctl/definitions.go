@@ -79,7 +79,8 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions for a node as this one, adds the problems that the daemon would report, and returns the frontends.
+// compile compiles the definitions for a node as this one, adds the problems that the daemon would
+// report, and returns the frontends.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),

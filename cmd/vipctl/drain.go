@@ -196,8 +196,9 @@ func runUndrain(c *cli.Call) error {
 	return o.override(o.undrained)
 }
 
-// nodeOverrider is newOverrider for a node that may own VIPs: the node goes on standby before its endpoints are drained, or resumes. It
-// returns nil if the node has no endpoint, so nothing is left to do.
+// nodeOverrider is newOverrider for a node that may own VIPs: the node goes on standby before its
+// endpoints are drained, or resumes. It returns nil if the node has no endpoint, so nothing is left
+// to do.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	o, err := newOverrider(c, q)
 	_, hasNone := errors.AsType[*lookup.NoEndpointsError](err)

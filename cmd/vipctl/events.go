@@ -107,7 +107,8 @@ func (l *eventList) checkKinds() error {
 	return nil
 }
 
-// window reads the start of the events, and returns the number of the latest events to show; below zero means all.
+// window reads the start of the events, and returns the number of the latest events to show; below
+// zero means all.
 func (l *eventList) window() (lines int, err error) {
 	lines = l.Flags.Int("lines")
 	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
@@ -144,8 +145,8 @@ func (l *eventList) known() error {
 	return isService(l.Call, l.query.Service)
 }
 
-// past returns the latest events, or, if lines is below zero, all of them. It reports whether there were any, and moves the query behind
-// them.
+// past returns the latest events, or, if lines is below zero, all of them. It reports whether there
+// were any, and moves the query behind them.
 func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {

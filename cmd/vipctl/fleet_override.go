@@ -141,7 +141,8 @@ func waitText(revision int64) string {
 	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 }
 
-// set changes the override of one target. It returns the new override and the revision of the last write.
+// set changes the override of one target. It returns the new override and the revision of the last
+// write.
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
 	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
 		var result *balancer.Override

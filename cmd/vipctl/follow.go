@@ -134,8 +134,8 @@ type frame struct {
 	out, err string
 }
 
-// showFrame shows the next state, unless it looks like the last. On a terminal, a table is drawn over the last one; elsewhere an empty line
-// separates them.
+// showFrame shows the next state, unless it looks like the last. On a terminal, a table is drawn
+// over the last one; elsewhere an empty line separates them.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr

@@ -63,7 +63,8 @@ func withKind(args []string) []string {
 	return args
 }
 
-// plainService returns NAME for service/NAME. It returns other text unchanged, such as service/10.0.0.1, an endpoint of "service".
+// plainService returns NAME for service/NAME. It returns other text unchanged, such as
+// service/10.0.0.1, an endpoint of "service".
 func plainService(text string) string {
 	kind, name, _ := strings.Cut(text, "/")
 	if balancer.Name(name).Valid() && slices.Contains([]string{"service", "services", "svc"}, kind) {
@@ -78,7 +79,8 @@ type kind[T any] struct {
 	name, where string
 	// read calls show with all of the kind: once, or with -w again with each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id returns the name for -o name. The function named reports whether NAME means an element; if nil, NAME is compared with id.
+	// id returns the name for -o name. The function named reports whether NAME means an element; if
+	// nil, NAME is compared with id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
@@ -192,7 +194,8 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 	})
 }
 
-// idLines returns a line for each name. It removes duplicates because an endpoint with two ports at one address is listed twice.
+// idLines returns a line for each name. It removes duplicates because an endpoint with two ports at
+// one address is listed twice.
 func idLines[T any](all []T, id func(*T) string) string {
 	var text strings.Builder
 	listed := map[string]bool{}
@@ -205,7 +208,8 @@ func idLines[T any](all []T, id func(*T) string) string {
 	return text.String()
 }
 
-// served reports whether --down leaves t out: it is an endpoint that gets new connections, or a backup.
+// served reports whether --down leaves t out: it is an endpoint that gets new connections, or a
+// backup.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -246,7 +250,8 @@ func isFrontend(c *cli.Call, name string) error {
 	return isService(c, name)
 }
 
-// notServed returns the error for a service that the daemon lacks: its definition has an error, or there is none.
+// notServed returns the error for a service that the daemon lacks: its definition has an error, or
+// there is none.
 func notServed(c *cli.Call, name string, services []api.Service) error {
 	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {

@@ -120,7 +120,8 @@ func filesAt(place string, recursive bool) ([]string, error) {
 // maxInput is the maximum number of bytes that are read from standard input or a pipe.
 const maxInput = 256 << 20
 
-// readInput reads one file, or standard input, and returns its name for messages. Pipes that a shell makes of commands are read to their end.
+// readInput reads one file, or standard input, and returns its name for messages. Pipes that a
+// shell makes of commands are read to their end.
 func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)
@@ -158,7 +159,8 @@ func reason(err error) error {
 	return err
 }
 
-// readStream reads a stream up to its end. An interrupt ends the wait: the goroutine that still reads ends with the process.
+// readStream reads a stream up to its end. An interrupt ends the wait: the goroutine that still
+// reads ends with the process.
 func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
 	var text []byte
 	done := make(chan error, 1)

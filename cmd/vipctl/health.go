@@ -31,7 +31,8 @@ func since(p *cli.Printer, e *api.Endpoint) string {
 	return elapsed(p, e.Check.Since)
 }
 
-// why returns the last result of an endpoint's check, and everything else that decides how the endpoint is used.
+// why returns the last result of an endpoint's check, and everything else that decides how the
+// endpoint is used.
 func why(p *cli.Printer, e *api.Endpoint) string {
 	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
 }

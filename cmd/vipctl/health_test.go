@@ -33,7 +33,8 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhy expects one note for the last result of a check, and one for everything else that decides how an endpoint is used.
+// TestWhy expects one note for the last result of a check, and one for everything else that decides
+// how an endpoint is used.
 func TestWhy(t *testing.T) {
 	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	yes, none := true, 0

@@ -61,8 +61,8 @@ func runPlan(c *cli.Call) error {
 }
 
 // runningMode returns the mode in use of the vipd that runs here, if its configuration names the
-// same mode as the definitions: auto chooses a mode, and an unusable mode has a fallback. It returns
-// "" if no vipd answers.
+// same mode as the definitions: auto chooses a mode, and an unusable mode has a fallback. It
+// returns "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || status.Mode.Wanted != string(d.config.Mode) {

@@ -284,7 +284,8 @@ func (r *registration) sayDraining(ctx context.Context) error {
 	return err
 }
 
-// drainTimeout returns the maximum duration of the drain, and reports whether the service could be read.
+// drainTimeout returns the maximum duration of the drain, and reports whether the service could be
+// read.
 func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration, known bool) {
 	if r.Flags.IsSet("timeout") {
 		return r.Flags.Duration("timeout"), true

@@ -430,8 +430,8 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-// TestTerminalCutsLongNames lists a service with a long name. The name is cut on a terminal and in wide tables, which have 160 columns;
-// pipes and formats for programs get the whole name.
+// TestTerminalCutsLongNames lists a service with a long name. The name is cut on a terminal and in
+// wide tables, which have 160 columns; pipes and formats for programs get the whole name.
 func TestTerminalCutsLongNames(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name(strings.Repeat("payment-gateway-", 3) + "production-7")
@@ -487,8 +487,8 @@ func TestTerminalCutsLongCells(t *testing.T) {
 	}
 }
 
-// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Lines fill the terminal, and pipes get
-// each text in one line.
+// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Lines
+// fill the terminal, and pipes get each text in one line.
 func TestTextsFitTheTerminal(t *testing.T) {
 	const problem = "iptables mode can't do lc; it uses random instead"
 	s := newSession(t)

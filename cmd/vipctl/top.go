@@ -79,7 +79,8 @@ func runTop(c *cli.Call) error {
 // unasked is a terminal that receives no queries: the shell would read a late answer as typed text.
 type unasked struct{ *os.File }
 
-// Write removes the queries for the kitty keyboard, for synchronized output and for the width of characters.
+// Write removes the queries for the kitty keyboard, for synchronized output and for the width of
+// characters.
 func (u unasked) Write(b []byte) (int, error) {
 	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
 	return len(b), err

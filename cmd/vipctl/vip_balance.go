@@ -46,15 +46,16 @@ func inGroups(vips []ownedVIP) map[string][]together {
 	return byOwner
 }
 
-// mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what its first VIP does.
+// mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what
+// its first VIP does.
 func (all together) mayGo(to string) bool {
 	first := &all[0]
 	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
-// evenOut returns the moves after which no node has more VIPs for its weight than another one that could have one of them. VIPs
-// of a group move together, and none to a node that it prefers less.
+// evenOut returns the moves after which no node has more VIPs for its weight than another one that
+// could have one of them. VIPs of a group move together, and none to a node that it prefers less.
 func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {

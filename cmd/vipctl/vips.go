@@ -72,7 +72,8 @@ type vipSettings struct {
 
 // vipHistory is the part of a VIP that only describe shows.
 type vipHistory struct {
-	// Confirmed has the age of each juror's newest confirmation in seconds, if this host is the owner; -1 means there is none.
+	// Confirmed has the age of each juror's newest confirmation in seconds, if this host is the
+	// owner; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Last are the last owners that etcd remembers, the newest first.
 	Last []failover.Owner `json:"last,omitempty"`

@@ -166,7 +166,8 @@ type revisionWait struct {
 	drains func(schema.NodeDrain) bool
 
 	seen map[string]lastSeen
-	// done are the nodes that have finished, and gone are the nodes that left before that and are no longer awaited.
+	// done are the nodes that have finished, and gone are the nodes that left before that and are
+	// no longer awaited.
 	done, gone []string
 	// problems are the reported problems of the nodes in done, a sentence each.
 	problems map[string][]string
@@ -266,8 +267,8 @@ func (v *revisionWait) judge(n *fleet.Node) laggard {
 	return l
 }
 
-// mayOmitConnections reports whether the drains that a status omits may have connections: at most as many as its last drain, or any number
-// if it has no drain.
+// mayOmitConnections reports whether the drains that a status omits may have connections: at most
+// as many as its last drain, or any number if it has no drain.
 func mayOmitConnections(s *schema.NodeStatus) bool {
 	n := len(s.Drains)
 	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)

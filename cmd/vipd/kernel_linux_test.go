@@ -364,8 +364,8 @@ func sameRules(before, after string) bool {
 	return slices.Equal(only(before), only(after))
 }
 
-// TestRestartInAnotherMode starts vipd in one mode after another. Each must serve, and remove the rules that the mode before
-// left.
+// TestRestartInAnotherMode starts vipd in one mode after another. Each must serve, and remove the
+// rules that the mode before left.
 func TestRestartInAnotherMode(t *testing.T) {
 	g := newGateway(t)
 	for _, mode := range []string{"iptables", "userspace", "iptables"} {

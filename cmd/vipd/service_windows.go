@@ -25,7 +25,8 @@ const (
 	stopSign = 2 * time.Second
 )
 
-// runService runs vipd with args under the service manager, and returns the exit code once the service has stopped.
+// runService runs vipd with args under the service manager, and returns the exit code once the
+// service has stopped.
 func runService(args []string, stderr io.Writer) int {
 	s := service{args: args, log: io.Discard}
 	if l, err := eventlog.Open(serviceName); err == nil {

@@ -1,4 +1,5 @@
-// Package etcd is one connection for everything that commands ask of etcd, and the parent of the packages that share it:
+// Package etcd is one connection for everything that commands ask of etcd, and the parent of the
+// packages that share it:
 //
 //	schema       what etcd holds: the names of keys, and their values. No I/O.
 //	client       how etcd is reached: one proven member, requests, leases, and a link that follows folders
@@ -9,8 +10,10 @@
 //
 // All others import schema and client, and none of each other (test/deps).
 //
-// A Source follows the first five folders of schema, hosts and its own node's config. A Presence writes its own node's live, status and hosts. A
-// HealthBoard follows health/, on its own connection, and a HealthVoter writes its own node's folder there, both only
-// while a service asks for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the rights
-// that a daemon's role needs; without those to vips, hosts and config, the rest is followed all the same, with a problem.
+// A Source follows the first five folders of schema, hosts and its own node's config. A Presence
+// writes its own node's live, status and hosts. A HealthBoard follows health/, on its own
+// connection, and a HealthVoter writes its own node's folder there, both only while a service asks
+// for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the
+// rights that a daemon's role needs; without those to vips, hosts and config, the rest is followed
+// all the same, with a problem.
 package etcd

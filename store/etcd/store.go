@@ -11,7 +11,8 @@ import (
 	"vipd/store/etcd/watch"
 )
 
-// Store is one connection for all that commands ask of etcd. Its methods may be called by several goroutines at once.
+// Store is one connection for all that commands ask of etcd. Its methods may be called by several
+// goroutines at once.
 type Store struct {
 	*definitions.Writer
 	*fleet.Registry
@@ -31,7 +32,8 @@ func NewStore(c client.Config) (*Store, error) {
 // Close ends the connection. Another question makes another.
 func (s *Store) Close() error { return s.client.Close() }
 
-// Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
+// Read reads everything at one revision, as a Source would publish it first. Defaults are those of
+// the reader.
 func (s *Store) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
 	return watch.Read(ctx, s.client, defaults)
 }

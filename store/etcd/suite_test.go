@@ -17,7 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSource runs the suite of all sources over real etcd. The places share a server, each under its own prefix.
+// TestSource runs the suite of all sources over real etcd. The places share a server, each under
+// its own prefix.
 func TestSource(t *testing.T) { // not in parallel, because other tests' goroutines would be mistaken for its own
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()

@@ -27,7 +27,8 @@ type Place interface {
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes a definition.
 	Delete(name balancer.Name)
-	// Paused reports whether a write took so long that a source may have seen a part of it, without some definitions.
+	// Paused reports whether a write took so long that a source may have seen a part of it, without
+	// some definitions.
 	Paused() bool
 }
 

@@ -144,7 +144,8 @@ func startGateway(t *testing.T, g gatewayGuide) {
 	}
 }
 
-// shell runs a script on a host. The reader of the guide may do everything, so sudo runs its command.
+// shell runs a script on a host. The reader of the guide has all rights, so sudo just runs its
+// command.
 func shell(t *testing.T, on *lab.NS, script string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))

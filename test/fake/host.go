@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host holds addresses in a Kernel. It is strict about its order: an address must outlive the frontends on it.
+// Host holds addresses in a Kernel. It is strict about its order: an address must outlive the
+// frontends on it.
 type Host struct {
 	NoHost
 	kernel *Kernel

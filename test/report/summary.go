@@ -224,7 +224,8 @@ func (s *summary) printSlowest() {
 	}
 }
 
-// printFailed repeats near the end, where a reader looks first, which tests failed and their first message.
+// printFailed repeats near the end, where a reader looks first, which tests failed and their first
+// message.
 func (s *summary) printFailed() {
 	if len(s.failing) > 0 {
 		_, _ = fmt.Fprintln(s.out, "\nfailed:")
@@ -275,7 +276,8 @@ func (t test) String() string {
 // location matches the testing package's prefix of a message: "FILE.go:LINE: ".
 var location = regexp.MustCompile(`^\s+[\w-]+\.go:\d+: `)
 
-// message returns the first line that a test reported, with its location, or the first line of a panic.
+// message returns the first line that a test reported, with its location, or the first line of a
+// panic.
 func message(output []string) string {
 	for _, line := range output {
 		if location.MatchString(line) || strings.HasPrefix(line, "panic: ") {

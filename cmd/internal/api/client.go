@@ -25,15 +25,17 @@ import (
 const (
 	// patience is the maximum silence of a daemon that has the answer at hand.
 	patience = 10 * time.Second
-	// workPatience is the maximum silence of a daemon that changes its state, for which it reads files and waits 5 s for the result, or
-	// that compares its state with the kernel's.
+	// workPatience is the maximum silence of a daemon that changes its state, for which it reads
+	// files and waits 5 s for the result, or that compares its state with the kernel's.
 	workPatience = 60 * time.Second
 )
 
-// Client is a client of a daemon at its Unix socket. A read fails when no part of the answer comes for 10 seconds, a change after 60
-// seconds. Health checks, whose services set their timeout, and followed answers have no limit but their contexts.
+// Client is a client of a daemon at its Unix socket. A read fails when no part of the answer comes
+// for 10 seconds, a change after 60 seconds. Health checks, whose services set their timeout, and
+// followed answers have no limit but their contexts.
 type Client struct {
-	// Absent returns the reason why the socket is missing, and the remedy, or "" if they are unknown. It may be nil.
+	// Absent returns the reason why the socket is missing, and the remedy, or "" if they are
+	// unknown. It may be nil.
 	Absent func() string
 
 	socket   string
@@ -127,7 +129,8 @@ type EventsQuery struct {
 	Follow bool
 }
 
-// Events asks for events, and calls each with every page until there are no more, each returns an error, or ctx ends.
+// Events asks for events, and calls each with every page until there are no more, each returns an
+// error, or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -142,14 +145,15 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	return follow(ctx, c, s, "reading events", path, each)
 }
 
-// Watch asks for services, endpoints, frontends or the status, again with each change. It calls each with every whole answer until each
-// returns an error or ctx ends.
+// Watch asks for services, endpoints, frontends or the status, again with each change. It calls
+// each with every whole answer until each returns an error or ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
-// follow calls each with every part of an answer until there are no more, each returns an error, or ctx ends. If s is nil, the answer has
-// no end: its end is an error because vipd has stopped, or restarts.
+// follow calls each with every part of an answer until there are no more, each returns an error, or
+// ctx ends. If s is nil, the answer has no end: its end is an error because vipd has stopped, or
+// restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -182,7 +186,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return c.within(ctx, c.work, method, path, in, out)
 }
 
-// within sends a request, and decodes its answer. It fails if no part of the answer comes for the time of patience; 0 means no limit.
+// within sends a request, and decodes its answer. It fails if no part of the answer comes for the
+// time of patience; 0 means no limit.
 func (c *Client) within(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
 	var s *silence
 	if patience > 0 {
@@ -204,7 +209,8 @@ func (c *Client) within(ctx context.Context, patience time.Duration, method, pat
 	return nil
 }
 
-// Profile returns one of the daemon's profiles of net/http/pprof, such as "goroutine?debug=2" or "heap".
+// Profile returns one of the daemon's profiles of net/http/pprof, such as "goroutine?debug=2" or
+// "heap".
 func (c *Client) Profile(ctx context.Context, what string) ([]byte, error) {
 	response, err := c.send(ctx, http.MethodGet, "/debug/pprof/"+what, nil)
 	if err != nil {
@@ -214,7 +220,8 @@ func (c *Client) Profile(ctx context.Context, what string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// send sends a request. It returns an answer with status 200, whose body the caller must close, or an error.
+// send sends a request. It returns an answer with status 200, whose body the caller must close, or
+// an error.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -288,7 +295,8 @@ func permit(socket string) string {
 // errSilent means that a daemon accepted a request and did not answer in time.
 var errSilent = errors.New("no answer in time")
 
-// silence cancels a request when no part of its answer comes for the time of patience. If nil, it never does.
+// silence cancels a request when no part of its answer comes for the time of patience. If nil, it
+// never does.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
@@ -296,7 +304,8 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon is silent for the time of patience. The caller must end the silence.
+// bound returns a context that ends when the daemon is silent for the time of patience. The caller
+// must end the silence.
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
@@ -305,7 +314,8 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns a reader of the answer. From then on, the time of patience limits the wait for each part of it.
+// heard returns a reader of the answer. From then on, the time of patience limits the wait for each
+// part of it.
 func (s *silence) heard(body io.Reader) io.Reader {
 	if s == nil {
 		return body

@@ -1,5 +1,6 @@
-// Package api is what vipd and vipctl say to each other: the wire types of the daemon's Unix socket, HTTP with JSON
-// bodies, and the client. vipd/daemon serves it; every verb of vipctl that asks a running daemon goes through Client.
+// Package api is what vipd and vipctl say to each other: the wire types of the daemon's Unix
+// socket, HTTP with JSON bodies, and the client. vipd/daemon serves it; every verb of vipctl that
+// asks a running daemon goes through Client.
 //
 //	GET    /v1/status
 //	GET    /v1/services  /v1/endpoints  /v1/frontends      with ?watch=1: a line of JSON for each state

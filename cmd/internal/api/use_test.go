@@ -6,7 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestUsePerPort counts endpoints of several ports. Text must show each port that differs, and never one count for all of them.
+// TestUsePerPort counts endpoints of several ports. Text must show each port that differs, and
+// never one count for all of them.
 func TestUsePerPort(t *testing.T) {
 	type endpoint struct {
 		port  string

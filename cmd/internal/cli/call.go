@@ -24,11 +24,14 @@ type World struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	// Root reports whether this process may do what needs root. It is true on systems other than Linux.
+	// Root reports whether this process may do what needs root. It is true on systems other than
+	// Linux.
 	Root bool
-	// OutTerminal and ErrTerminal report whether the stream is a terminal, and Color whether stdout may have colours.
+	// OutTerminal and ErrTerminal report whether the stream is a terminal, and Color whether stdout
+	// may have colours.
 	OutTerminal, ErrTerminal, Color bool
-	// Width is the number of columns of the terminal at stdout; 0 means that stdout is not a terminal.
+	// Width is the number of columns of the terminal at stdout; 0 means that stdout is not a
+	// terminal.
 	Width int
 }
 
@@ -44,8 +47,8 @@ type Call struct {
 	Verb *Verb
 	// verbs are all verbs of the program.
 	verbs []*Verb
-	// Daemon is the connection to the daemon of this host, and Writer the one to etcd. They are nil until [Call.Client] and
-	// [Call.Etcd] are called first. Members are etcd's URLs.
+	// Daemon is the connection to the daemon of this host, and Writer the one to etcd. They are nil
+	// until [Call.Client] and [Call.Etcd] are called first. Members are etcd's URLs.
 	Daemon  *api.Client
 	Writer  *etcd.Store
 	Members []string
@@ -117,8 +120,9 @@ func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, err
 	return answer, err
 }
 
-// Traced returns a function that runs a verb inside a span if the config names a receiver of traces. The span continues TRACEPARENT,
-// which pipelines set. Without a receiver, TRACEPARENT is passed on.
+// Traced returns a function that runs a verb inside a span if the config names a receiver of
+// traces. The span continues TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT is
+// passed on.
 func Traced(run func(*Call) error) func(*Call) error {
 	return func(c *Call) error {
 		var part struct {

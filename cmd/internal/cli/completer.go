@@ -1,6 +1,7 @@
 package cli
 
-// Completer lists the possible next arguments after those given so far. If the daemon or etcd does not answer, it lists nothing.
+// Completer lists the possible next arguments after those given so far. If the daemon or etcd does
+// not answer, it lists nothing.
 type Completer func(c *Call, before []string) []string
 
 // InTurn completes the first argument by the first completer, the second by the second, and so on.

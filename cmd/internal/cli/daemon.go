@@ -113,7 +113,8 @@ func (c *Call) besideConfig(path string) string {
 	return filepath.Join(filepath.Dir(c.Flags.String("config")), path)
 }
 
-// SamePlace reports whether two paths lead to the same file, or, if one is missing, whether they are equal.
+// SamePlace reports whether two paths lead to the same file, or, if one is missing, whether they
+// are equal.
 func SamePlace(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)

@@ -43,11 +43,13 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 	return c.Writer, nil
 }
 
-// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that usually ask the daemon use etcd. A
-// socket on the command line overrides an etcd in the environment.
+// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
+// usually ask the daemon use etcd. A socket on the command line overrides an etcd in the
+// environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
-// StoresInEtcd reports whether services are in etcd, because an etcd is named or the config says so.
+// StoresInEtcd reports whether services are in etcd, because an etcd is named or the config says
+// so.
 func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true

@@ -88,7 +88,8 @@ func (p *Printer) Room(in int) int {
 	return p.Width - in
 }
 
-// LineWidth returns the maximum width of a line of text. Lines are not wrapped if stdout is not a terminal.
+// LineWidth returns the maximum width of a line of text. Lines are not wrapped if stdout is not a
+// terminal.
 func (p *Printer) LineWidth() int {
 	if p.Width == 0 {
 		return math.MaxInt

@@ -51,7 +51,8 @@ const (
 	ExitInterrupted = 130
 )
 
-// Run executes a command line of these verbs, prints an error in one line, and returns the exit code.
+// Run executes a command line of these verbs, prints an error in one line, and returns the exit
+// code.
 func Run(ctx context.Context, w World, groups []Group, args []string) int {
 	return report(ctx, w, execute(ctx, w, groups, args))
 }
@@ -84,7 +85,8 @@ func report(ctx context.Context, w World, err error) int {
 // ExitError ends a verb with an exit code. Nothing more is printed.
 type ExitError struct{ Code int }
 
-// ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed why it failed.
+// ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed
+// why it failed.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
 // Error names the code.
@@ -110,7 +112,8 @@ func (e *interruptedError) Error() string { return "interrupted" + OneLine(e.tex
 // Unwrap returns the error of an interrupted context.
 func (e *interruptedError) Unwrap() error { return context.Canceled }
 
-// Interrupted returns an error about a wait that Ctrl-C ended. Its text follows the word "interrupted".
+// Interrupted returns an error about a wait that Ctrl-C ended. Its text follows the word
+// "interrupted".
 func Interrupted(format string, args ...any) error {
 	return &interruptedError{fmt.Sprintf(format, args...)}
 }

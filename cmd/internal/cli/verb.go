@@ -23,15 +23,15 @@ type Verb struct {
 	Flags []Flag
 	// Formats are the values of -o, the default first. A verb without formats has no -o.
 	Formats []string
-	// MinArgs and MaxArgs limit the number of arguments; MaxArgs may be AnyArgs or WithCommand. Verbs whose arguments depend on flags
-	// check them in Run.
+	// MinArgs and MaxArgs limit the number of arguments; MaxArgs may be AnyArgs or WithCommand.
+	// Verbs whose arguments depend on flags check them in Run.
 	MinArgs, MaxArgs int
 	// Complete completes an argument; nil means that nothing is offered.
 	Complete Completer
 	// Fleet reports whether the verb may use etcd, and has the flags for it.
 	Fleet bool
-	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web becomes services and web. If nil,
-	// they stay.
+	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web
+	// becomes services and web. If nil, they stay.
 	SpellOut func(args []string) []string
 	// Values complete the values of flags, by the name of the flag.
 	Values map[string]Completer
@@ -47,7 +47,8 @@ const (
 	WithCommand = -2
 )
 
-// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed as flags.
+// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed
+// as flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
 // Group is a part of the list of commands in help.

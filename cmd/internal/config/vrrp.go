@@ -47,11 +47,13 @@ type VRRP struct {
 	RouterID int `toml:"router_id"`
 	// Priority is 1 to 254. Among healthy hosts, the highest owns the group.
 	Priority int `toml:"priority"`
-	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version 2.
+	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version
+	// 2.
 	AdvertInterval time.Duration `toml:"advert_interval" range:"100ms,255s"`
 	// Version is 3, or 2 for IPv4.
 	Version int `toml:"version" range:"2,3"`
-	// Preempt is how long this host must be healthy before it takes the group from a lower priority.
+	// Preempt is how long this host must be healthy before it takes the group from a lower
+	// priority.
 	Preempt VRRPPreempt `toml:"preempt"`
 	// Interface sends and receives adverts. "" is the one whose network contains the first VIP.
 	Interface string `toml:"interface"`
@@ -59,7 +61,8 @@ type VRRP struct {
 	Peers []netip.Addr `toml:"peers"`
 	// Source is the address of adverts. The zero value is the first address of the interface.
 	Source netip.Addr `toml:"source"`
-	// Password authenticates adverts of version 2. It has at most 8 bytes, and is sent in the clear.
+	// Password authenticates adverts of version 2. It has at most 8 bytes, and is sent in the
+	// clear.
 	Password string `toml:"password"`
 	// Checksum is how adverts of version 3 over IPv4 are summed.
 	Checksum VRRPChecksum `toml:"checksum"`
@@ -253,8 +256,8 @@ type VRRPGroup struct {
 	VIPs []netip.Addr
 }
 
-// VRRPGroups distributes the VIPs with hold = "one" over the groups of VRRP, which it returns sorted
-// by name. A group without VIPs, or with an error, is left out.
+// VRRPGroups distributes the VIPs with hold = "one" over the groups of VRRP, which it returns
+// sorted by name. A group without VIPs, or with an error, is left out.
 func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil

@@ -22,8 +22,9 @@ const (
 	maxRanges = 4096
 )
 
-// restrict sets source_ranges to the clients that the rules accept. If that is not possible, it disables the service, because it would
-// be open to others. Clients that no rule matches are accepted if rest is true.
+// restrict sets source_ranges to the clients that the rules accept. If that is not possible, it
+// disables the service, because it would be open to others. Clients that no rule matches are
+// accepted if rest is true.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
 		d.disable(s, rules[i].line, "the rule refuses clients by more than their address; vipd would serve them: nearest is source_ranges, the networks that may connect")
@@ -56,8 +57,8 @@ func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	d.limit(s, line, allowed)
 }
 
-// unknownRefusal returns the index of a rule that can't be converted and has an effect; -1 means that there is none. A rule that accepts
-// clients has no effect if everyone else is accepted too.
+// unknownRefusal returns the index of a rule that can't be converted and has an effect; -1 means
+// that there is none. A rule that accepts clients has no effect if everyone else is accepted too.
 func unknownRefusal(rules []accessRule, rest bool) int {
 	refusesLater := !rest
 	for i, r := range slices.Backward(rules) {

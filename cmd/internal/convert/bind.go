@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// servicesAt makes services for the listeners of a service of the origin. Failed are the places that can't be served; if there are no
-// others, the service is disabled.
+// servicesAt makes services for the listeners of a service of the origin. Failed are the places
+// that can't be served; if there are no others, the service is disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
 	services := d.spread(line, name, listeners)
 	if len(services) == 0 {

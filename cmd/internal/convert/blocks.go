@@ -6,13 +6,15 @@ import (
 	"strings"
 )
 
-// statement is a statement of a format with blocks: words, and the statements in braces behind them.
+// statement is a statement of a format with blocks: words, and the statements in braces behind
+// them.
 type statement struct {
 	words    []string
 	line     int
 	block    bool
 	children []*statement
-	// doubt says why the statement may not hold, or may be incomplete. Services that depend on it are disabled.
+	// doubt says why the statement may not hold, or may be incomplete. Services that depend on it
+	// are disabled.
 	doubt string
 }
 
@@ -81,8 +83,9 @@ func (d *draft) sourceLines() []sourceLine {
 // maxDepth is the maximum depth of nested blocks.
 const maxDepth = 64
 
-// blocks parses statements with braces. A statement ends with its line, or with a semicolon if semicolons is true. Words may be in
-// quotes; a word that begins with one of comments begins a comment.
+// blocks parses statements with braces. A statement ends with its line, or with a semicolon if
+// semicolons is true. Words may be in quotes; a word that begins with one of comments begins a
+// comment.
 type blocks struct {
 	d          *draft
 	lines      []sourceLine
@@ -245,7 +248,8 @@ func (b *blocks) skipLine() {
 	}
 }
 
-// quoted reads text in quotes. In keepalived's files it ends with its line, in nginx's it may span lines.
+// quoted reads text in quotes. In keepalived's files it ends with its line, in nginx's it may span
+// lines.
 func (b *blocks) quoted(quote byte) string {
 	start := b.line().line
 	var out strings.Builder
@@ -295,7 +299,8 @@ func (b *blocks) bare() string {
 	return b.text[start:b.at]
 }
 
-// skipLua skips a program in Lua to the brace that ends its block, and reports whether there was one.
+// skipLua skips a program in Lua to the brace that ends its block, and reports whether there was
+// one.
 func (b *blocks) skipLua() bool {
 	for depth := 1; b.at < len(b.text); b.at++ {
 		rest := b.text[b.at:]

@@ -9,8 +9,9 @@ type checkPort struct {
 	line     int
 }
 
-// setCheckPort sets the port of the health table. A check has one port for all endpoints, or the endpoint's own. If the origin has others,
-// it disables the service: the check of one endpoint would decide about all.
+// setCheckPort sets the port of the health table. A check has one port for all endpoints, or the
+// endpoint's own. If the origin has others, it disables the service: the check of one endpoint
+// would decide about all.
 func (d *draft) setCheckPort(s *service, ports []checkPort) {
 	for i := range ports {
 		if ports[i].port == s.ownPort(ports[i].endpoint) {

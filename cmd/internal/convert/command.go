@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// commandOf returns the command of a check of type exec. The words of the origin are split as a shell does. If they have the address of
-// the server, a shell puts in the address of the endpoint.
+// commandOf returns the command of a check of type exec. The words of the origin are split as a
+// shell does. If they have the address of the server, a shell puts in the address of the endpoint.
 func commandOf(words []string, server string) []any {
 	text := words
 	if len(words) == 1 {

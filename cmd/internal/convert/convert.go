@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Options are what the text alone does not tell.
+// Options has facts that the text lacks.
 type Options struct {
-	// VIPs stand in for listeners on every address, such as "*:80". Without one of the listener's family, such a listener
-	// is an error.
+	// VIPs stand in for listeners on every address, such as "*:80". Without one of the listener's
+	// family, such a listener is an error.
 	VIPs []netip.Addr
 }
 
@@ -24,7 +24,8 @@ type Result struct {
 	TOML string
 	// Services is the number of services in TOML that vipd would serve.
 	Services int
-	// Disabled is the number of services that TOML contains as comments, with the reasons above them.
+	// Disabled is the number of services that TOML contains as comments, with the reasons above
+	// them.
 	Disabled int
 	// Empty says why there are no services; "" means that the text has nothing to do with services.
 	Empty string
@@ -36,7 +37,7 @@ type Result struct {
 type Note struct {
 	// Line is the number of the line, from 1.
 	Line int
-	// Text is what the line says.
+	// Text is the text of the line.
 	Text string
 	// Nearest says what vipd does instead, or which setting is nearest.
 	Nearest string
@@ -66,8 +67,8 @@ func readers() map[string]func(*draft) error {
 // Formats lists the formats that Convert reads.
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
-// Convert converts text, which was read from file. The format is one of Formats. The error is an *Error where it belongs
-// to a line, and ctx.Err() if ctx ends first.
+// Convert converts text, which was read from file. The format is one of Formats. The error is an
+// *Error where it belongs to a line, and ctx.Err() if ctx ends first.
 func Convert(ctx context.Context, format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {

@@ -22,8 +22,9 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs of testdata")
 
-// TestConfigurations converts the configurations of testdata. The output is in the file with the same name and the extension toml. The
-// first line of a configuration may have the VIPs of wildcards: "# --vip 10.5.0.1".
+// TestConfigurations converts the configurations of testdata. The output is in the file with the
+// same name and the extension toml. The first line of a configuration may have the VIPs of
+// wildcards: "# --vip 10.5.0.1".
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) < 90 {
@@ -66,8 +67,8 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// TestWhateverIsReadIsValid damages the configurations of testdata at random. Each either is an error with its place, or is
-// written as TOML whose services vipd accepts.
+// TestWhateverIsReadIsValid damages the configurations of testdata at random. Each either is an
+// error with its place, or is written as TOML whose services vipd accepts.
 func TestWhateverIsReadIsValid(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -144,7 +145,8 @@ func enabled(text string) string {
 	return b.String()
 }
 
-// problemsOf returns the errors that vipd finds in the output. The output with all services must also be TOML.
+// problemsOf returns the errors that vipd finds in the output. The output with all services must
+// also be TOML.
 func problemsOf(result *Result) []balancer.Problem {
 	doc, problems := tomlfile.Parse("converted", []byte(result.TOML))
 	if doc == nil {

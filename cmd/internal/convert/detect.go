@@ -21,7 +21,8 @@ func signs() []sign {
 // sign is a pattern of a format.
 type sign struct{ format, pattern string }
 
-// Detect returns the format of a text, which it knows from typical lines; "" means that it has none.
+// Detect returns the format of a text, which it knows from typical lines; "" means that it has
+// none.
 func Detect(text []byte) string {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // a byte order mark
 	for _, s := range signs() {

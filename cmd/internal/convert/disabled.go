@@ -1,6 +1,7 @@
 package convert
 
-// disable comments the service out in the output, because it would not do what the origin does. The text says why, and what to do.
+// disable comments the service out in the output, because it would not do what the origin does. The
+// text says why, and what to do.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
 	r := reason{s, d.newNote(line, format, args...)}
 	if !d.index.disabled[r] {

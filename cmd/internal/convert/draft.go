@@ -25,7 +25,7 @@ type draft struct {
 	wildcard []netip.Addr
 	// mode is the mode that is most like the origin, and why; "" means auto.
 	mode, modeWhy string
-	// unbound: another program owns the addresses. It is the line that says so; 0 means none does.
+	// unbound is the line by which another program owns the addresses; 0 means that there is none.
 	unbound  int
 	services []*service
 	// empty says why there are no services.
@@ -42,7 +42,8 @@ type index struct {
 	noted map[Note]bool
 	// disabled are the reasons of services.
 	disabled map[reason]bool
-	// names are the names of services, with the last number that was appended to each; 1 means none was.
+	// names are the names of services, with the last number that was appended to each; 1 means none
+	// was.
 	names map[string]int
 	// texts are the results of lineText.
 	texts map[int]string
@@ -56,15 +57,17 @@ func newDraft(ctx context.Context, format, file, text string, o Options) *draft 
 	}
 }
 
-// maxWork is the maximum number of statements that are read. A text of 2 MB has about 100,000; a shared list in many services
-// multiplies them.
+// maxWork is the maximum number of statements that are read. A text of 2 MB has about 100,000; a
+// shared list in many services multiplies them.
 const maxWork = 1_000_000
 
-// endpointWork counts an endpoint as several statements: decoding and writing it takes longer. vipd reads at most 500,000 keys and
-// elements from a file, so 200,000 endpoints are too many in any case.
+// endpointWork counts an endpoint as several statements: decoding and writing it takes longer. vipd
+// reads at most 500,000 keys and elements from a file, so 200,000 endpoints are too many in any
+// case.
 const endpointWork = 4
 
-// spend counts statements before they are read. It returns an error if the conversion was interrupted or reads too many.
+// spend counts statements before they are read. It returns an error if the conversion was
+// interrupted or reads too many.
 func (d *draft) spend(line, statements int) error {
 	d.work += statements
 	if d.work > maxWork {
@@ -73,7 +76,7 @@ func (d *draft) spend(line, statements int) error {
 	return d.ctx.Err()
 }
 
-// lineText is what line n says, without what a comment in TOML can't hold.
+// lineText returns the text of line n, without characters that a TOML comment can't have.
 func (d *draft) lineText(n int) string {
 	if n < 1 || n > len(d.lines) {
 		return ""
@@ -105,8 +108,8 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 	return &Error{File: d.file, Line: line, Text: fmt.Sprintf(format, args...)}
 }
 
-// note records that a line has no exact equivalent. The text says what vipd does instead. A line that several services
-// inherit is noted once.
+// note records that a line has no exact equivalent. The text says what vipd does instead. A line
+// that several services inherit is noted once.
 func (d *draft) note(line int, format string, args ...any) {
 	n := d.newNote(line, format, args...)
 	if !d.index.noted[n] {
@@ -149,7 +152,8 @@ func (d *draft) freeName(text string) string {
 	return name
 }
 
-// endpointAt adds the endpoint at an address and port of the line. No port, or 0, means the service's. It notes a mistake and returns nil.
+// endpointAt adds the endpoint at an address and port of the line. No port, or 0, means the
+// service's. It notes a mistake and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
 	if portText != "" && portText != "0" {
@@ -166,7 +170,8 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 	return s.endpoint(line, addr, port)
 }
 
-// amount gives an endpoint its weight or max_connections, unless it is the default. The word names it in the origin.
+// amount gives an endpoint its weight or max_connections, unless it is the default. The word names
+// it in the origin.
 func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
 	usual := map[string]int64{"weight": 1}[field]
 	switch n := number(text); n {
@@ -179,7 +184,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler that is nearest to a scheduler of the origin, and the note about the difference, if there is one.
+// scheduling is the scheduler that is nearest to a scheduler of the origin, and the note about the
+// difference, if there is one.
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {

@@ -13,7 +13,8 @@ import (
 // fitter removes fields of a draft that vipd would refuse.
 type fitter struct{ *draft }
 
-// fitAll removes fields that vipd would refuse, with a note for each, and disables services that it could not serve.
+// fitAll removes fields that vipd would refuse, with a note for each, and disables services that it
+// could not serve.
 func (d *draft) fitAll() error {
 	f := &fitter{d}
 	if err := d.spend(1, 0); err != nil {
@@ -53,8 +54,9 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s the fields that the decoder of services refuses, until it refuses none. It returns the decoded service. If the
-// rest can't be served, it disables the service and returns nil.
+// fit removes from s the fields that the decoder of services refuses, until it refuses none. It
+// returns the decoded service. If the rest can't be served, it disables the service and returns
+// nil.
 func (f *fitter) fit(s *service) *balancer.Service {
 	s.settle()
 	f.fitFamilies(s)
@@ -71,13 +73,13 @@ func (f *fitter) fit(s *service) *balancer.Service {
 	}
 }
 
-// isPart and isWhole tell problems with a field of an element from problems with all of it, such as a duplicate. The first kind
-// is removed first: an element that was removed has no duplicates.
+// isPart and isWhole tell problems with a field of an element from problems with all of it, such as
+// a duplicate. The first kind is removed first: an element that was removed has no duplicates.
 func isPart(field string) bool  { return strings.Contains(field, "].") }
 func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
 
-// removeElements removes the elements that have an error whose field is of the kind, and reports whether there were any. Elements
-// with warnings stay.
+// removeElements removes the elements that have an error whose field is of the kind, and reports
+// whether there were any. Elements with warnings stay.
 func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
 	refused := map[string]map[int]bool{}
 	for _, p := range problems {
@@ -106,9 +108,10 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 	return len(refused) > 0
 }
 
-// remove removes the setting that a problem is about, and reports whether there was one. Warnings remove settings alone: an endpoint
-// with a warning is still an endpoint. If the problem is an error of an element, all elements with errors among problems are removed.
-// A problem with a missing field of the health table removes all of it.
+// remove removes the setting that a problem is about, and reports whether there was one. Warnings
+// remove settings alone: an endpoint with a warning is still an endpoint. If the problem is an
+// error of an element, all elements with errors among problems are removed. A problem with a
+// missing field of the health table removes all of it.
 func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
@@ -140,7 +143,8 @@ func (s *service) list(name string) *[]listElement {
 	return map[string]*[]listElement{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
 
-// settle names the ports of a service if it has several, and writes the endpoints' port in the shortest way.
+// settle names the ports of a service if it has several, and writes the endpoints' port in the
+// shortest way.
 func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// fitFamilies removes VIPs and endpoints without a partner of their family: vipd does not translate between IPv4 and IPv6.
+// fitFamilies removes VIPs and endpoints without a partner of their family: vipd does not translate
+// between IPv4 and IPv6.
 func (f *fitter) fitFamilies(s *service) {
 	if len(s.vips) == 0 || len(s.endpoints) == 0 {
 		return

@@ -20,7 +20,8 @@ const (
 	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
 )
 
-// haproxyAnswers are about what HAProxy has and vipd has not. Options of a server that are listed have a value.
+// haproxyAnswers are about what HAProxy has and vipd has not. Options of a server that are listed
+// have a value.
 func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},
@@ -169,7 +170,8 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 	}
 }
 
-// serve makes services of the places where a frontend listens and of the servers of a backend; both are the same for a listen section.
+// serve makes services of the places where a frontend listens and of the servers of a backend; both
+// are the same for a listen section.
 func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error {
 	if err := h.spend(front.line, front.size()+back.size()); err != nil {
 		return err
@@ -209,8 +211,8 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error 
 	return nil
 }
 
-// backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it has none in a backend: both
-// inherit it from defaults.
+// backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it
+// has none in a backend: both inherit it from defaults.
 func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":

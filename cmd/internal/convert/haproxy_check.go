@@ -159,7 +159,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf writes the status codes that a list or a pattern matches, or does not match, as vipd does.
+// statusOf writes the status codes that a list or a pattern matches, or does not match, as vipd
+// does.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {

@@ -84,7 +84,8 @@ func (p *proxy) copyCheck(s, target *server) {
 	}
 }
 
-// finishCheck completes the health table, from the lines of the backend and the options of its servers.
+// finishCheck completes the health table, from the lines of the backend and the options of its
+// servers.
 func (p *proxy) finishCheck() {
 	var checked []*server
 	for _, s := range p.usedServers() {
@@ -131,7 +132,8 @@ func (p *proxy) finishCheck() {
 	p.onFailure(checked)
 }
 
-// serverChecks sets the fields that each server has in HAProxy, and vipd once for all endpoints: the first server's count.
+// serverChecks sets the fields that each server has in HAProxy, and vipd once for all endpoints:
+// the first server's count.
 func (p *proxy) serverChecks(checked []*server) {
 	first := checked[0]
 	for _, s := range checked[1:] {
@@ -184,7 +186,8 @@ func (p *proxy) speaksTLS(s *server) bool {
 	return s.has("check-ssl") || s.has("ssl") && !s.has("port") && !s.has("addr")
 }
 
-// checkTargets sets the port of the checks, and disables the service if a check is for another address.
+// checkTargets sets the port of the checks, and disables the service if a check is for another
+// address.
 func (p *proxy) checkTargets(checked []*server) {
 	ports := make([]checkPort, len(checked))
 	for i, s := range checked {

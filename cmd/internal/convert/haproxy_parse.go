@@ -11,7 +11,8 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base is the defaults section that holds for it, and inherited counts its statements and those it inherits itself.
+	// base is the defaults section that holds for it, and inherited counts its statements and those
+	// it inherits itself.
 	base      *section
 	inherited int
 }
@@ -24,8 +25,8 @@ func (s *section) inherit(base *section) {
 // size counts what all returns, at most.
 func (s *section) size() int { return len(s.statements) + s.inherited + 1 }
 
-// all returns the statements that hold in a section, the inherited ones first. Steps of checks are inherited if it has none itself.
-// Statements that later ones replace or switch off are left out.
+// all returns the statements that hold in a section, the inherited ones first. Steps of checks are
+// inherited if it has none itself. Statements that later ones replace or switch off are left out.
 func (s *section) all() []*statement {
 	chain := []*section{s}
 	for base := s.base; base != nil; base = base.base {
@@ -59,7 +60,8 @@ func effective(all []*statement) []*statement {
 	})
 }
 
-// settingOf names the setting of a statement that has one value; "" means that statements of its kind add up.
+// settingOf names the setting of a statement that has one value; "" means that statements of its
+// kind add up.
 func settingOf(s *statement) string {
 	words := s.words
 	if s.is("no") {

@@ -23,12 +23,13 @@ type proxy struct {
 	allBackups bool
 }
 
-// idle is how long a connection may be silent on the side that is quicker to end it.
+// idle has the timeouts of silent connections: the side with the shorter one ends a connection.
 type idle struct {
 	client, server, tunnel span
 }
 
-// shortest returns the time that ends an idle connection: the tunnel's if there is one, or else the shorter one of both sides.
+// shortest returns the time that ends an idle connection: the tunnel's if there is one, or else the
+// shorter one of both sides.
 func (i *idle) shortest() span {
 	switch {
 	case i.tunnel.line > 0:

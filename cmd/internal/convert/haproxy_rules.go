@@ -17,7 +17,8 @@ type haproxyRules struct {
 	sets []ruleset
 	// inBackend means that the statements are those of a backend.
 	inBackend bool
-	// acls are the definitions of acls by name, and aclSets the clients of those that were used. Each section has its own.
+	// acls are the definitions of acls by name, and aclSets the clients of those that were used.
+	// Each section has its own.
 	acls    map[string][][]string
 	aclSets map[string]aclSet
 }
@@ -76,8 +77,8 @@ func (p *proxy) httpRequest(s *statement) {
 	}
 }
 
-// condition returns the clients that match the condition in words, behind "if" or "unless". It returns false if the condition depends on
-// more than the client's address.
+// condition returns the clients that match the condition in words, behind "if" or "unless". It
+// returns false if the condition depends on more than the client's address.
 func (h *haproxyRules) condition(words []string) (netset, bool) {
 	at := slices.IndexFunc(words, func(w string) bool { return w == "if" || w == "unless" })
 	if at < 0 {
@@ -174,7 +175,8 @@ func aclClients(words []string) (netset, bool) {
 	return parseNetworks(values)
 }
 
-// sourceValues returns the values of an acl about the client's address. It returns false for other acls, and for values in files.
+// sourceValues returns the values of an acl about the client's address. It returns false for other
+// acls, and for values in files.
 func sourceValues(words []string) ([]string, bool) {
 	if len(words) < 2 || words[0] != "src" {
 		return nil, false

@@ -147,7 +147,8 @@ func (p *proxy) serverSettings() {
 	p.proxyProtocol()
 }
 
-// proxyProtocol sets the header that all servers get. If some get another one or none, it disables the service.
+// proxyProtocol sets the header that all servers get. If some get another one or none, it disables
+// the service.
 func (p *proxy) proxyProtocol() {
 	version := func(s *server) string {
 		switch {

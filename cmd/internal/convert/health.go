@@ -25,7 +25,8 @@ const (
 	usualTimeout     = time.Second
 )
 
-// checkTimes sets the times of the health table, within the limits of vipd: timeout < interval, fast_interval <= interval.
+// checkTimes sets the times of the health table, within the limits of vipd: timeout < interval,
+// fast_interval <= interval.
 func (d *draft) checkTimes(s *service, t timing) {
 	bounded := min(max(t.interval.time, leastInterval), greatestInterval)
 	switch {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// keepalived and ipvsadm both configure IPVS. Neither needs a mode: auto chooses ipvs if the kernel has it.
+// keepalived and ipvsadm both configure IPVS. Neither needs a mode: auto chooses ipvs if the kernel
+// has it.
 
 // scheduler sets the scheduler that has the name in IPVS.
 func (d *draft) scheduler(s *service, line int, name string) {

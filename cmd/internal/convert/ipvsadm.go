@@ -17,7 +17,8 @@ type ipvsadm struct {
 	// services are the virtual services by the words that name them, such as "-t 10.96.0.10:80".
 	services map[string]*ipvsService
 	all      []*ipvsService
-	// doubt is the line that runs ipvsadm in a way that is not converted; 0 means that there is none.
+	// doubt is the line that runs ipvsadm in a way that is not converted; 0 means that there is
+	// none.
 	doubt int
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// checkSettings are what keepalived inherits from a virtual_server to its checkers, by name.
+// checkSettings are the settings that checkers inherit from a virtual_server, by name.
 type checkSettings map[string]*statement
 
 // inheritable returns their names.
@@ -42,8 +42,9 @@ type checker struct {
 	settings checkSettings
 }
 
-// health makes the health table of the first checker. Checks that differ from it in their target disable the service, because they
-// would fail or pass for the wrong server. Other differences are notes.
+// health makes the health table of the first checker. Checks that differ from it in their target
+// disable the service, because they would fail or pass for the wrong server. Other differences are
+// notes.
 func (k *keepalived) health(s *service, checkers []*checker) {
 	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
 	if at < 0 {
@@ -106,7 +107,8 @@ func (k *keepalived) targetOf(s *service, c *checker) {
 	}
 }
 
-// checkPorts sets the port of the checks. If it is the endpoint's own port for each endpoint, it is left out.
+// checkPorts sets the port of the checks. If it is the endpoint's own port for each endpoint, it is
+// left out.
 func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	var ports []checkPort
 	for i, c := range checkers {
@@ -128,7 +130,8 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	k.setCheckPort(s, ports)
 }
 
-// words are all words of a checker, to compare it with others. The server's own address is the same in all.
+// words are all words of a checker, to compare it with others. The server's own address is the same
+// in all.
 func (c *checker) words() string {
 	var b strings.Builder
 	var write func(n *statement)
@@ -150,7 +153,8 @@ func (c *checker) words() string {
 	return b.String()
 }
 
-// connection returns a statement about the connection of a check, which may be in the block "host"; nil if there is none.
+// connection returns a statement about the connection of a check, which may be in the block "host";
+// nil if there is none.
 func (c *checker) connection(name string) (found *statement) {
 	for _, n := range c.root.children {
 		if n.word(0) == name {
@@ -266,7 +270,8 @@ func (k *keepalived) web(s *service, c *checker) {
 	}
 }
 
-// dns reads DNS_CHECK, which asks port 53 of the server for the SOA record of the root where nothing else is said.
+// dns reads DNS_CHECK, which asks port 53 of the server for the SOA record of the root where
+// nothing else is said.
 func (k *keepalived) dns(s *service, c *checker) {
 	name, kind, line := ".", "SOA", c.root.line
 	for _, n := range c.root.children {
@@ -280,7 +285,8 @@ func (k *keepalived) dns(s *service, c *checker) {
 	s.check(line, "query", name+" "+kind)
 }
 
-// misc converts MISC_CHECK. A program that gets the server's address as an argument gets it from the environment.
+// misc converts MISC_CHECK. A program that gets the server's address as an argument gets it from
+// the environment.
 func (k *keepalived) misc(s *service, c *checker) {
 	for _, n := range c.root.children {
 		switch n.word(0) {
@@ -313,7 +319,8 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times sets the times of a checker. A failure is one check and its retries; one check that passes is enough.
+// times sets the times of a checker. A failure is one check and its retries; one check that passes
+// is enough.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {

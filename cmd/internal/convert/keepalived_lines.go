@@ -31,7 +31,8 @@ func (d *draft) keepalivedLines() []sourceLine {
 	return k.out
 }
 
-// uncommented returns a line without its comment, and reports whether it continues on the next line. Comments may begin in a word.
+// uncommented returns a line without its comment, and reports whether it continues on the next
+// line. Comments may begin in a word.
 func uncommented(text string) (string, bool) {
 	var out strings.Builder
 	inQuotes, inComment := false, false
@@ -117,7 +118,8 @@ func nameLength(text string) int {
 	return len(text)
 }
 
-// expand adds a line with its variables replaced. A variable with several lines makes several lines.
+// expand adds a line with its variables replaced. A variable with several lines makes several
+// lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements {
 		l.doubt = "its variables contain each other, or are too many"

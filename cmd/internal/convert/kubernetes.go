@@ -12,13 +12,15 @@ import (
 type kubernetes struct {
 	*draft
 	services []yamlNode
-	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and name.
+	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and
+	// name.
 	slices, endpoints map[string][]yamlNode
 	// known are the services of the text.
 	known map[string]bool
 }
 
-// kubernetesAnswers are about the fields of a Service that vipd lacks. Fields without a text are read, or are about the cluster alone.
+// kubernetesAnswers are about the fields of a Service that vipd lacks. Fields without a text are
+// read, or are about the cluster alone.
 func kubernetesAnswers() []answer {
 	return []answer{
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
@@ -31,7 +33,8 @@ func kubernetesAnswers() []answer {
 	}
 }
 
-// readKubernetes reads Services, EndpointSlices and Endpoints: documents of YAML or JSON, alone or in lists.
+// readKubernetes reads Services, EndpointSlices and Endpoints: documents of YAML or JSON, alone or
+// in lists.
 func readKubernetes(d *draft) error {
 	k := &kubernetes{draft: d, slices: map[string][]yamlNode{}, endpoints: map[string][]yamlNode{}, known: map[string]bool{}}
 	d.answers = kubernetesAnswers()
@@ -94,7 +97,8 @@ func (k *kubernetes) object(n yamlNode, depth int) error {
 	return nil
 }
 
-// side is one half of a Service: the addresses inside the cluster, or those outside of it with their own traffic policy.
+// side is one half of a Service: the addresses inside the cluster, or those outside of it with
+// their own traffic policy.
 type side struct {
 	name string
 	vips []yamlNode
@@ -104,8 +108,8 @@ type side struct {
 	nodePorts bool
 }
 
-// service makes services of a Service: one for the cluster's addresses and one for outer addresses if their policies differ, and one for
-// each group of ports that have other endpoints.
+// service makes services of a Service: one for the cluster's addresses and one for outer addresses
+// if their policies differ, and one for each group of ports that have other endpoints.
 func (k *kubernetes) service(n yamlNode) error {
 	meta, spec := n.get("metadata"), n.get("spec")
 	name := meta.get("name").text()
@@ -238,7 +242,8 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 	k.locality(s, n, half, group)
 }
 
-// locality sets where endpoints of a service are, as its traffic policy, its distribution or the hints of its endpoints say.
+// locality sets where endpoints of a service are, as its traffic policy, its distribution or the
+// hints of its endpoints say.
 func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGroup) {
 	distribution := n.get("spec", "trafficDistribution")
 	topology := n.get("metadata", "annotations", "service.kubernetes.io/topology-mode")

@@ -34,7 +34,8 @@ type kubeEndpoint struct {
 	ports map[string]int64
 }
 
-// portGroup is a set of ports with the same endpoints. vipd has one list of endpoints for all ports of a service.
+// portGroup is a set of ports with the same endpoints. vipd has one list of endpoints for all ports
+// of a service.
 type portGroup struct {
 	ports     []kubePort
 	endpoints []*kubeEndpoint
@@ -107,7 +108,8 @@ func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	return p, true
 }
 
-// endpointsOf lists the endpoints of a Service: of its EndpointSlices, or of its Endpoints if it has no slices.
+// endpointsOf lists the endpoints of a Service: of its EndpointSlices, or of its Endpoints if it
+// has no slices.
 func (k *kubernetes) endpointsOf(n yamlNode) ([]*kubeEndpoint, error) {
 	meta := n.get("metadata")
 	name := key(meta.get("namespace").text(), meta.get("name").text())
@@ -131,7 +133,8 @@ func (k *kubernetes) endpointsOf(n yamlNode) ([]*kubeEndpoint, error) {
 	return r.all, nil
 }
 
-// endpointReader collects the endpoints of one Service. An endpoint may be in several slices, with other ports in each.
+// endpointReader collects the endpoints of one Service. An endpoint may be in several slices, with
+// other ports in each.
 type endpointReader struct {
 	*kubernetes
 	// notReady means that endpoints serve before they are ready.
@@ -238,7 +241,8 @@ func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kub
 	return one
 }
 
-// target returns the endpoints' port for p: the first endpoint's, or the Service's if there is no endpoint.
+// target returns the endpoints' port for p: the first endpoint's, or the Service's if there is no
+// endpoint.
 func (g *portGroup) target(p kubePort) int64 {
 	if len(g.endpoints) == 0 {
 		return p.target
@@ -266,7 +270,8 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 	}
 }
 
-// writeEndpoints adds the endpoints of the group. An endpoint has ports of its own if they differ from the targets of the service.
+// writeEndpoints adds the endpoints of the group. An endpoint has ports of its own if they differ
+// from the targets of the service.
 func (g *portGroup) writeEndpoints(s *service) {
 	for _, e := range g.endpoints {
 		fields := s.endpoint(e.node.line(), e.addr, 0)
@@ -294,8 +299,8 @@ func (g *portGroup) writeEndpoints(s *service) {
 	}
 }
 
-// hints returns a line with a hint if all endpoints have hints, as kube-proxy requires, and a line whose hint names another zone than
-// the endpoint's.
+// hints returns a line with a hint if all endpoints have hints, as kube-proxy requires, and a line
+// whose hint names another zone than the endpoint's.
 func (g *portGroup) hints() (line, elsewhere int) {
 	for _, e := range g.endpoints {
 		if len(e.hintedZones) == 0 {

@@ -56,7 +56,8 @@ func ldirectordAnswers() []answer {
 	}
 }
 
-// readLdirectord reads ldirectord.cf. The directives of a virtual service follow its line and are indented.
+// readLdirectord reads ldirectord.cf. The directives of a virtual service follow its line and are
+// indented.
 func readLdirectord(d *draft) error {
 	l := &ldirectord{draft: d, globals: directives{}}
 	d.answers = ldirectordAnswers()
@@ -175,7 +176,8 @@ func (l *ldirectord) unusable(v *virtual, format string, args ...any) error {
 	return l.servers(s, v)
 }
 
-// servicePort reads a port, or the name that /etc/services has for a port that load balancers serve.
+// servicePort reads a port, or the name that /etc/services has for a port that load balancers
+// serve.
 func servicePort(text string) (uint16, error) {
 	known := map[string]uint16{
 		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
@@ -230,7 +232,8 @@ func (l *ldirectord) target(line int, text string) (host, port string) {
 	return host, strconv.Itoa(int(number))
 }
 
-// real adds the endpoints of a real server: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT] ["REQUEST", "RECEIVE"].
+// real adds the endpoints of a real server: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT] ["REQUEST",
+// "RECEIVE"].
 func (l *ldirectord) real(s *service, one directive) error {
 	plainPart, _, _ := strings.Cut(one.value, "\"")
 	words := strings.Fields(plainPart)
@@ -308,8 +311,8 @@ func unquoted(text string) string {
 	return text
 }
 
-// requests returns the request and the expected text of the real servers. Servers with pairs of their own disable the service if the pairs
-// differ, because all endpoints have one check.
+// requests returns the request and the expected text of the real servers. Servers with pairs of
+// their own disable the service if the pairs differ, because all endpoints have one check.
 func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
 	request, receive = v.own["request"], v.own["receive"]
 	pair, seen := "", false
@@ -337,7 +340,8 @@ func (l *ldirectord) requests(s *service, v *virtual) (request, receive directiv
 	return request, receive
 }
 
-// checkCommand is a check by a program with the arguments that ldirectord gives: the virtual address and port, and the server's.
+// checkCommand is a check by a program with the arguments that ldirectord gives: the virtual
+// address and port, and the server's.
 func checkCommand(program string, vip netip.Addr, port uint16) []any {
 	script := fmt.Sprintf("exec \"$0\" %s %d \"$VIPD_ADDRESS\" \"$VIPD_PORT\"", vip, port)
 	return []any{"/bin/sh", "-c", script, program}

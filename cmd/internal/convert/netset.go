@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 comes before IPv6.
+// netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 comes before
+// IPv6.
 type netset []addrRange
 
 // addrRange is the addresses from first to last, of one family.

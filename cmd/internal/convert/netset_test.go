@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestNetsetOperations compares unions, differences and complements of random networks with the networks themselves, for addresses at
-// and next to their ends.
+// TestNetsetOperations compares unions, differences and complements of random networks with the
+// networks themselves, for addresses at and next to their ends.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))

@@ -110,7 +110,8 @@ type nginxServer struct {
 	block  *statement
 	groups []bindGroup[nginxTraits]
 	pass   *statement
-	// shared is the line of another server with the same address and port; 0 means that there is none.
+	// shared is the line of another server with the same address and port; 0 means that there is
+	// none.
 	shared int
 }
 
@@ -224,7 +225,8 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	}
 }
 
-// access returns the rules about clients. A server inherits the lines around it if it has none itself.
+// access returns the rules about clients. A server inherits the lines around it if it has none
+// itself.
 func (n *nginx) access(block, outer *statement) (rules []accessRule) {
 	isRule := func(one *statement) bool { return one.is("allow") || one.is("deny") }
 	lines := block.children
@@ -325,7 +327,8 @@ func option(words []string, name string) string {
 	return ""
 }
 
-// endpointOf adds the endpoint of a server line of an upstream, and reports whether it has an address.
+// endpointOf adds the endpoint of a server line of an upstream, and reports whether it has an
+// address.
 func (n *nginx) endpointOf(s *service, one *statement) bool {
 	host, portText := splitPort(one.word(1))
 	if host == "unix" {

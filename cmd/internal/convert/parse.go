@@ -44,8 +44,8 @@ func parseAddr(text string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. IPv6 addresses may come without brackets, the port is what
-// follows the last colon then.
+// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. IPv6 addresses may come without brackets,
+// the port is what follows the last colon then.
 func splitPort(text string) (host, port string) {
 	if strings.HasSuffix(text, "]") {
 		return text, ""
@@ -99,8 +99,9 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	return nil, d.errorf(line, "%q listens on every address of its host, and vipd needs the VIP: give %s with --vip ADDRESS", d.lineText(line), kind)
 }
 
-// listening returns the addresses that a listener on host has: host itself, or the VIPs of Options for a wildcard. v4 and v6 are
-// the families of a wildcard that does not name one; "::" stands for IPv4, too, where both are true.
+// listening returns the addresses that a listener on host has: host itself, or the VIPs of Options
+// for a wildcard. v4 and v6 are the families of a wildcard that does not name one; "::" stands for
+// IPv4, too, where both are true.
 func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, error) {
 	switch host {
 	case "", "*":
@@ -119,7 +120,8 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 	return []netip.Addr{addr}, nil
 }
 
-// listeners are as one is, at each address that host stands for and each port of the range. The word begins such a line.
+// listeners are as one is, at each address that host stands for and each port of the range. The
+// word begins such a line.
 func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
 	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
 	if err != nil {
@@ -141,7 +143,8 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	return out, nil
 }
 
-// span reads a time of the line, as parseSpan does. It notes a text that is not a time, and returns false.
+// span reads a time of the line, as parseSpan does. It notes a text that is not a time, and returns
+// false.
 func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	t, err := parseSpan(text, unit)
 	if err != nil {

@@ -33,7 +33,8 @@ func (e *listElement) fields() map[string]any { return e.value.(map[string]any) 
 type setting struct {
 	name  string
 	value any
-	// line is where the origin says so; 0 means it does not, and why says where the value comes from.
+	// line is where the origin says so; 0 means it does not, and why says where the value comes
+	// from.
 	line int
 	why  string
 }

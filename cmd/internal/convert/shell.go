@@ -58,7 +58,8 @@ func (s shell) read(text string) ([]string, shellKind) {
 	return words, shellCommand
 }
 
-// blockDepth is the name under which a shell counts its open loops and conditions. It is not the name of a variable.
+// blockDepth is the name under which a shell counts its open loops and conditions. It is not the
+// name of a variable.
 const blockDepth = "{"
 
 // inBlock reports whether a line runs ipvsadm in a loop or a condition.

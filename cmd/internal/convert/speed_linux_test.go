@@ -16,7 +16,8 @@ import (
 	"vipd/test/program"
 )
 
-// largeInputs are generators of large configurations by format and name. Each writes n similar parts.
+// largeInputs are generators of large configurations by format and name. Each writes n similar
+// parts.
 func largeInputs() map[string]func(b *strings.Builder, n int) {
 	ip := func(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255) }
 	repeat := func(head string, part func(i int) string, tail string) func(*strings.Builder, int) {
@@ -160,9 +161,10 @@ func convertLarge(t testing.TB, name, text string) {
 	}
 }
 
-// TestTimeGrowsWithSize converts texts of 32 and 128 KB of each kind with vipctl, which has no race detector. The second needs at most
-// four times the processor time of the first; a search in a list would need up to 16 times. Processor time does not count waits, but a
-// busy machine disturbs it, so one of ten comparisons has to hold.
+// TestTimeGrowsWithSize converts texts of 32 and 128 KB of each kind with vipctl, which has no race
+// detector. The second needs at most four times the processor time of the first; a search in a list
+// would need up to 16 times. Processor time does not count waits, but a busy machine disturbs it,
+// so one of ten comparisons has to hold.
 func TestTimeGrowsWithSize(t *testing.T) {
 	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	for name, generate := range largeInputs() {
@@ -193,8 +195,8 @@ func processorTime(t *testing.T, vipctl, name, text string) time.Duration {
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
-// runConvert converts a text of the format that name begins with. One thread at a time runs Go code, so the garbage collector does
-// not use processors that are idle.
+// runConvert converts a text of the format that name begins with. One thread at a time runs Go
+// code, so the garbage collector does not use processors that are idle.
 func runConvert(t *testing.T, vipctl, name, text string) (stderr string, cmd *exec.Cmd) {
 	t.Helper()
 	format, _, _ := strings.Cut(name, "/")
@@ -207,8 +209,8 @@ func runConvert(t *testing.T, vipctl, name, text string) (stderr string, cmd *ex
 	return printed.String(), cmd
 }
 
-// TestSharedListsAreBounded multiplies lists by the services that share them, and variables by their uses. vipctl refuses each text with
-// a place, before the result fills the memory.
+// TestSharedListsAreBounded multiplies lists by the services that share them, and variables by
+// their uses. vipctl refuses each text with a place, before the result fills the memory.
 func TestSharedListsAreBounded(t *testing.T) {
 	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	many := func(n int, format string) string {
@@ -243,7 +245,8 @@ func TestSharedListsAreBounded(t *testing.T) {
 	}
 }
 
-// TestInterruptEndsConversion converts with a context that has ended. Each format returns the context's error.
+// TestInterruptEndsConversion converts with a context that has ended. Each format returns the
+// context's error.
 func TestInterruptEndsConversion(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

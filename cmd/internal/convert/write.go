@@ -48,7 +48,8 @@ func (w *writer) note(n Note) {
 	w.printf("# %s:%d: %s\n#   %s\n", plain(w.file), n.Line, n.Text, n.Nearest)
 }
 
-// block writes a service and the line that it comes from. Each line of a disabled service begins with "#", without a space.
+// block writes a service and the line that it comes from. Each line of a disabled service begins
+// with "#", without a space.
 func (w *writer) block(s *service) {
 	w.printf("\n#%s\n", strings.TrimPrefix(w.comment(s.line), " #"))
 	if len(s.reasons) == 0 {

@@ -17,7 +17,8 @@ type yamlNode struct {
 	offset int
 }
 
-// documents parses the documents of a text. A document that can't be parsed becomes a note, and the others are parsed.
+// documents parses the documents of a text. A document that can't be parsed becomes a note, and the
+// others are parsed.
 func (d *draft) documents() []yamlNode {
 	var out []yamlNode
 	start := 0

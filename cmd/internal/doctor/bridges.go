@@ -9,7 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// checkBridges looks for clients and endpoints behind the same bridge of this host, such as containers.
+// checkBridges looks for clients and endpoints behind the same bridge of this host, such as
+// containers.
 func checkBridges(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// foreignRule is a rule of another program that changes how connections are tracked, translated or marked.
+// foreignRule is a rule of another program that changes how connections are tracked, translated or
+// marked.
 type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.

@@ -47,7 +47,8 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 	return nil
 }
 
-// devicesWith lists the devices, including "all", for which a sysctl of the family's conf has the value.
+// devicesWith lists the devices, including "all", for which a sysctl of the family's conf has the
+// value.
 func devicesWith(o *observed, family, name, value string) []string {
 	devices := []string{"all"}
 	for _, i := range o.interfaces {

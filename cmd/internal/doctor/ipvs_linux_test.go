@@ -48,7 +48,8 @@ func TestIPVSReal(t *testing.T) {
 	misses(t, h, "where services are")
 }
 
-// about returns the findings of modes and ipvs whose text has the part. The other checks are slow in a guest.
+// about returns the findings of modes and ipvs whose text has the part. The other checks are slow
+// in a guest.
 func about(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
 	o := observe(t.Context(), h, "filter")

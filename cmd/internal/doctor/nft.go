@@ -197,7 +197,8 @@ func named(o *observed, r *nftRule) (places []string) {
 	return slices.Compact(places)
 }
 
-// prefixes reads the addresses of a match: an address, a network, or a set of both. It skips named sets.
+// prefixes reads the addresses of a match: an address, a network, or a set of both. It skips named
+// sets.
 func prefixes(from json.RawMessage) []netip.Prefix {
 	var one string
 	if json.Unmarshal(from, &one) == nil {

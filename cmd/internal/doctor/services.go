@@ -11,7 +11,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Idle returns the reason why no backend in these states gets new connections; "" means that a backend does.
+// Idle returns the reason why no backend in these states gets new connections; "" means that a
+// backend does.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {

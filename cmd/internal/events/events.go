@@ -75,7 +75,8 @@ func (h *History) Record(e Event) {
 	}
 }
 
-// dropLocked drops the oldest event of the kind with the most events. Among equal kinds, it drops the oldest event.
+// dropLocked drops the oldest event of the kind with the most events. Among equal kinds, it drops
+// the oldest event.
 func (h *History) dropLocked() {
 	var longest *queue
 	for _, q := range h.queues {
@@ -91,7 +92,8 @@ func (h *History) dropLocked() {
 func (q *queue) len() int       { return len(q.events) - q.from }
 func (q *queue) oldest() uint64 { return q.events[q.from].Seq }
 
-// drop drops the oldest event. The list is copied only when half of it is dropped, so a drop is cheap.
+// drop drops the oldest event. The list is copied only when half of it is dropped, so a drop is
+// cheap.
 func (q *queue) drop() {
 	q.events[q.from] = Event{}
 	q.from++

@@ -47,7 +47,8 @@ func Lost(f *os.File) bool {
 	return err != nil || err2 != nil || !os.SameFile(held, current)
 }
 
-// Note writes a text about the lock's holder into the lock file. The text stays when the holder ends, until the next holder's Note.
+// Note writes a text about the lock's holder into the lock file. The text stays when the holder
+// ends, until the next holder's Note.
 func Note(f *os.File, text string) error {
 	err := f.Truncate(0)
 	if err == nil {

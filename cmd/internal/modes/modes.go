@@ -20,13 +20,17 @@ import (
 type Mode struct {
 	// Name is the mode's name in the config, in --mode and in status.
 	Name config.ModeName
-	// New proves by a trial that the mode works here, and returns its dataplane. The error has the reason and the remedy.
+	// New proves by a trial that the mode works here, and returns its dataplane. The error has the
+	// reason and the remedy.
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
-	// Keeps reports whether traffic continues without this process. If so, a stop leaves everything in place.
+	// Keeps reports whether traffic continues without this process. If so, a stop leaves everything
+	// in place.
 	Keeps bool
-	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its traits.
+	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its
+	// traits.
 	dataplane.Needs
-	// Capabilities returns the settings that the mode can honour on a host that has everything. A dataplane in use may have fewer.
+	// Capabilities returns the settings that the mode can honour on a host that has everything. A
+	// dataplane in use may have fewer.
 	Capabilities func() balancer.Capabilities
 	// Render returns the mode's rules in their native syntax.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
@@ -35,7 +39,8 @@ type Mode struct {
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
-// TrialTime is the maximum duration of New, which needs less than a second on a machine that is not overloaded.
+// TrialTime is the maximum duration of New, which needs less than a second on a machine that is not
+// overloaded.
 const TrialTime = 45 * time.Second
 
 // All returns the modes, the best first: auto uses the first that works.

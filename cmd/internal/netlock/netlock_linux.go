@@ -123,7 +123,8 @@ func Ask() (h Holder) {
 	return h
 }
 
-// Peer returns the id of the process at the other end of c, and of its user. The process is 0 if it is not visible here.
+// Peer returns the id of the process at the other end of c, and of its user. The process is 0 if it
+// is not visible here.
 func Peer(c *net.UnixConn) (pid, uid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {

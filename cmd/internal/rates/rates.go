@@ -132,7 +132,8 @@ func (w *Window) Services() []Row {
 	return rows
 }
 
-// Endpoints returns a row for each endpoint of a service at each of its ports, in order of ports and addresses.
+// Endpoints returns a row for each endpoint of a service at each of its ports, in order of ports
+// and addresses.
 func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
@@ -163,7 +164,8 @@ func (w *Window) row(p place) Row {
 // bars are the heights of a sparkline.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
-// Spark draws the last values as bars, in at most width characters. If there are more values, each bar is the highest of several values.
+// Spark draws the last values as bars, in at most width characters. If there are more values, each
+// bar is the highest of several values.
 func Spark(past []float32, width int) string {
 	if len(past) == 0 || width <= 0 {
 		return ""

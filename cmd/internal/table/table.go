@@ -21,15 +21,16 @@ type Column struct {
 
 func (c *Column) shown(form Form) bool { return !c.Skip && (form.Wide || !c.Wide) }
 
-// Form is how a table is printed.
+// Form configures the output of a table.
 type Form struct {
 	// Wide also shows the wide columns.
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
-	// Width is the maximum number of columns of a line; 0 means no limit. In longer lines, the widest cells are cut, except numbers: the
-	// last cell at its end, others in the middle, because long names often differ only at their ends. If too little of the cells
-	// would be left, nothing is cut.
+	// Width is the maximum number of columns of a line; 0 means no limit. In longer lines, the
+	// widest cells are cut, except numbers: the last cell at its end, others in the middle, because
+	// long names often differ only at their ends. If too little of the cells would be left, nothing
+	// is cut.
 	Width int
 }
 
@@ -44,8 +45,8 @@ type Table struct {
 // New returns an empty table with these columns.
 func New(columns ...Column) *Table { return &Table{columns: columns} }
 
-// Row adds a row: a cell for each column, wide ones included. An empty cell shows as "-". It panics on any other
-// number of cells.
+// Row adds a row: a cell for each column, wide ones included. An empty cell shows as "-". It panics
+// on any other number of cells.
 func (t *Table) Row(cells ...string) {
 	if len(cells) != len(t.columns) {
 		panic("table: a row needs a cell for each column")
@@ -103,7 +104,8 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit returns the widths of the columns in this form. If a line would be too long, it limits the width of the widest columns.
+// fit returns the widths of the columns in this form. If a line would be too long, it limits the
+// width of the widest columns.
 func (t *Table) fit(widths []int, form Form) []int {
 	if form.Width == 0 {
 		return widths

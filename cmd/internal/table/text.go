@@ -27,8 +27,8 @@ func Paint(text string, s Style) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Width returns the number of columns of text on a terminal: combining marks have none, wide letters of East Asia and pictures have two,
-// and all others have one.
+// Width returns the number of columns of text on a terminal: combining marks have none, wide
+// letters of East Asia and pictures have two, and all others have one.
 func Width(text string) int {
 	n := 0
 	for _, r := range text {
@@ -60,7 +60,8 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// cutMiddle returns text if it has at most width columns, or else its start and its end, with an ellipsis between.
+// cutMiddle returns text if it has at most width columns, or else its start and its end, with an
+// ellipsis between.
 func cutMiddle(text string, width int) string {
 	if Width(text) <= width {
 		return text
@@ -83,7 +84,8 @@ func cutMiddle(text string, width int) string {
 	}
 }
 
-// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has its own line.
+// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has its own
+// line.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""

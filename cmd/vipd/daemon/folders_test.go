@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/internal/folder"
 )
 
-// TestFilesAreChecked starts vipd, and lists run_dir and state_dir. A start must check the owner of each file there.
+// TestFilesAreChecked starts vipd, and lists run_dir and state_dir. A start must check the owner of
+// each file there.
 func TestFilesAreChecked(t *testing.T) {
 	n := startNode(t, "")
 	for _, dir := range []string{"run", "state"} {

@@ -12,7 +12,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// absent are VIPs that could not be added to their devices. They are tried again while this host owns them, and move to hosts that can.
+// absent are VIPs that could not be added to their devices. They are tried again while this host
+// owns them, and move to hosts that can.
 type absent struct {
 	mu  sync.Mutex // guards why
 	why map[netip.Addr]failure
@@ -87,7 +88,8 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// cannot returns the reason for each VIP that can't be served here, and the VIPs among them that can't be added.
+// cannot returns the reason for each VIP that can't be served here, and the VIPs among them that
+// can't be added.
 func cannot(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range report.VIPs {

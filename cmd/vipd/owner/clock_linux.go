@@ -25,8 +25,8 @@ func now() local.Time {
 // Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// Urgent gives the whole process real-time priority and locks its memory, if permitted. It starts the program again, because threads
-// inherit both from their creator. Problems are the refusals.
+// Urgent gives the whole process real-time priority and locks its memory, if permitted. It starts
+// the program again, because threads inherit both from their creator. Problems are the refusals.
 func Urgent() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +48,8 @@ func Urgent() (problems []error) {
 	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
 }
 
-// machine names this kernel and network namespace. This process has closed the gate of any session with the same name.
+// machine names this kernel and network namespace. This process has closed the gate of any session
+// with the same name.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {

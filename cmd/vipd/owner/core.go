@@ -161,7 +161,8 @@ func (c *core) handle(ctx context.Context, f func(local.Time) []local.Action) {
 	}
 }
 
-// report passes a report of vipd to the decider. The gate covers new VIPs before, and removed ones until they are unbound.
+// report passes a report of vipd to the decider. The gate covers new VIPs before, and removed ones
+// until they are unbound.
 func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	moved := !maps.Equal(before.Devices, after.Devices) || !slices.Equal(before.On, after.On) || !maps.EqualFunc(before.Reach, after.Reach, slices.Equal)
 	both := after.Places

@@ -26,7 +26,8 @@ type daemon struct {
 	heard  time.Time
 }
 
-// minPatience is how long a vipd that runs may be silent in any case: a busy host is not a reason to move VIPs.
+// minPatience is how long a vipd that runs may be silent in any case: a busy host is not a reason
+// to move VIPs.
 const minPatience = 2 * time.Second
 
 // patience is how long vipd may be silent after a report.
@@ -37,7 +38,8 @@ func patience(report *api.OwnerReport) time.Duration {
 	return max(report.Grace, minPatience)
 }
 
-// receive processes a report. As a rule vipd repeats it each second, with up to 10,000 VIPs: a repetition is not decoded again.
+// receive processes a report. As a rule vipd repeats it each second, with up to 10,000 VIPs: a
+// repetition is not decoded again.
 func (d *daemon) receive(text []byte, from net.Conn) error {
 	d.mu.Lock()
 	report := d.report
@@ -65,7 +67,8 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 // keepsServing reports whether VIPs are served without vipd for a while.
 func keepsServing(report *api.OwnerReport) bool { return report.Grace >= minPatience }
 
-// closed processes the end of a connection. If it was vipd's and nothing is served without vipd, its VIPs can no longer be served.
+// closed processes the end of a connection. If it was vipd's and nothing is served without vipd,
+// its VIPs can no longer be served.
 func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	if state != http.StateClosed {
 		return
@@ -81,7 +84,8 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// hangs reports once that vipd was stopped by a signal and has been silent for its grace, if nothing is served without it.
+// hangs reports once that vipd was stopped by a signal and has been silent for its grace, if
+// nothing is served without it.
 func (d *daemon) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

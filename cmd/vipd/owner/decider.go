@@ -10,17 +10,19 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// decider decides which VIPs this host has. The loop calls its exported methods and carries out the returned actions.
+// decider decides which VIPs this host has. The loop calls its exported methods and carries out the
+// returned actions.
 type decider interface {
 	gateUser
 	// Tick is called each tick.
 	Tick(now local.Time) []local.Action
-	// Deadline returns until when VIPs may be served; 0 means not now. The gate is refreshed while local.Passes allows it.
+	// Deadline returns until when VIPs may be served; 0 means not now. The gate is refreshed while
+	// local.Passes allows it.
 	Deadline() local.Time
 	// Probed processes the answers to a local.Probe: the MACs of the hosts that have addresses.
 	Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action
-	// Reached processes an answer of a host that must be within reach on an interface (an index of Layout.On), and Reaching that these
-	// hosts are others now.
+	// Reached processes an answer of a host that must be within reach on an interface (an index of
+	// Layout.On), and Reaching that these hosts are others now.
 	Reached(now local.Time, on int) []local.Action
 	Reaching(now local.Time, on int) []local.Action
 	// SetReport processes a report of vipd, on a host with this layout.
@@ -30,7 +32,8 @@ type decider interface {
 	Left() bool
 	// Whose returns the known host that has a MAC; "" means none.
 	Whose(mac string) string
-	// Do carries out an action of the decider's own, in the loop: it must not block. What it starts ends with ctx.
+	// Do carries out an action of the decider's own, in the loop: it must not block. What it starts
+	// ends with ctx.
 	Do(ctx context.Context, a local.Action)
 
 	// run receives what the decider decides by, until ctx ends and all that Do has started is done.
@@ -45,7 +48,8 @@ type decider interface {
 
 // gateUser receives what became of actions in the kernel.
 type gateUser interface {
-	// Opened processes that the gate was opened, or could not be, and Closed that a local.CloseGate is carried out.
+	// Opened processes that the gate was opened, or could not be, and Closed that a local.CloseGate
+	// is carried out.
 	Opened(now local.Time, err error) []local.Action
 	Closed(now local.Time) []local.Action
 	// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known.

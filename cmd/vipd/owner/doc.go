@@ -1,15 +1,16 @@
-// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this host's. A decider
-// chooses them: byEtcd connects the protocol of balancer/failover to heartbeats and etcd. The rest connects the decider to the kernel
-// (dataplane/failover), and knows no protocol.
+// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this
+// host's. A decider chooses them: byEtcd connects the protocol of balancer/failover to heartbeats
+// and etcd. The rest connects the decider to the kernel (dataplane/failover), and knows no
+// protocol.
 //
-// The process is small and has real-time priority, apart from vipd, so vipd never delays it. Each second, vipd reports through a socket
-// which VIPs exist and which of them it could serve.
+// The process is small and has real-time priority, apart from vipd, so vipd never delays it. Each
+// second, vipd reports through a socket which VIPs exist and which of them it could serve.
 //
 //	vipd --- owner.sock ---> daemon ---> core loop ---> decider ---> its own actions: heartbeats, transactions in etcd
 //	                                       ^ |
 //	                 heartbeats, etcd -----+ +--> worker (gate, addresses, in order)
 //	                                       +----> deadline ---> refresher (a thread) ---> gate
 //
-// Only the loop calls the protocol. The worker carries out the slow actions in the kernel, so heartbeats are answered in time. The
-// refresher reads the deadline and keeps the gate open.
+// Only the loop calls the protocol. The worker carries out the slow actions in the kernel, so
+// heartbeats are answered in time. The refresher reads the deadline and keeps the gate open.
 package owner

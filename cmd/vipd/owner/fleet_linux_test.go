@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on its device. Routed is one that each
-// host has, while it is not on standby.
+// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on
+// its device. Routed is one that each host has, while it is not on standby.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
@@ -80,7 +80,8 @@ func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more .
 	return f
 }
 
-// join adds another host, whose etcd this is, and with lines of configuration before and after the usual. Nothing runs on it yet.
+// join adds another host, whose etcd this is, and with lines of configuration before and after the
+// usual. Nothing runs on it yet.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
@@ -134,7 +135,8 @@ func (g *gateway) serve() {
 	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
-// configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go nowhere for it.
+// configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go
+// nowhere for it.
 const configuration = `
 node = "%[1]s"
 mode = "%[3]s"
@@ -266,14 +268,16 @@ func (g *gateway) status() *api.OwnerStatus {
 	return &s
 }
 
-// answer is status, of an owner that runs: on a busy machine one that is only late looks as if it did not answer.
+// answer is status, of an owner that runs: on a busy machine one that is only late looks as if it
+// did not answer.
 func (g *gateway) answer() (s *api.OwnerStatus) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, "the owner on "+g.ns.Name+" to answer", func() bool { s = g.status(); return s != nil })
 	return s
 }
 
-// late is the longest that an owner had to wait for a processor: this machine is too busy then to tell who is alive.
+// late is the longest that an owner had to wait for a processor: this machine is too busy then to
+// tell who is alive.
 func (f *fleet) late() (most time.Duration) {
 	for _, g := range f.hosts {
 		if s := g.status(); s != nil {
@@ -328,8 +332,8 @@ func (f *fleet) settled() (owner *gateway) {
 	return owner
 }
 
-// probe asks for both VIPs of the group by UDP and TCP, of other hosts too. It returns when the client has heard an answer of each: silence is counted
-// from there.
+// probe asks for both VIPs of the group by UDP and TCP, of other hosts too. It returns when the
+// client has heard an answer of each: silence is counted from there.
 func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
@@ -350,7 +354,8 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 	return all
 }
 
-// answers waits until the owner answers for VIPs to who asks as a client does, and at no port of its own.
+// answers waits until the owner answers for VIPs to who asks as a client does, and at no port of
+// its own.
 func (f *fleet) answers(vips ...netip.Addr) {
 	f.t.Helper()
 	for _, v := range vips {

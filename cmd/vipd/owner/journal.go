@@ -21,7 +21,8 @@ type journal struct {
 	events []api.OwnerEvent
 	number int
 	counts map[local.NoteKind]map[string]int
-	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs had no owner.
+	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs
+	// had no owner.
 	confirmed, takeovers api.Histogram
 }
 

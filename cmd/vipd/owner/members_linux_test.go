@@ -14,8 +14,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnerWhileMemberIsCut cuts each member of etcd off from the others, while hosts still reach it. Then it kills the owner of a VIP,
-// and moves the VIP. Another host answers for the VIP each time.
+// TestOwnerWhileMemberIsCut cuts each member of etcd off from the others, while hosts still reach
+// it. Then it kills the owner of a VIP, and moves the VIP. Another host answers for the VIP each
+// time.
 func TestOwnerWhileMemberIsCut(t *testing.T) {
 	lab.Need(t, "nft", "ip")
 	l := lab.New(t)
@@ -39,8 +40,8 @@ func TestOwnerWhileMemberIsCut(t *testing.T) {
 	}
 }
 
-// cutOff waits until a member does not answer reads, and the others do. A member that loses packets in one direction is not waited for:
-// etcd may reach it again on connections of the other side.
+// cutOff waits until a member does not answer reads, and the others do. A member that loses packets
+// in one direction is not waited for: etcd may reach it again on connections of the other side.
 func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 	f.t.Helper()
 	for _, m := range f.etcd.Members {

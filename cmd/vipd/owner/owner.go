@@ -163,7 +163,8 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// another is closed when etcd has another history; nil means that no core runs. Then the next one doubts etcd's records for a while.
+	// another is closed when etcd has another history; nil means that no core runs. Then the next
+	// one doubts etcd's records for a while.
 	another <-chan struct{}
 	doubt   time.Duration
 }
@@ -205,7 +206,8 @@ func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
 }
 
-// doubtful is how long other hosts may follow the former etcd after this one has found that its history is another.
+// doubtful is how long other hosts may follow the former etcd after this one has found that its
+// history is another.
 const doubtful = time.Minute
 
 // begin runs a core until it is stopped.

@@ -67,7 +67,8 @@ func TestOneOwner(t *testing.T) {
 	f.settled()
 	f.answers(vip, vip6)
 
-	// Strangers: an address that one has is not taken, until it is free; and one that says it has the VIP is found.
+	// Strangers: an address that one has is not taken, until it is free; and one that says it has
+	// the VIP is found.
 	wait.For(t, wait.Patience, taken.String()+" to be left to the client that has it", func() bool {
 		g := f.settled()
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
@@ -97,14 +98,15 @@ func TestOneOwner(t *testing.T) {
 	})
 }
 
-// flaps takes a host's link down for a moment, with which the kernel takes its IPv6 addresses away. Whoever configures networks gives it
-// its own one back.
+// flaps takes a host's link down for a moment, with which the kernel takes its IPv6 addresses away.
+// Whoever configures networks gives it its own one back.
 func (f *fleet) flaps(g *gateway) {
 	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))
 	g.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan up; ip addr add "+own+" dev lan nodad")
 }
 
-// standsBy puts a host on standby: when vipctl returns the VIPs are elsewhere, and soon the host has given up what it has for itself.
+// standsBy puts a host on standby: when vipctl returns the VIPs are elsewhere, and soon the host
+// has given up what it has for itself.
 func (f *fleet) standsBy(g *gateway) {
 	g.holds(true)
 	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
@@ -179,8 +181,9 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	c.mend(g)
 	back := f.settled() == g // on a busy machine; whoever was stopped has had the time to answer again
 	f.answers(vip, vip6)
-	// A kernel ends the connections of a program that is killed. That the VIP was elsewhere for a moment need not have ended any.
-	// Where it should stay, it may have been elsewhere for a moment on a busy machine alone.
+	// A kernel ends the connections of a program that is killed. That the VIP was elsewhere for a
+	// moment need not have ended any. Where it should stay, it may have been elsewhere for a moment
+	// on a busy machine alone.
 	err := said(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
 	moment := c.moves && back || !c.moves && f.took() != took && f.late() >= tooLate
@@ -205,7 +208,8 @@ func (f *fleet) judge(p probers, what string) time.Duration {
 	return gap
 }
 
-// losesDaemon kills vipd beside an owner, without which nothing is served: the VIP moves. Then both are started again.
+// losesDaemon kills vipd beside an owner, without which nothing is served: the VIP moves. Then both
+// are started again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
 	g := f.settled()
@@ -244,7 +248,8 @@ func TestIPVSOneOwner(t *testing.T) {
 	f.meets(killed)
 }
 
-// TestOwnerDiesWithEtcd kills an owner together with the leader of etcd, which runs on the same host.
+// TestOwnerDiesWithEtcd kills an owner together with the leader of etcd, which runs on the same
+// host.
 func TestOwnerDiesWithEtcd(t *testing.T) {
 	var gaps []time.Duration
 	for range wait.Soak(1, 20) {
@@ -260,7 +265,8 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// As examples/etcd has them, and doctor advises: with etcd's own 100 and 1,000 ms nobody answered for 2.33 s at worst.
+	// As examples/etcd has them, and doctor advises: with etcd's own 100 and 1,000 ms nobody
+	// answered for 2.33 s at worst.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
@@ -284,8 +290,9 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	return f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
 
-// TestForeignFleetsTakeNothing: hosts of another fleet on the LAN, with another key, or without rights in etcd take nothing, and say why. From
-// their start on they are silent about the VIPs of others, as is a vipd without vipd owner.
+// TestForeignFleetsTakeNothing: hosts of another fleet on the LAN, with another key, or without
+// rights in etcd take nothing, and say why. From their start on they are silent about the VIPs of
+// others, as is a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -314,7 +321,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
-	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others silent, and may bury none.
+	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others
+	// silent, and may bury none.
 	signal(syscall.SIGKILL)(other)
 	from, to := f.etcd.Client(), second.Client()
 	for _, folder := range []string{"nodes/", "sessions/", "vips/"} {
@@ -347,7 +355,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	f.full()
 }
 
-// full has etcd's database reach its quota, and the owner die: its VIPs can't be taken then, and every host that could says why.
+// full has etcd's database reach its quota, and the owner die: its VIPs can't be taken then, and
+// every host that could says why.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.settled()
@@ -372,8 +381,8 @@ func (f *fleet) full() {
 	f.answers(vip, vip6)
 }
 
-// devices gives the hosts the first VIP of a device, takes the device from one of them, and gives it back: other VIPs stay where they
-// are, and are answered all the time.
+// devices gives the hosts the first VIP of a device, takes the device from one of them, and gives
+// it back: other VIPs stay where they are, and are answered all the time.
 func (f *fleet) devices() {
 	f.t.Helper()
 	first := netip.MustParseAddr("10.7.0.100")
@@ -421,7 +430,8 @@ func (g *gateway) configure(change func(string) string) {
 	}
 }
 
-// alone are hosts on which vipd is to run without vipd owner, one for each mode with rules of netfilter.
+// alone are hosts on which vipd is to run without vipd owner, one for each mode with rules of
+// netfilter.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
 	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
@@ -434,8 +444,9 @@ func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	return all
 }
 
-// many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of them: the others take its share, and a
-// client that has just talked with all of that finds them there.
+// many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of
+// them: the others take its share, and a client that has just talked with all of that finds them
+// there.
 func (f *fleet) many() {
 	f.t.Helper()
 	n, sessions := wait.Load(1000), f.sessions()
@@ -471,7 +482,8 @@ func manyVIPs(n int) (all []string) {
 	return all
 }
 
-// more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
+// more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many
+// there are, once all have owners.
 func (f *fleet) more(n int) int {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
@@ -497,7 +509,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestStoppedDaemon: a vipd that a signal has stopped is given up after its own patience, one that is only late is not.
+// TestStoppedDaemon: a vipd that a signal has stopped is given up after its own patience, one that
+// is only late is not.
 func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
@@ -531,8 +544,9 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 }
 
-// TestFenceByOperator: two of three hosts die. The third may not bury either, and says whom it waits for; what a person states, it takes at
-// face value, once etcd has not heard of the host for a while. The one that was dead takes nothing back.
+// TestFenceByOperator: two of three hosts die. The third may not bury either, and says whom it
+// waits for; what a person states, it takes at face value, once etcd has not heard of the host for
+// a while. The one that was dead takes nothing back.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -568,8 +582,8 @@ func TestFenceByOperator(t *testing.T) {
 	f.judge(p, "the fenced host comes back")
 }
 
-// TestVIPThatKernelRefuses: a VIP comes to a host whose kernel does not take it. The host says why, and gives it away; where no other can have
-// it, it comes as soon as the kernel takes it.
+// TestVIPThatKernelRefuses: a VIP comes to a host whose kernel does not take it. The host says why,
+// and gives it away; where no other can have it, it comes as soon as the kernel takes it.
 func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine a VIP that moves too often stays for a minute, again and again")

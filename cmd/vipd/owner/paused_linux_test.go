@@ -31,8 +31,9 @@ type pausedMachine struct {
 	answers *bufio.Reader
 }
 
-// TestPausedMachine pauses a virtual machine that owns a VIP, with all its clocks, and continues it when another host has taken over. For what
-// is left of its gate's time it answers on, and no longer: it has to ask before it goes on.
+// TestPausedMachine pauses a virtual machine that owns a VIP, with all its clocks, and continues it
+// when another host has taken over. For what is left of its gate's time it answers on, and no
+// longer: it has to ask before it goes on.
 func TestPausedMachine(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: a guest boots for it alone")

@@ -21,13 +21,15 @@ import (
 	"vipd/test/wait"
 )
 
-// probePort is that of the service on the VIPs. Each host leads it to itself, at ownPort of all its addresses.
+// probePort is that of the service on the VIPs. Each host leads it to itself, at ownPort of all its
+// addresses.
 const (
 	probePort = 9000
 	ownPort   = 9001
 )
 
-// respond has a host answer each datagram with what it was, and its name, and converse on connections.
+// respond has a host answer each datagram with what it was, and its name, and converse on
+// connections.
 func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -109,8 +111,9 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	return string(b[1:n])
 }
 
-// prober asks for a VIP every 5 ms by one protocol: as a client does, and each host straight, by its MAC. By TCP a question is a SYN
-// from another port each time, which the client's kernel resets when it is answered.
+// prober asks for a VIP every 5 ms by one protocol: as a client does, and each host straight, by
+// its MAC. By TCP a question is a SYN from another port each time, which the client's kernel resets
+// when it is answered.
 type prober struct {
 	own, vip netip.Addr
 	protocol byte
@@ -290,11 +293,13 @@ func (p *prober) listen(frames *os.File) {
 	}
 }
 
-// instant is less than a VIP needs to go from one host to another. An answer that comes later to a question that was put to each host does
-// not tell when its host had the VIP: on a busy machine time passes between the frames of one question.
+// instant is less than a VIP needs to go from one host to another. An answer that comes later to a
+// question that was put to each host does not tell when its host had the VIP: on a busy machine
+// time passes between the frames of one question.
 const instant = 5 * time.Millisecond
 
-// hear takes in a frame, which may be an answer. A reset is one of a host that should be silent, and to a client none.
+// hear takes in a frame, which may be an answer. A reset is one of a host that should be silent,
+// and to a client none.
 func (p *prober) hear(frame []byte) {
 	const ethernet, shortest = 14, 14
 	kind, from, size := 9, 12, 20 // of IPv4: where the protocol and the address are, and the size of a header
@@ -332,7 +337,8 @@ func (p *prober) hear(frame []byte) {
 // probers ask for a VIP each.
 type probers []*prober
 
-// gap ends the asking, and returns the longest time of each protocol, and the questions that two hosts answered.
+// gap ends the asking, and returns the longest time of each protocol, and the questions that two
+// hosts answered.
 func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	for _, p := range all {
 		close(p.stop)
@@ -348,8 +354,9 @@ func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	return udp, tcp, dual
 }
 
-// gap waits for the end of the asking, and returns the longest time for which the client's questions had no answer, and the questions
-// that two hosts answered. A client that asks late, because this machine is busy, has missed nothing.
+// gap waits for the end of the asking, and returns the longest time for which the client's
+// questions had no answer, and the questions that two hosts answered. A client that asks late,
+// because this machine is busy, has missed nothing.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
 	p.done.Wait()
 	last := uint32(0)
@@ -388,7 +395,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// asks asks for VIPs by UDP as a client does, each round for those that a wanted host has not answered for, until one has for all.
+// asks asks for VIPs by UDP as a client does, each round for those that a wanted host has not
+// answered for, until one has for all.
 func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bool) {
 	f.t.Helper()
 	pc, err := f.client.ListenPacket("udp4", ":0")

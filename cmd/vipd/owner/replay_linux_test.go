@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplayedHeartbeats cuts the power of an owner, and a client sends its last heartbeats again and again to the other hosts. One of them
-// still takes the VIP.
+// TestReplayedHeartbeats cuts the power of an owner, and a client sends its last heartbeats again
+// and again to the other hosts. One of them still takes the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	dead := f.settled()
@@ -80,7 +80,8 @@ func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	}
 }
 
-// sentBy returns the payload of a frame that is a heartbeat (not an answer) of a source, and the address that it was sent to.
+// sentBy returns the payload of a frame that is a heartbeat (not an answer) of a source, and the
+// address that it was sent to.
 func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte) {
 	const ethernet, header, udp, kind = 14, 20, 8, 5
 	if len(frame) < ethernet+header+udp+kind+1 {
@@ -96,7 +97,8 @@ func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte)
 	return to, payload
 }
 
-// replay has the client send datagrams nine times a second, until the function that it returns is called.
+// replay has the client send datagrams nine times a second, until the function that it returns is
+// called.
 func (f *fleet) replay(all map[netip.AddrPort][]byte) (stop func()) {
 	f.t.Helper()
 	c, err := f.client.ListenPacket("udp4", ":0")

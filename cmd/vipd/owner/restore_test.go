@@ -28,7 +28,8 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestoredVIPs: the event says of VIPs that are put back what was, and nothing of those that the kernel refuses, which are tried again.
+// TestRestoredVIPs: the event says of VIPs that are put back what was, and nothing of those that
+// the kernel refuses, which are tried again.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
@@ -66,7 +67,8 @@ func (k *removing) Unbind(vips []netip.Addr) error {
 
 func (k *removing) Intact() (string, error) { return "", nil }
 
-// TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and what waits is removed in few calls.
+// TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and
+// what waits is removed in few calls.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
 	var all []local.Action
@@ -103,7 +105,8 @@ type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate: a gate that lapses after it was opened and before the node hears so is closed, to be opened anew.
+// TestOpenedLate: a gate that lapses after it was opened and before the node hears so is closed, to
+// be opened anew.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})

@@ -10,8 +10,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestEtcdIsAnother replaces etcd's data by those of a backup, or by none, while hosts run that know better: nobody answers beside the
-// owner, soon there is one, and when that dies there is another.
+// TestEtcdIsAnother replaces etcd's data by those of a backup, or by none, while hosts run that
+// know better: nobody answers beside the owner, soon there is one, and when that dies there is
+// another.
 func TestEtcdIsAnother(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	m := f.etcd.Members[0]
@@ -28,7 +29,8 @@ func TestEtcdIsAnother(t *testing.T) {
 		wait.For(t, wait.Patience, g.ns.Name+" to be at etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
 	}
 
-	// The owner does not hear of it: the others must not take what it has, though the backup gives that to nobody who lives.
+	// The owner does not hear of it: the others must not take what it has, though the backup gives
+	// that to nobody who lives.
 	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
 	f.becomes("wiped", m.Wipe, nil)
 }

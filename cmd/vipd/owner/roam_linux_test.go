@@ -14,13 +14,14 @@ import (
 	"vipd/test/wait"
 )
 
-// roaming are VIPs of a group. The last two are the gateways of the endpoints, by which they answer.
+// roaming are VIPs of a group. The last two are the gateways of the endpoints, by which they
+// answer.
 var roaming = []netip.Addr{
 	netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("fd09::101"), netip.MustParseAddr("10.8.0.101"), netip.MustParseAddr("fd08::101"),
 }
 
-// roams has frontends whose hosts choose endpoints alike: with one owner by two schedulers and over IPv6, and one that each host has,
-// to which the client's router is the owner.
+// roams has frontends whose hosts choose endpoints alike: with one owner by two schedulers and over
+// IPv6, and one that each host has, to which the client's router is the owner.
 const roams = `
 [vips]
 "10.9.0.101" = { hold = "one", group = "roams" }
@@ -46,8 +47,8 @@ endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "
 // roamers are the clients of each frontend: hosts choose by their addresses, so that each has one.
 const roamers = 8
 
-// TestConnectionsGoOn: open connections to a VIP whose hosts choose endpoints alike go on at the next owner, whether the client alone
-// talks or both sides do.
+// TestConnectionsGoOn: open connections to a VIP whose hosts choose endpoints alike go on at the
+// next owner, whether the client alone talks or both sides do.
 func TestConnectionsGoOn(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })
@@ -100,7 +101,8 @@ func (l *line) listen() {
 	}
 }
 
-// lines opens connections to all frontends that roam, of which every second one is talked on by both sides all the time.
+// lines opens connections to all frontends that roam, of which every second one is talked on by
+// both sides all the time.
 func (f *fleet) lines() (all []*line) {
 	f.t.Helper()
 	for _, to := range []string{"10.9.0.101:9000", "10.9.0.101:9002", "[fd09::101]:9000", "10.96.0.2:9000"} {

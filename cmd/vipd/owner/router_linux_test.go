@@ -9,8 +9,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestRouterReplaced gives all hosts another default gateway, and takes the first one off the LAN. No VIP moves for it, and when the owner
-// loses its LAN another host takes over.
+// TestRouterReplaced gives all hosts another default gateway, and takes the first one off the LAN.
+// No VIP moves for it, and when the owner loses its LAN another host takes over.
 func TestRouterReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	router := f.lab.Add("router")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestClosedConnectionOfDaemon: the end of vipd's connection counts where nothing is served without vipd, and what it says twice is read once.
+// TestClosedConnectionOfDaemon: the end of vipd's connection counts where nothing is served without
+// vipd, and what it says twice is read once.
 func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})

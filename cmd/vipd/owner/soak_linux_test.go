@@ -19,7 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner meets a fault: docs/ownership.md has the results.
+// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner meets a
+// fault: docs/ownership.md has the results.
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
 	if n == 0 {
@@ -59,7 +60,8 @@ func tell(t *testing.T, what string, gaps []time.Duration) {
 	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
 }
 
-// TestCostAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced each second and each minute, the default.
+// TestCostAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced
+// each second and each minute, the default.
 func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {
@@ -71,7 +73,8 @@ func TestCostAtRest(t *testing.T) {
 	f.more(n)
 	t.Logf("%d VIPs have owners after %s", n, time.Since(began).Round(time.Second))
 	f.settled()
-	// The first announcements are over when all have been announced four times, at 500 frames a second.
+	// The first announcements are over when all have been announced four times, at 500 frames a
+	// second.
 	const least, span = 4, 30 * time.Second
 	wait.For(t, 10*time.Minute, "the first announcements", func() bool {
 		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s == nil || s.Announced < uint64(least*len(s.Bound)) })
@@ -131,8 +134,8 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds is the time of processors that the threads of a process have had. The times in its stat are sampled at ticks, by which such a
-// process wakes up.
+// seconds is the time of processors that the threads of a process have had. The times in its stat
+// are sampled at ticks, by which such a process wakes up.
 func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

@@ -20,8 +20,8 @@ type surroundings struct {
 	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
 }
 
-// findWay finds the address from which etcd is reached each second until ctx ends. Names may take long to resolve: the caller must not
-// wait for them.
+// findWay finds the address from which etcd is reached each second until ctx ends. Names may take
+// long to resolve: the caller must not wait for them.
 func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))

@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// verbs is what TestMovesByVipctl applies: a group of which the last host can't serve one, and VIPs that stand alone.
+// verbs is what TestMovesByVipctl applies: a group of which the last host can't serve one, and VIPs
+// that stand alone.
 const verbs = `
 [vips."10.9.0.110"]
 hold = "one"
@@ -39,8 +40,9 @@ hold = "one"
 hold = "one"
 `
 
-// TestMovesByVipctl moves VIPs by vipctl, and looks where their address leads: a group goes as one; by force it goes to a host that can't serve it,
-// and stays there; a move that its owner does not hear of in time is not made later; and balance shares out what was heaped up.
+// TestMovesByVipctl moves VIPs by vipctl, and looks where their address leads: a group goes as one;
+// by force it goes to a host that can't serve it, and stays there; a move that its owner does not
+// hear of in time is not made later; and balance shares out what was heaped up.
 func TestMovesByVipctl(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()

@@ -13,13 +13,16 @@ import (
 // ErrAnother reports that etcd has another history than before. Nothing that was read before holds.
 var ErrAnother = errors.New("etcd was wiped, or restored from a backup")
 
-// History identifies the part of etcd's history that a client has seen. The zero value has seen nothing.
+// History identifies the part of etcd's history that a client has seen. The zero value has seen
+// nothing.
 type History struct {
-	// Cluster is the ID of the cluster; 0 means it is unknown. A restored cluster may have the ID of the former one.
+	// Cluster is the ID of the cluster; 0 means it is unknown. A restored cluster may have the ID
+	// of the former one.
 	Cluster uint64
 	// Revision is the last revision that was seen.
 	Revision int64
-	// marker is the last write that was seen: a restored etcd may have written more than it lost, but hardly the same at that revision.
+	// marker is the last write that was seen: a restored etcd may have written more than it lost,
+	// but hardly the same at that revision.
 	marker *mvccpb.KeyValue
 	// changed reports whether the marker's key may have changed between its revision and Revision.
 	changed bool
@@ -51,8 +54,8 @@ func (h *History) Follow(revision int64, events []*mvccpb.Event) {
 	}
 }
 
-// Verify asks whether etcd still has this history; if not, the error is [ErrAnother]. It reports whether the history that it needs
-// was compacted: then the marker's present value must do.
+// Verify asks whether etcd still has this history; if not, the error is [ErrAnother]. It reports
+// whether the history that it needs was compacted: then the marker's present value must do.
 func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted bool, err error) {
 	request := &etcdserverpb.RangeRequest{Key: []byte(key), Revision: h.Revision}
 	if h.marker != nil {
@@ -81,8 +84,8 @@ func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted 
 	return false, h.verifyMarker(ctx, request, ask)
 }
 
-// verifyMarker asks for the marker at its own revision. Its key may have changed since, in an event of a watch that has not
-// delivered yet what others have.
+// verifyMarker asks for the marker at its own revision. Its key may have changed since, in an event
+// of a watch that has not delivered yet what others have.
 func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeRequest, ask Asker) error {
 	request.Revision = h.marker.ModRevision
 	answer, err := ask(ctx, request)
@@ -98,7 +101,8 @@ func (h *History) continues(cluster uint64, revision int64) bool {
 	return (h.Cluster == 0 || cluster == h.Cluster) && revision >= h.Revision
 }
 
-// holds reports whether the marker agrees with the answer of etcd: at a revision of this history, or, if that was compacted, now.
+// holds reports whether the marker agrees with the answer of etcd: at a revision of this history,
+// or, if that was compacted, now.
 func (h *History) holds(kvs []*mvccpb.KeyValue, compacted bool) bool {
 	switch {
 	case h.marker == nil, compacted && len(kvs) == 0:

@@ -33,7 +33,7 @@ type Link struct {
 	// full reports whether everything must be read, and another whether etcd has another history
 	// than before.
 	full, another bool
-	// History is what was seen of etcd. It may be set before Run.
+	// History is the known history of etcd. It may be set before Run.
 	History History
 	// scopes are the folders and keys that it reads and follows.
 	scopes []followed

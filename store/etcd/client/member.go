@@ -21,10 +21,12 @@ import (
 const (
 	// dialTimeout limits one attempt to connect.
 	dialTimeout = 5 * time.Second
-	// keepaliveTime and keepaliveTimeout detect a dead connection. Servers refuse clients that ask more often than every 5 s.
+	// keepaliveTime and keepaliveTimeout detect a dead connection. Servers refuse clients that ask
+	// more often than every 5 s.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is longer than a request waits.
+	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is
+	// longer than a request waits.
 	slowestDial = 3 * time.Second
 	// maxReceived limits one answer, in bytes.
 	maxReceived = 64 << 20
@@ -38,7 +40,8 @@ type Member struct {
 	token    token
 }
 
-// open returns a member that connects when it is first used, and outlives ctx. Certificates are read for each connection.
+// open returns a member that connects when it is first used, and outlives ctx. Certificates are
+// read for each connection.
 func (c Config) open(endpoint string) (*Member, error) {
 	if err := c.Check(); err != nil {
 		return nil, err

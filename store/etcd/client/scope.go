@@ -19,7 +19,7 @@ type Scope struct {
 	// Key is the key, or the folder, which ends in /. End is the end of the folder, "" for a single
 	// key.
 	Key, End string
-	// Without is what a user lacks that may not read the scope, whose other scopes are still
+	// Without describes the loss if the user may not read the scope; the other scopes are still
 	// followed. "" means that the scope is required.
 	Without string
 }

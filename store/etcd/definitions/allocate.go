@@ -132,7 +132,8 @@ type allocator struct {
 	book *book      // nil means it has to be read
 }
 
-// plan returns the allocation of a service that is at a revision now, and that is to become wanted; nil means it is to be removed.
+// plan returns the allocation of a service that is at a revision now, and that is to become wanted;
+// nil means it is to be removed.
 func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

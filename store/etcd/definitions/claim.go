@@ -19,7 +19,8 @@ import (
 // PREFIX/claims/ since all services were read. Earlier versions write other keys there and check
 // this one, so both notice each other.
 
-// StaleError reports that another service may have claimed the same address and port since all services were read.
+// StaleError reports that another service may have claimed the same address and port since all
+// services were read.
 type StaleError struct {
 	Name balancer.Name
 	// Checked is the revision of that reading.
@@ -31,13 +32,15 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: look at all services again and repeat your change", e.Name, e.Checked)
 }
 
-// ownClaims is a range of revisions in which only this writer has added claims. Until is the revision of its last one.
+// ownClaims is a range of revisions in which only this writer has added claims. Until is the
+// revision of its last one.
 type ownClaims struct {
 	mu           sync.Mutex // guards the rest
 	since, until int64
 }
 
-// addsClaims reports whether a change gives a service, which may be nil before and after, a claim that it did not have.
+// addsClaims reports whether a change gives a service, which may be nil before and after, a claim
+// that it did not have.
 func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
 	had := map[balancer.Key]string{}
 	if before != nil {
@@ -64,8 +67,8 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 	return &joined
 }
 
-// ops returns the operation of a transaction that adds claims, its condition, and the question that is asked if the condition fails.
-// If checked is 0, there is no condition.
+// ops returns the operation of a transaction that adds claims, its condition, and the question that
+// is asked if the condition fails. If checked is 0, there is no condition.
 func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
 	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}
@@ -77,7 +80,8 @@ func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (if
 	return []*etcdserverpb.Compare{notSince(all, last)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
 }
 
-// notSince is the condition that no key of a scope was written after a revision. A removal does not count.
+// notSince is the condition that no key of a scope was written after a revision. A removal does not
+// count.
 func notSince(s client.Scope, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(s.Key).WithRange(s.End), "<", revision+1)
 	return c.GetCompare()
@@ -93,7 +97,8 @@ func (o *ownClaims) last(checked int64) int64 {
 	return checked
 }
 
-// add notes that this writer added claims at a revision, and that no other has since checked. If checked is 0, others may have.
+// add notes that this writer added claims at a revision, and that no other has since checked. If
+// checked is 0, others may have.
 func (o *ownClaims) add(checked, revision int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -129,7 +129,8 @@ type StoredPolicy struct {
 	VIP *balancer.VIP
 }
 
-// Policies returns the settings of all addresses, by address. Keys that name no address are left out.
+// Policies returns the settings of all addresses, by address. Keys that name no address are left
+// out.
 func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) {
 	var revision int64
 	err = w.client.ReadFolder(ctx, schema.PolicyFolder, &revision, func(address string, kv *mvccpb.KeyValue) {

@@ -48,7 +48,8 @@ type entryText struct {
 	Found bool `json:"found,omitempty"`
 }
 
-// History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
+// History returns the last texts of a service, the oldest first. Entries that can't be read are
+// left out.
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntry, error) {
 	var out []HistoryEntry
 	err := w.client.ReadFolder(ctx, schema.HistoryFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {

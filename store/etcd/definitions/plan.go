@@ -33,7 +33,8 @@ type Plan struct {
 	Steps []*Step
 	// Problems are the mistakes in the changes. A plan with an error must not be written.
 	Problems []balancer.Problem
-	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them errors, unless etcd has them already.
+	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them
+	// errors, unless etcd has them already.
 	AllowUnknown bool
 
 	w *Writer
@@ -60,7 +61,8 @@ type Step struct {
 	Err error
 }
 
-// NewPlan decodes changes. Fields that this version does not know are warnings, which Judge decides about.
+// NewPlan decodes changes. Fields that this version does not know are warnings, which Judge decides
+// about.
 func NewPlan(changes []Change) *Plan {
 	p := &Plan{}
 	for _, c := range changes {

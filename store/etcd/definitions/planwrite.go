@@ -61,8 +61,8 @@ func (p *Plan) reread(ctx context.Context) error {
 // maxReadings is the maximum number of readings of all services for one change.
 const maxReadings = 1000
 
-// The mean pause of a writer before it reads again grows from firstPause to longestPause, so many writers don't overtake each
-// other all the time.
+// The mean pause of a writer before it reads again grows from firstPause to longestPause, so many
+// writers don't overtake each other all the time.
 const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second

@@ -105,8 +105,8 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 	return stored(answer.Kvs[0], name), nil
 }
 
-// maxTries is the maximum number of attempts to write while others write the same definition, or, far more often, allocate the same
-// addresses.
+// maxTries is the maximum number of attempts to write while others write the same definition, or,
+// far more often, allocate the same addresses.
 const maxTries = 1000
 
 // Apply makes a change in one transaction with its place in the history and its addresses of pools:
@@ -274,14 +274,15 @@ func (w *Writer) claim(
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// maxOps is the maximum number of operations of one kind in a transaction, and maxFreed that of addresses that are given back in it:
-// etcd accepts 128 operations.
+// maxOps is the maximum number of operations of one kind in a transaction, and maxFreed that of
+// addresses that are given back in it: etcd accepts 128 operations.
 const (
 	maxOps   = 64
 	maxFreed = 16
 )
 
-// removeUnleased returns the operations that remove the endpoints of a service that are under no lease.
+// removeUnleased returns the operations that remove the endpoints of a service that are under no
+// lease.
 func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
 	err = w.client.ReadFolder(ctx, schema.EndpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
 		if kv.Lease == 0 {

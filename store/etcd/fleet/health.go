@@ -18,7 +18,8 @@ import (
 //
 // The folder is each node's own, so that its role can't write in the name of another.
 
-// healthVersion is that of the two texts. Fields may be added to it; a text of another version is not read.
+// healthVersion is the version of both texts. Fields may be added to it; a text of another version
+// is ignored.
 const healthVersion = 1
 
 type checkerText struct {
@@ -34,7 +35,7 @@ type voteText struct {
 
 const abstains balancer.Verdict = "unknown"
 
-// precision is that of the times of votes.
+// precision is the precision of the times of votes.
 const precision = time.Millisecond
 
 // maxCause bounds what is written of a cause, in bytes.
@@ -56,9 +57,9 @@ func encodeChecker(c quorum.Checker) ([]byte, error) {
 	return json.Marshal(checkerText{healthVersion, c})
 }
 
-// posted is what one key below health/ says: that a node is there, or its vote.
+// posted is the content of a key below health/: the presence of a node, or its vote.
 type posted struct {
-	ballot  quorum.VoteKey // Target is the zero value where checker is set
+	ballot  quorum.VoteKey // Target is zero if checker is set
 	checker *quorum.Checker
 	vote    *quorum.Vote
 }

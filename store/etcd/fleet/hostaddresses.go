@@ -15,8 +15,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// hostAddresses publishes the addresses of a node (hosts/NODE). That is a write of its own: a role of an earlier version has no right to
-// this key, and the node must still be visible.
+// hostAddresses publishes the addresses of a node (hosts/NODE). That is a write of its own: a role
+// of an earlier version has no right to this key, and the node must still be visible.
 type hostAddresses struct {
 	key  string
 	wake wake.Signal // sent if there is a text to write
@@ -31,8 +31,8 @@ type hostAddresses struct {
 	under   int64
 }
 
-// Publish publishes the node's addresses for the others. If they are too many, the last ones that were not stay published, and
-// [Presence.Unpublished] returns the reason. It never blocks.
+// Publish publishes the node's addresses for the others. If they are too many, the last ones that
+// were not stay published, and [Presence.Unpublished] returns the reason. It never blocks.
 func (h *hostAddresses) Publish(n balancer.Node) {
 	text, err := schema.Encode(n)
 	if err == nil && len(text) > schema.MaxEntryText {
@@ -74,7 +74,8 @@ func (h *hostAddresses) write(ctx context.Context, lease *client.Lease) error {
 	return err
 }
 
-// Unpublished returns why the node's newest addresses can't be published; nil means that no reason is known.
+// Unpublished returns why the node's newest addresses can't be published; nil means that no reason
+// is known.
 func (h *hostAddresses) Unpublished() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -52,7 +52,8 @@ func (n *Node) Ready() string {
 	return NodeReady
 }
 
-// Registry reads and configures the nodes of a fleet. Its methods may be called by several goroutines at once.
+// Registry reads and configures the nodes of a fleet. Its methods may be called by several
+// goroutines at once.
 type Registry struct {
 	client *client.Client
 	keys   schema.Keys

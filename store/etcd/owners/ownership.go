@@ -22,7 +22,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// The times of Ownership. A request must be short: without a leader etcd drops it, and it is repeated.
+// The times of Ownership. A request must be short: without a leader etcd drops it, and it is
+// repeated.
 const (
 	ownershipCall    = 400 * time.Millisecond
 	ownershipLoad    = 5 * time.Second
@@ -51,11 +52,13 @@ type Ownership struct {
 	client *client.Client
 	// watchMembers are the members for watches: a write that moves to another member ends no watch.
 	watchMembers *client.Members
-	// ready reports whether the history that is followed is the one that was, so it may be written to.
+	// ready reports whether the history that is followed is the one that was, so it may be written
+	// to.
 	ready atomic.Bool
 	wake  wake.Signal
 
-	// The rest belongs to Run. proxied reports whether etcd is reached through a proxy, which can't be followed.
+	// The rest belongs to Run. proxied reports whether etcd is reached through a proxy, which can't
+	// be followed.
 	history client.History
 	seen    seen
 	proxied bool
@@ -74,8 +77,9 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 // MemberChanged makes Run write the member again.
 func (o *Ownership) MemberChanged() { o.wake.Send() }
 
-// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn. It returns
-// client.ErrAnother as soon as etcd has another history: then the host must begin as after a start.
+// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn.
+// It returns client.ErrAnother as soon as etcd has another history: then the host must begin as
+// after a start.
 func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()

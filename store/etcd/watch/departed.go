@@ -193,7 +193,8 @@ type leases struct {
 	link    *client.Link
 	asking  sync.WaitGroup
 	answers chan []leaseNews
-	// busy reports whether an answer is outstanding, and paused whether etcd could not answer: then the next tick asks again.
+	// busy reports whether an answer is outstanding, and paused whether etcd could not answer: then
+	// the next tick asks again.
 	busy, paused bool
 }
 

@@ -160,7 +160,8 @@ type watchRun struct {
 	leases  leases
 	contact contact
 
-	// loaded reports whether the state came from the file. kept is the state that was last given to the file, or came from it.
+	// loaded reports whether the state came from the file. kept is the state that was last given to
+	// the file, or came from it.
 	loaded bool
 	kept   state
 
@@ -180,7 +181,8 @@ type watchRun struct {
 
 // contact is the state of the connection.
 type contact struct {
-	// connected reports whether the state is followed. since is when it was lost, and err the reason.
+	// connected reports whether the state is followed. since is when it was lost, and err the
+	// reason.
 	connected bool
 	since     time.Time
 	err       error
@@ -317,7 +319,8 @@ func (w *watchRun) processEnd(m client.Message) {
 	w.publishDue()
 }
 
-// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of a service.
+// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of a
+// service.
 func serviceOf(keys schema.Keys, key rawKey) balancer.Name {
 	s, _ := keys.Parse(string(key))
 	return s.Of

@@ -9,9 +9,10 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// wiped is the state that was followed until etcd had another history without some of the services: it was wiped, and may be half
-// written again, or a backup lacked them. It stays in use until the new history has services, and no more have been added for a while:
-// then they are complete, and services that it lacks are removed.
+// wiped is the state that was followed until etcd had another history without some of the services:
+// it was wiped, and may be half written again, or a backup lacked them. It stays in use until the
+// new history has services, and no more have been added for a while: then they are complete, and
+// services that it lacks are removed.
 type wiped struct {
 	state state
 	// refill are the services that were added.
@@ -26,7 +27,8 @@ func (w *watchRun) shown() *state {
 	return &w.state
 }
 
-// keepServices keeps the state before another history was read, unless that has all of its services.
+// keepServices keeps the state before another history was read, unless that has all of its
+// services.
 func (w *watchRun) keepServices(before *state) {
 	used := before
 	if w.wiped != nil {

@@ -36,7 +36,8 @@ func askApt(ctx context.Context) (string, error) {
 	return parseDepends(out)
 }
 
-// parseDepends finds "linux-image-6.1.0-56-amd64 (= 6.1.192-2)" in the description of the meta package.
+// parseDepends finds "linux-image-6.1.0-56-amd64 (= 6.1.192-2)" in the description of the meta
+// package.
 func parseDepends(text string) (string, error) {
 	for line := range strings.Lines(text) {
 		depends, ok := strings.CutPrefix(line, "Depends:")

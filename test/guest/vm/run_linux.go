@@ -145,13 +145,15 @@ func (m machine) args() []string {
 // CPUs does not boot with such a clock.
 func (m machine) counted() bool { return !m.kvm && m.options.CPUs == 1 }
 
-// emulated are the options of a machine without KVM, and what tells its kernel about it. With the processor's fast string
-// instructions the kernel would clear and copy memory by instructions that the emulator carries out byte by byte: a new
-// process took three times as long. And it would take its time from a device (the HPET), because it can't know that the
-// emulator's counter is a good clock: each look at the clock then leaves what is translated, and holds all processors up.
+// emulated are the options of a machine without KVM, and what tells its kernel about it. With the
+// processor's fast string instructions the kernel would clear and copy memory by instructions that
+// the emulator carries out byte by byte: a new process took three times as long. And it would take
+// its time from a device (the HPET), because it can't know that the emulator's counter is a good
+// clock: each look at the clock then leaves what is translated, and holds all processors up.
 //
-// With shift=0 an instruction is a nanosecond. With sleep=on the clock goes with that of the host while the machine waits;
-// with sleep=off it would leap to the next timer, over what the host needs to read a file.
+// With shift=0 an instruction is a nanosecond. With sleep=on the clock goes with that of the host
+// while the machine waits; with sleep=off it would leap to the next timer, over what the host needs
+// to read a file.
 func emulated(counted bool) (options []string, parameter string) {
 	threads, clock := "multi", []string(nil)
 	if counted {

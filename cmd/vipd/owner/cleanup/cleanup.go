@@ -19,7 +19,8 @@ const LockFile = "owner.lock"
 // patience is how long a vipd owner may need to give its VIPs away and end.
 const patience = 10 * time.Second
 
-// Stop ends a running vipd owner, which first gives its VIPs away. It returns a description of each step, which dry only describes.
+// Stop ends a running vipd owner, which first gives its VIPs away. It returns a description of each
+// step, which dry only describes.
 func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	path := filepath.Join(runDir, LockFile)
 	pid := lockfile.Holder(path)
@@ -47,7 +48,8 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	return done, nil
 }
 
-// Remove removes the gate and the VIPs. It returns a description of each step, which dry only describes.
+// Remove removes the gate and the VIPs. It returns a description of each step, which dry only
+// describes.
 func Remove(runDir string, dry bool) ([]string, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil // this process could remove nothing

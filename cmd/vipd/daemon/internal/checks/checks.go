@@ -234,7 +234,8 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last Verdicts, checked here or by other nodes. Only the caller of Verdicts may call it.
+// All returns the targets of the last Verdicts, checked here or by other nodes. Only the caller of
+// Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
 // Hint makes the check of a target run at once, if this node checks it. It does not block.

@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// TestLateProblem reports late checks whose delay varies. The problem must name the delay and a sufficient interval, stay the
-// same until the delay has doubled, and end.
+// TestLateProblem reports late checks whose delay varies. The problem must name the delay and a
+// sufficient interval, stay the same until the delay has doubled, and end.
 func TestLateProblem(t *testing.T) {
 	var l late
 	by := func(d time.Duration) []probe.Late {

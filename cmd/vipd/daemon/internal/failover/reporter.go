@@ -122,7 +122,8 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// reportEnd reports at the end that nothing is served here, if the mode does not serve without this process.
+// reportEnd reports at the end that nothing is served here, if the mode does not serve without this
+// process.
 func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return

@@ -78,7 +78,8 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	}
 }
 
-// TestTooManyAddresses publishes more addresses than a value may have bytes. The node reports a problem until they are fewer.
+// TestTooManyAddresses publishes more addresses than a value may have bytes. The node reports a
+// problem until they are fewer.
 func TestTooManyAddresses(t *testing.T) {
 	n, err := New(Options{
 		Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,

@@ -238,8 +238,8 @@ func (f *Checks) follow(ctx context.Context) error {
 	return nil
 }
 
-// examineLoop examines first results, checks that can't run, and the end of Settle, until ctx ends or no
-// service needs the fleet's checks.
+// examineLoop examines first results, checks that can't run, and the end of Settle, until ctx ends
+// or no service needs the fleet's checks.
 func (f *Checks) examineLoop(ctx context.Context) {
 	look, runnable := time.NewTicker(votePause), time.NewTicker(runnablePause)
 	defer look.Stop()
@@ -271,9 +271,9 @@ func (f *Checks) examineLoop(ctx context.Context) {
 	}
 }
 
-// runVoter runs the voter while the board can be read. A node that does not see the other votes does
-// not know its targets, and the others would wait for it in vain. An outage shorter than the lease
-// makes no difference.
+// runVoter runs the voter while the board can be read. A node that does not see the other votes
+// does not know its targets, and the others would wait for it in vain. An outage shorter than the
+// lease makes no difference.
 func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
@@ -328,7 +328,8 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.o.Kick()
 }
 
-// recordAloneLocked records in the history when this node begins to decide alone, and when that ends.
+// recordAloneLocked records in the history when this node begins to decide alone, and when that
+// ends.
 func (f *Checks) recordAloneLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {

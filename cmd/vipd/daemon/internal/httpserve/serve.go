@@ -33,7 +33,8 @@ func Default() Bounds {
 // maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// Serve answers HTTP on l with h, within b, until ctx ends. The error says why l can no longer be served.
+// Serve answers HTTP on l with h, within b, until ctx ends. The error says why l can no longer be
+// served.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
 	slots := make(chan struct{}, b.Connections)
 	server := &http.Server{

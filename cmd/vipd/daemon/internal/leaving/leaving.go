@@ -121,7 +121,8 @@ func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
 	return false
 }
 
-// releaseUnused releases the VIPs without connections, and reports whether others are to be checked later.
+// releaseUnused releases the VIPs without connections, and reports whether others are to be checked
+// later.
 func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	idle := map[netip.Addr]bool{}
 	for a, l := range w.leaves {

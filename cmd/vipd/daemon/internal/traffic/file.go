@@ -44,8 +44,8 @@ type reading struct {
 	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
-// savedCount is a line of the file: the counts of a backend, or of a port as a whole. The last line of a
-// key counts.
+// savedCount is a line of the file: the counts of a backend, or of a port as a whole. The last line
+// of a key counts.
 type savedCount struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`

@@ -73,8 +73,8 @@ func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
-// Heard receives a connection that an endpoint did not answer: with its client if the kernel connects, else with the error of the dial.
-// It does not block.
+// Heard receives a connection that an endpoint did not answer: with its client if the kernel
+// connects, else with the error of the dial. It does not block.
 func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

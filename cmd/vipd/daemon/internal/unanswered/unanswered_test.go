@@ -66,7 +66,8 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds lets connections of a minute fail. A problem must begin at 3 % of at least ten connections, and not below.
+// TestProblemThresholds lets connections of a minute fail. A problem must begin at 3 % of at least
+// ten connections, and not below.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -106,7 +107,8 @@ func TestProblemThresholds(t *testing.T) {
 	}
 }
 
-// TestProblemEnds lets an endpoint answer again. The problem must end after a minute, and counters must no longer be read.
+// TestProblemEnds lets an endpoint answer again. The problem must end after a minute, and counters
+// must no longer be read.
 func TestProblemEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := start(t)

@@ -1,6 +1,8 @@
-// Package web answers the requests to api.http: the status page (package page), metrics, and health for load balancers and probes.
+// Package web answers the requests to api.http: the status page (package page), metrics, and health
+// for load balancers and probes.
 //
 //	request -> is it for a name of this host? -> /, /metrics, /healthz, /readyz -> a view of one moment
 //
-// It changes nothing and asks for no password, so it answers only under names that no foreign web page can take over (host.go).
+// It changes nothing and asks for no password, so it answers only under names that no foreign web
+// page can take over (host.go).
 package web
