@@ -84,7 +84,7 @@ func aliveSet() *nft.Set {
 	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
 }
 
-func vipSet(f nft.Family) *nft.Set {
+func vipSet(f nft.TableFamily) *nft.Set {
 	name := "vips4"
 	if f == nft.IPv6 {
 		name = "vips6"
@@ -240,7 +240,7 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 		want[a] = true
 	}
 	var tx nft.Tx
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		var add, drop []netip.Addr
 		for a := range want {
 			if !g.vips[a] {
@@ -304,7 +304,7 @@ func (g *Gate) Intact() (reason string, err error) {
 		}
 	}
 	vips := 0
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		in, err := g.conn.Elements(g.table, vipSet(f).Name)
 		if err != nil {
 			return "", err
@@ -320,7 +320,7 @@ func (g *Gate) Intact() (reason string, err error) {
 
 // listed returns the VIPs of the installed table, which an earlier process may have left.
 func (g *Gate) listed() (vips []netip.Addr, err error) {
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		all, err := g.conn.Elements(g.table, vipSet(f).Name)
 		if err != nil {
 			return nil, fmt.Errorf("reading the VIPs of the gate: %w", err)

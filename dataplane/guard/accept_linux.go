@@ -31,12 +31,12 @@ type acceptor struct {
 	// them, or needs none.
 	mode    acceptMode
 	settled bool
-	// prints are the fingerprints of the chains when they were written. It is nil if there are no
+	// hashes are the fingerprints of the chains when they were written. It is nil if there are no
 	// filters, or no rules in them.
-	prints map[string]xtables.Print
+	hashes map[string]xtables.ChainHash
 	// damaged are the fingerprints of our chains after another program changed them, until they are
 	// written again.
-	damaged map[string]xtables.Print
+	damaged map[string]xtables.ChainHash
 	look    xtables.Look
 	// fault is the reason why our connections may be dropped, and due the time of the next attempt.
 	fault error
@@ -58,7 +58,7 @@ type filterTool interface {
 	ChainExists(ctx context.Context, table, chain string) (bool, error)
 	Stamp(table string) (xtables.Stamp, error)
 	Commits() uint32
-	Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error)
+	ChainHashes(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.ChainHash, error)
 }
 
 var _ filterTool = (*xtables.Tool)(nil)
@@ -113,7 +113,7 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 		return err
 	}
 	if !filtered { // intact writes the rules when filters appear
-		a.settled, a.prints, a.fault = true, nil, nil
+		a.settled, a.hashes, a.fault = true, nil, nil
 		return nil
 	}
 	if err = a.write(ctx); err != nil && ctx.Err() != nil {
@@ -131,7 +131,7 @@ func (a *acceptor) noteOutcome(err error) {
 		return
 	}
 	a.pause = min(max(2*a.pause, minAcceptPause), maxAcceptPause)
-	a.prints, a.due = nil, time.Now().Add(a.pause)
+	a.hashes, a.due = nil, time.Now().Add(a.pause)
 }
 
 // write replaces our chains and jumps in one transaction, and verifies the jumps.
@@ -149,7 +149,7 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 	if err := a.tool.Restore(ctx, xtables.Input(filterTable, chains, lines...)); err != nil {
 		return err
 	}
-	prints, err := a.tool.Prints(ctx, filterTable, ourPrefix, append(slices.Collect(maps.Keys(jumps)), chainNames(chains)...))
+	prints, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, append(slices.Collect(maps.Keys(jumps)), chainNames(chains)...))
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 			return fmt.Errorf("chain %s of table %s lacks a jump that was just written: another program is changing it at the same time", base, filterTable)
 		}
 	}
-	a.prints, a.look = prints, xtables.Contents()
+	a.hashes, a.look = prints, xtables.Contents()
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (a *acceptor) leave(ctx context.Context) error {
 		}
 	}
 	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), chainNames(a.chains()), false); err == nil {
-		a.settled, a.prints, a.fault = false, nil, nil
+		a.settled, a.hashes, a.fault = false, nil, nil
 	} else if xtables.IsIncompatible(err) {
 		return nil // the table was loaded by nft -f, so iptables can't change it, and a retry would not help
 	}
@@ -227,10 +227,10 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case filtered && a.prints == nil:
+	case filtered && a.hashes == nil:
 		return "iptables has filters now", nil
 	case !filtered: // they were removed together with our rules
-		a.prints = nil
+		a.hashes = nil
 		return "", nil
 	}
 	reason, err := a.look.Probe(a.tool, filterTable, a.minEntries, func() (string, error) { return a.compare(ctx) })
@@ -247,15 +247,15 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 
 // compare returns the chain whose rules differ from the written ones.
 func (a *acceptor) compare(ctx context.Context) (string, error) {
-	names := slices.Sorted(maps.Keys(a.prints))
-	now, err := a.tool.Prints(ctx, filterTable, ourPrefix, names)
+	names := slices.Sorted(maps.Keys(a.hashes))
+	now, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, names)
 	if err != nil {
 		return "", err
 	}
 	for _, name := range names {
-		if now[name] != a.prints[name] {
+		if now[name] != a.hashes[name] {
 			if strings.HasPrefix(name, ourPrefix) {
-				a.damaged = map[string]xtables.Print{name: now[name]}
+				a.damaged = map[string]xtables.ChainHash{name: now[name]}
 			}
 			return "rules of chain " + name + " were changed", nil
 		}
@@ -266,7 +266,7 @@ func (a *acceptor) compare(ctx context.Context) (string, error) {
 // minEntries returns the minimum number of entries that the chains occupy in a table of the legacy
 // variant. A rule is one entry.
 func (a *acceptor) minEntries() (n int) {
-	for _, p := range a.prints {
+	for _, p := range a.hashes {
 		n += p.Rules
 	}
 	return n

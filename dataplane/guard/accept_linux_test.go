@@ -22,11 +22,11 @@ type blindTool struct {
 	blind *bool
 }
 
-func (b blindTool) Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error) {
+func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.ChainHash, error) {
 	if *b.blind {
 		return nil, errors.New("the rules changed while they were listed")
 	}
-	return b.filterTool.Prints(ctx, table, prefix, chains)
+	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
 // filtering is a guard of one frontend on a host that has filters of an iptables variant. finds

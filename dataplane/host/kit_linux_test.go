@@ -62,7 +62,7 @@ func withoutTables(t *testing.T) {
 	conn, err := nft.Open()
 	must(t, err)
 	var claim, free nft.Tx
-	for _, of := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, of := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		claim.ClaimTable(nft.Table{Family: of, Name: "vipd-guard-trial"})
 		free.DeleteTable(nft.Table{Family: of, Name: "vipd-guard-trial"})
 	}

@@ -7,8 +7,9 @@ import (
 	"vipd/balancer"
 )
 
-// findTree follows the tree that was read from the root on. Where it leads to every frontend, and to nothing else, it is
-// the family's; otherwise the family is unsure, and the answer says what is wrong with it.
+// findTree follows the read rules from the root. If they lead to every frontend and nowhere else,
+// they become the family's tree. Otherwise the family is unsure, and findTree returns what is
+// wrong.
 func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
@@ -27,7 +28,7 @@ func (s *survey) findTree() string {
 	case len(rules) == 0 || rules[len(rules)-1] != last:
 		return "the last rule of " + rootChain + " is missing"
 	}
-	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, met: map[string]bool{}}
+	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, seen: map[string]bool{}}
 	for k, f := range y.fronts {
 		t.fronts[f.chain] = k
 	}
@@ -37,7 +38,7 @@ func (s *survey) findTree() string {
 		return "rules of chain " + wrong + " were changed"
 	case t.reached != len(y.fronts):
 		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(y.fronts))
-	case root.depth() > deepestTree:
+	case root.depth() > maxTreeDepth:
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
 	changed := ""
@@ -52,29 +53,30 @@ func (s *survey) findTree() string {
 	return changed
 }
 
-// treeReader makes nodes of rules.
+// treeReader converts rules to nodes.
 type treeReader struct {
 	*survey
-	// fronts are the frontends by their chains.
+	// fronts holds the frontends by their chains.
 	fronts map[string]balancer.Key
-	// met are the chains that rules lead to, and reached is how many of them are frontends'.
-	met     map[string]bool
+	// seen are the chains that rules lead to, and reached is the number of frontends among them.
+	seen    map[string]bool
 	reached int
 }
 
-// node reads the rules of a chain. It returns the name of the first chain whose rules are not those of a tree.
+// node reads the rules of a chain. It returns the name of the first chain whose rules are not a
+// tree node's.
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
 	for _, rule := range rules {
 		to := targetOf(rule)
 		b := branch{at: t.below(to)}
-		if t.met[to] || b.at.len <= at.len {
+		if t.seen[to] || b.at.len <= at.len {
 			return nil, name
 		}
-		t.met[to] = true
+		t.seen[to] = true
 		if isNode(to) {
 			b.node = &treeNode{name: to}
-			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // which prefix it is, the rule alone says
+			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // only the rule shows the length of the prefix
 				if b.at = whole.prefix(bits); b.rule(at) == rule {
 					break
 				}
@@ -90,15 +92,16 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 				return nil, wrong
 			}
 		}
-		n.ways = append(n.ways, b)
+		n.branches = append(n.branches, b)
 	}
-	slices.SortFunc(n.ways, func(a, b branch) int { return a.at.compare(b.at) })
+	slices.SortFunc(n.branches, func(a, b branch) int { return a.at.compare(b.at) })
 	return n, ""
 }
 
-// below is the whole path of a frontend that a chain is of or leads to; the zero path means it leads to none.
+// below returns the path of a frontend that a chain belongs to or leads to, or the zero path if
+// there is none.
 func (t *treeReader) below(chain string) path {
-	for range deepestTree + 1 {
+	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok {
 			return pathOf(k)
 		}

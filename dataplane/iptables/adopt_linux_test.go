@@ -12,7 +12,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestFindTree reads trees from their rules, and wants none where a rule is missing, leads elsewhere or is there twice.
+// TestFindTree reads trees from their rules. A tree with a missing, wrong or duplicate rule is not
+// accepted.
 func TestFindTree(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{1, 40, 3000} {
@@ -52,11 +53,11 @@ func TestFindTree(t *testing.T) {
 				} {
 					s.rules[name] = changed
 					if wrong := read(); wrong == "" || !y.unsure {
-						t.Fatalf("%s, %d keys: chain %s %s %q is taken for right", source.name, n, name, what, rules[at])
+						t.Fatalf("%s, %d keys: chain %s %s %q is accepted", source.name, n, name, what, rules[at])
 					}
 				}
 				s.rules[name] = rules
-				break // another one each time
+				break // another chain each time
 			}
 		}
 	}

@@ -14,8 +14,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Apply makes each key what its change says: the chains that differ are written in as few transactions as the kernel
-// takes well, those of one frontend in one. Then flows that conntrack still leads elsewhere are dropped.
+// Apply makes each key what its change says. It writes the chains that differ in few transactions,
+// and all chains of a frontend in the same one. Then it removes the flows that conntrack still
+// sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	parts := map[inet.Family][]dataplane.Change{}
 	for _, c := range batch {
@@ -47,10 +48,11 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// mostBad is how many frontends of a batch the kernel may refuse before all of it counts as failed.
-const mostBad = 8
+// maxRefused is the maximum number of frontends in a batch that the kernel may refuse. With more,
+// the whole batch fails.
+const maxRefused = 8
 
-func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
+func (y *familyRules) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	wrote := y.look.Writing(y.tool, table)
@@ -68,14 +70,14 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		p.counts = counts
 		y.noteLocked(p, done)
 		if err := y.proveLocked(ctx, p.groups[:done]); err != nil {
-			y.doubtLocked(p, done)
+			y.markUnprovedLocked(p, done)
 			return err
 		}
 		if err == nil {
 			break
 		}
 		var op *xtables.OpError
-		if done >= len(p.groups) || !p.owners[done].Addr.IsValid() || !errors.As(err, &op) || xtables.IsBusy(err) || len(bad) == mostBad {
+		if done >= len(p.groups) || !p.owners[done].Addr.IsValid() || !errors.As(err, &op) || xtables.IsBusy(err) || len(bad) == maxRefused {
 			return err
 		}
 		bad[p.owners[done]] = err
@@ -90,8 +92,8 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 	return y.removeFormer(ctx)
 }
 
-// proveLocked looks whether the kernel has what was written, and remembers what that looks like.
-func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error {
+// proveLocked checks that the kernel has the written chains, and records their hashes.
+func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) error {
 	names, gone := hooks(), map[string]bool{}
 	for _, g := range written {
 		for _, c := range g.Write {
@@ -101,7 +103,7 @@ func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error
 			names, gone[name] = append(names, name), true
 		}
 	}
-	prints, err := y.tool.Prints(ctx, table, rootChain, names)
+	prints, err := y.tool.ChainHashes(ctx, table, rootChain, names)
 	if err != nil {
 		return err
 	}
@@ -111,21 +113,22 @@ func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error
 		broken, known := y.broken[name]
 		switch {
 		case ours && (got.Rules != c.rules || known && got == broken):
-			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // so that it is written again
+			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // so it is written again
 			err = xtables.NotWritten(table, name, got)
 		case !ours && there && gone[name]:
 			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // an orphan
 			err = xtables.NotWritten(table, name, got)
 		case ours || isHook(name):
-			y.prints[name] = printed{got, c.text}
+			y.hashes[name] = knownHash{got, c.text}
 			delete(y.broken, name)
 		}
 	}
 	return err
 }
 
-// doubtLocked has the next plan write again what the first done groups of p have not been proved to have brought.
-func (y *family) doubtLocked(p *plan, done int) {
+// markUnprovedLocked makes the next plan rewrite the first done groups of p, because they were not
+// proved.
+func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 	for i, g := range p.groups[:done] {
 		y.unsure = y.unsure || i >= p.treeFrom && i < p.treeTo
 		for _, c := range g.Write {
@@ -141,9 +144,9 @@ func (y *family) doubtLocked(p *plan, done int) {
 
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
 
-// ensureJumps has packets come to the root, which may lead nowhere yet. It comes before the first rules: each look at the
-// kernel's chains takes longer once the table is full.
-func (y *family) ensureJumps(ctx context.Context) error {
+// ensureJumps adds the jumps to the root, which may be empty. It precedes the first rules, because
+// reading the kernel's chains takes longer when the table is full.
+func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil
 	}
@@ -155,16 +158,16 @@ func (y *family) ensureJumps(ctx context.Context) error {
 	if !exists {
 		lines = append(lines, "-N "+rootChain)
 	}
-	if err := rejoin(ctx, y.tool, "-j "+rootChain, y.astray, lines); err != nil {
+	if err := replaceJumps(ctx, y.tool, "-j "+rootChain, y.strayChains, lines); err != nil {
 		return err
 	}
-	y.jumps, y.astray = len(hooks()), nil // others there may be are found by the next comparison
+	y.jumps, y.strayChains = len(hooks()), nil // the next comparison finds other jumps
 	return nil
 }
 
-// rejoin makes rule the only one of each hook that leads to the root, empty for none, and none of the chains that are astray have
-// any, in one transaction after lines.
-func rejoin(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
+// replaceJumps makes rule the only rule of each hook that leads to the root, or removes all if rule
+// is empty. It also removes the jumps of stray chains. lines precede them in the same transaction.
+func replaceJumps(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
 	for _, base := range slices.Concat(hooks(), astray) {
 		rules, err := tool.Rules(ctx, table, base)
 		if err != nil {
@@ -182,9 +185,9 @@ func rejoin(ctx context.Context, tool *xtables.Tool, rule string, astray, lines 
 	return tool.Restore(ctx, xtables.Input(table, nil, lines...))
 }
 
-// prepareSets makes the sticky sets that a plan needs, and takes out of them what they hold of backends whose slots
-// others get: their clients would all come to one backend.
-func (y *family) prepareSets(p *plan) error {
+// prepareSets creates the sticky sets that a plan needs. It removes the clients of a slot's former
+// backend, because all of them would get the same new backend.
+func (y *familyRules) prepareSets(p *plan) error {
 	for ; y.slots < p.slots; y.slots++ {
 		if err := createSet(y.sets, stickySet(y.slots, y.name), y.name); err != nil {
 			return err
@@ -198,7 +201,7 @@ func (y *family) prepareSets(p *plan) error {
 	return nil
 }
 
-// createSet makes a sticky set, also in place of an unused set of another kind.
+// createSet creates a sticky set. It replaces an unused set of another type.
 func createSet(sets *ipset.Conn, name string, family inet.Family) error {
 	err := sets.CreateTimed(name, ipset.HashIPPortIP, family)
 	if !errors.Is(err, ipset.ErrDifferent) {
@@ -210,8 +213,8 @@ func createSet(sets *ipset.Conn, name string, family inet.Family) error {
 	return sets.CreateTimed(name, ipset.HashIPPortIP, family)
 }
 
-// clear takes the clients of frontends out of a set.
-func (y *family) clear(set string, keys []balancer.Key) error {
+// clear removes the clients of frontends from a set.
+func (y *familyRules) clear(set string, keys []balancer.Key) error {
 	header, err := y.sets.Header(set)
 	if err != nil || header.Elements == 0 {
 		return err
@@ -220,10 +223,10 @@ func (y *family) clear(set string, keys []balancer.Key) error {
 	if err != nil {
 		return err
 	}
-	of := map[ipset.Entry]bool{}
+	of := map[ipset.Element]bool{}
 	for _, k := range keys {
-		of[ipset.Entry{Addr: k.Addr, Proto: ipset.ProtocolOf(k.Proto), Port: k.Port}] = true
+		of[ipset.Element{Addr: k.Addr, Proto: ipset.ProtocolOf(k.Proto), Port: k.Port}] = true
 	}
-	theirs := slices.DeleteFunc(entries, func(e ipset.Entry) bool { return !of[ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port}] })
+	theirs := slices.DeleteFunc(entries, func(e ipset.Element) bool { return !of[ipset.Element{Addr: e.Addr, Proto: e.Proto, Port: e.Port}] })
 	return y.sets.Delete(set, theirs)
 }

@@ -8,22 +8,23 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Options are what a Dataplane is made of.
+// Options are the options of a [Dataplane].
 type Options struct {
-	// Log gets warnings; nil means nothing is logged.
+	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// Variant is the variant of iptables; auto follows the host.
+	// Variant is the variant of iptables. Auto selects the host's variant.
 	Variant Variant
-	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for those that have to
-	// know them later on their way (host.Mark); "" means they are not marked.
+	// Mark is the rule that marks the connections to frontends, without "-A" and the name of a
+	// chain (guard.Mark). If it is "", they are not marked.
 	Mark string
 }
 
-// Variant is a variant of iptables: auto (what the host's other rules use), nft or legacy.
+// Variant is a variant of iptables: nft, legacy, or auto, which selects the variant of the host's
+// other rules.
 type Variant = xtables.Variant
 
-// Capabilities says what iptables mode can honour where the kernel has all that it may use, for those that have no
-// Dataplane.
+// Capabilities returns the features that iptables mode supports if the kernel has all optional
+// modules.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:      "iptables",
@@ -38,7 +39,7 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// Needs are what iptables mode needs of the host.
+// Needs returns the requirements of iptables mode.
 func Needs() dataplane.Needs {
 	return dataplane.Needs{Forward: true, Marked: true, TranslatesAll: true, Resets: true}
 }

@@ -12,91 +12,96 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// way is a backend among those that get new connections: how a packet takes it.
-type way struct {
+// target is a backend that gets new connections.
+type target struct {
 	addr   netip.AddrPort
 	weight int
-	// action is the rest of a rule once its match has fallen: "-p tcp -j DNAT --to-destination ..." cut in two, because
-	// the match comes in between.
+	// proto and action are the parts of its rule before and after the match: "-p tcp " and "-j DNAT
+	// --to-destination ...".
 	proto, action string
 }
 
-// The shape of the chains in which a backend is chosen. A statistic match costs some 60 ns in the legacy backend and 100
-// in nft, so that a list of a thousand would cost more than all the rest of a connection's first packet; but each chain
-// more costs memory and time to load.
+// These constants shape the chains that choose a backend. A statistic match costs about 60 ns in
+// the legacy backend and 100 ns in nft, so a list of a thousand would cost more than the rest of a
+// connection's first packet. On the other hand, each additional chain needs memory and time to
+// load.
 const (
-	// mostInList is how many backends stand in one list.
-	mostInList = 10
-	// inLeaf is how many share a chain on the average, where there are more.
+	// maxInList is the maximum number of backends in a single list.
+	maxInList = 10
+	// inLeaf is the average number of backends in a chain, if there are more.
 	inLeaf = 6
-	// leastFan is how many chains one chain leads to. It grows where deepest would be passed.
-	leastFan = 4
-	// hashFan and hashLevels are the shape of the chains in which the client's address decides.
+	// minFan is the minimum number of chains that a chain leads to. It grows if maxLevels would be
+	// exceeded.
+	minFan = 4
+	// hashFan and hashLevels are the shape of the chains that use the client's address.
 	hashFan, hashLevels = 8, 3
-	// deepest is the most levels below the frontend's chain: nft allows 15 chains below a hook.
-	deepest = 4
+	// maxLevels is the maximum number of levels below the frontend's chain. nft allows 15 chains
+	// below a hook.
+	maxLevels = 4
 )
 
-// chainWriter writes the chains that choose among ways.
+// chainWriter writes the chains that choose a target.
 type chainWriter struct {
 	coin coin
-	// prefix begins the names of chains below the frontend's.
+	// prefix is the prefix of the names of chains below the frontend's.
 	prefix string
 	out    []xtables.Chain
 }
 
-// choose returns the rules of the frontend's chain, and the chains that they lead to, those first that others lead to. By is the coin.
-func choose(by coin, f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
+// choose returns the rules of the frontend's chain, and the chains below it. A chain precedes the
+// chains that lead to it.
+func choose(by coin, f *balancer.Frontend, targets []target) (rules []string, below []xtables.Chain) {
 	c := &chainWriter{coin: by, prefix: groupPrefix + keyHash(f.Key) + "-"}
 	switch {
-	case len(ways) == 0:
+	case len(targets) == 0:
 	case f.Scheduler == balancer.DestinationHash:
-		rules = []string{ways[byVIP(f, ways)].rule("")}
+		rules = []string{targets[byVIP(f, targets)].rule("")}
 	case f.Scheduler == balancer.RoundRobin:
-		for i := range ways {
-			ways[i].weight = 1
+		for i := range targets {
+			targets[i].weight = 1
 		}
-		fan, _ := fanFor(len(ways), mostInList)
-		rules = c.turns("", ways, fan)
+		fan, _ := fanFor(len(targets), maxInList)
+		rules = c.turns("", targets, fan)
 	case isSourceHash(f):
-		// Always of the same shape, so that clients do not move because there are more or fewer backends.
-		rules = c.branch(f, "", ways, hashFan, hashLevels)
-	case len(ways) <= mostInList:
-		rules = c.list(f, ways)
+		// The shape is always the same, so clients do not move when the number of backends changes.
+		rules = c.branch(f, "", targets, hashFan, hashLevels)
+	case len(targets) <= maxInList:
+		rules = c.list(f, targets)
 	default:
-		rules = c.spread(f, ways)
+		rules = c.spreadByAddress(f, targets)
 	}
 	return rules, c.out
 }
 
-// rule is a rule that takes the way where match falls.
-func (w *way) rule(match string) string { return w.proto + match + w.action }
+// rule returns the rule that selects the target if match matches.
+func (w *target) rule(match string) string { return w.proto + match + w.action }
 
-// byVIP returns the way of all clients of one VIP.
-func byVIP(f *balancer.Frontend, ways []way) int {
-	backends := make([]balancer.Backend, len(ways))
-	for i, w := range ways {
+// byVIP returns the target of all clients of a VIP.
+func byVIP(f *balancer.Frontend, targets []target) int {
+	backends := make([]balancer.Backend, len(targets))
+	for i, w := range targets {
 		backends[i] = balancer.Backend{Addr: w.addr, State: balancer.Active, Weight: w.weight}
 	}
 	p := pick.New(f.Scheduler, backends, nil)
 	return p.Pick(pick.Flow{VIP: f.AddrPort()}, nil)
 }
 
-// list has one rule a way, the last of which takes what is left. By chance the heaviest come first, so that fewer rules
-// are looked at; by source the order must not change with weights.
-func (c *chainWriter) list(f *balancer.Frontend, ways []way) []string {
+// list returns a rule for each target. The last rule gets all remaining packets. For random choice
+// the targets with the most weight come first, so packets pass fewer rules. With a source hash the
+// order must not depend on weights.
+func (c *chainWriter) list(f *balancer.Frontend, targets []target) []string {
 	if !isSourceHash(f) {
-		slices.SortStableFunc(ways, func(a, b way) int { return cmp.Compare(b.weight, a.weight) })
+		slices.SortStableFunc(targets, func(a, b target) int { return cmp.Compare(b.weight, a.weight) })
 	}
-	rest := total(ways)
-	rules := make([]string, len(ways))
-	for i := range ways {
+	rest := total(targets)
+	rules := make([]string, len(targets))
+	for i := range targets {
 		match := ""
-		if i < len(ways)-1 {
-			match = c.coin(identity(ways, i), ways[i].weight, rest)
+		if i < len(targets)-1 {
+			match = c.coin(identity(targets, i), targets[i].weight, rest)
 		}
-		rules[i] = ways[i].rule(match)
-		rest -= ways[i].weight
+		rules[i] = targets[i].rule(match)
+		rest -= targets[i].weight
 	}
 	return rules
 }
@@ -105,47 +110,47 @@ func isSourceHash(f *balancer.Frontend) bool {
 	return f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 }
 
-// identity is what stays the same of a way: its address, so that a client meets the same host on several ports of a
-// service; and its port where the host is in the list already.
-func identity(ways []way, i int) string {
-	if a := ways[i].addr; i > 0 && ways[i-1].addr.Addr() == a.Addr() {
+// identity returns the stable name of a target: its address, so a client gets the same host on
+// several ports of a service. A second target on the same host is identified by its port.
+func identity(targets []target, i int) string {
+	if a := targets[i].addr; i > 0 && targets[i-1].addr.Addr() == a.Addr() {
 		return a.String()
 	}
-	return ways[i].addr.Addr().String()
+	return targets[i].addr.Addr().String()
 }
 
-// spread has chains of chains. Which of them a way is in depends on its address alone, so that a change of one way
-// rewrites its own chain and those that lead to it.
-func (c *chainWriter) spread(f *balancer.Frontend, ways []way) []string {
-	fan, levels := fanFor(len(ways), inLeaf)
-	return c.branch(f, "", ways, fan, levels)
+// spreadByAddress distributes targets to chains of chains. The chain of a target depends only on
+// its address, so a change of one target only rewrites its chain and those that lead to it.
+func (c *chainWriter) spreadByAddress(f *balancer.Frontend, targets []target) []string {
+	fan, levels := fanFor(len(targets), inLeaf)
+	return c.branch(f, "", targets, fan, levels)
 }
 
-// fanFor returns how many chains each chain leads to, and how many levels of them there are, for n ways of which leaf
-// share one.
+// fanFor returns how many chains each chain leads to, and the number of levels, for n targets with
+// leaf targets in a chain.
 func fanFor(n, leaf int) (fan, levels int) {
-	for fan = leastFan; ; fan *= 2 {
+	for fan = minFan; ; fan *= 2 {
 		levels = 0
 		for leaves := 1; leaves*leaf < n; leaves *= fan {
 			levels++
 		}
-		if levels <= deepest {
+		if levels <= maxLevels {
 			return fan, levels
 		}
 	}
 }
 
 // branch returns the rules of the chain at path.
-func (c *chainWriter) branch(f *balancer.Frontend, path string, ways []way, fan, levels int) []string {
-	if levels == 0 || len(ways) <= 1 {
-		return c.list(f, ways)
+func (c *chainWriter) branch(f *balancer.Frontend, path string, targets []target, fan, levels int) []string {
+	if levels == 0 || len(targets) <= 1 {
+		return c.list(f, targets)
 	}
-	parts := make([][]way, fan)
-	for _, w := range ways {
+	parts := make([][]target, fan)
+	for _, w := range targets {
 		i := digit(w.addr, len(path), fan)
 		parts[i] = append(parts[i], w)
 	}
-	rest := total(ways)
+	rest := total(targets)
 	var rules []string
 	for i, part := range parts {
 		share := total(part)
@@ -167,54 +172,55 @@ func (c *chainWriter) branch(f *balancer.Frontend, path string, ways []way, fan,
 	return rules
 }
 
-// digit is which part a backend belongs to at one level, of up to 36.
+// digit returns the part of a backend at a level, of up to 36.
 func digit(a netip.AddrPort, level, fan int) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(a.String())) // a hash never fails
 	sum := h.Sum64()
 	sum ^= sum >> 32
-	sum *= 0x9e3779b97f4a7c15 // 2^64 by the golden ratio: spreads what differs in few bits
+	sum *= 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: distributes values that differ in few bits
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns has every way taken exactly once in len(ways) connections: what is left over after dividing by the fan stands
-// in the chain itself, and the rest goes to equally large chains in turn.
-func (c *chainWriter) turns(path string, ways []way, fan int) []string {
-	n := len(ways)
-	if n <= mostInList {
-		return c.inOrder(ways, n)
+// turns selects every target exactly once in len(targets) connections. The remainder of the division
+// by the fan is in the chain itself, and all others are in equally large chains in turn.
+func (c *chainWriter) turns(path string, targets []target, fan int) []string {
+	n := len(targets)
+	if n <= maxInList {
+		return c.inOrder(targets, n)
 	}
 	alone := n % fan
-	rules := c.inOrder(ways[:alone], n)
-	ways = ways[alone:]
+	rules := c.inOrder(targets[:alone], n)
+	targets = targets[alone:]
 	for i := range fan {
 		match, sub := "", path+strconv.FormatInt(int64(i), 36)
 		if i < fan-1 {
 			match = c.coin(sub, 1, fan-i)
 		}
-		part := ways[i*len(ways)/fan : (i+1)*len(ways)/fan]
+		part := targets[i*len(targets)/fan : (i+1)*len(targets)/fan]
 		c.out = append(c.out, xtables.Chain{Name: c.prefix + sub, Rules: c.turns(sub, part, fan)})
 		rules = append(rules, match+"-g "+c.prefix+sub)
 	}
 	return rules
 }
 
-// inOrder has each of ways taken once in n connections, and by the last one all that are left where ways are n.
-func (c *chainWriter) inOrder(ways []way, n int) []string {
-	rules := make([]string, len(ways))
-	for i := range ways {
+// inOrder selects each target once in n connections. If there are n targets, the last one gets all
+// remaining connections.
+func (c *chainWriter) inOrder(targets []target, n int) []string {
+	rules := make([]string, len(targets))
+	for i := range targets {
 		match := ""
 		if n-i > 1 {
 			match = c.coin("", 1, n-i)
 		}
-		rules[i] = ways[i].rule(match)
+		rules[i] = targets[i].rule(match)
 	}
 	return rules
 }
 
-func total(ways []way) int {
+func total(targets []target) int {
 	sum := 0
-	for _, w := range ways {
+	for _, w := range targets {
 		sum += w.weight
 	}
 	return sum

@@ -45,7 +45,7 @@ func random(n int) []int {
 	return w
 }
 
-// chainsOf renders f, and checks that chains come before those that lead to them.
+// chainsOf renders f, and checks that chains precede the chains that lead to them.
 func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	t.Helper()
 	made := render(f, nil, "")
@@ -53,18 +53,19 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
 			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
-				t.Fatalf("%s leads to %s, which is not there yet", c.Name, target)
+				t.Fatalf("%s leads to %s, which does not exist yet", c.Name, target)
 			}
 		}
 		if len(c.Name) > 28 || chains[c.Name] != nil {
-			t.Fatalf("chain %q is too long or there already", c.Name)
+			t.Fatalf("chain %q is too long or a duplicate", c.Name)
 		}
 		chains[c.Name] = c.Rules
 	}
 	return chains
 }
 
-// chance walks all ways through chains, and adds up the probability of each backend. It returns the longest way.
+// chance follows all paths through chains, and adds up the probability of each backend. It returns
+// the length of the longest path.
 func chance(chains map[string][]string, chain string, p float64, got map[string]float64) int {
 	deepest := 0
 	for _, rule := range chains[chain] {
@@ -84,7 +85,7 @@ func chance(chains map[string][]string, chain string, p float64, got map[string]
 		} else if to := after(rule, "--to-destination "); to != "" {
 			got[to] += take
 		} else {
-			continue // the note
+			continue // it is the note
 		}
 		p -= take
 	}
@@ -97,7 +98,7 @@ func after(rule, word string) string {
 	return rest
 }
 
-// TestShares adds up the probabilities of all ways to each backend.
+// TestShares adds up the probabilities of all paths to each backend. They match the weights.
 func TestShares(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
 		for _, n := range []int{1, 2, 3, 7, 10, 11, 100, 1000, 5000} {
@@ -105,8 +106,8 @@ func TestShares(t *testing.T) {
 				f := frontend(scheduler, weights...)
 				got := map[string]float64{}
 				depth := chance(chainsOf(t, f), frontChain(f.Key), 1, got)
-				if depth > deepest+1 {
-					t.Errorf("%s of %d: %d chains deep", scheduler, n, depth)
+				if depth > maxLevels+1 {
+					t.Errorf("%s of %d: depth = %d", scheduler, n, depth)
 				}
 				sum := 0
 				for _, w := range weights {
@@ -118,7 +119,7 @@ func TestShares(t *testing.T) {
 						want = 1 / float64(n)
 					}
 					if p := got[b.Addr.String()]; math.Abs(p-want) > 1e-6*want {
-						t.Fatalf("%s of %d %s weights: %s gets %g, want %g", scheduler, n, name, b.Addr, p, want)
+						t.Fatalf("%s of %d %s weights: share of %s = %g, want %g", scheduler, n, name, b.Addr, p, want)
 					}
 				}
 			}
@@ -126,7 +127,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns counts as the kernel does, and has each backend taken once in every round.
+// TestTurns counts connections as the kernel does. Each round selects each backend once.
 func TestTurns(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
 		f := frontend(balancer.RoundRobin, equal(n)...)
@@ -137,7 +138,7 @@ func TestTurns(t *testing.T) {
 				got[takeTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
-				t.Fatalf("round %d of %d backends meets %d of them", round, n, len(got))
+				t.Fatalf("round %d of %d backends selects %d of them", round, n, len(got))
 			}
 		}
 	}
@@ -162,10 +163,10 @@ func takeTurn(chains map[string][]string, counters map[string]int, chain string)
 	return ""
 }
 
-// machines are the programs that were met so far, ready to run.
+// machines holds the BPF programs that were loaded so far.
 type machines map[string]*bpf.VM
 
-// bySourceOf sends a packet of one client through chains.
+// bySourceOf sends a packet of a client through chains.
 func (m machines) bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
 	for _, rule := range chains[chain] {
 		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
@@ -206,7 +207,8 @@ func (m machines) runs(t *testing.T, code string, packet []byte) bool {
 	return n > 0
 }
 
-// packetFrom is the header of a packet from client number i: they are as alike as clients of one network are.
+// packetFrom returns the header of a packet from client number i. Their addresses are as similar as
+// those in a network.
 func packetFrom(is4 bool, i int) []byte {
 	if is4 {
 		return append(make([]byte, 12, 20), 10, byte(i>>16), byte(i>>8), byte(i), 0, 0, 0, 0)
@@ -216,7 +218,8 @@ func packetFrom(is4 bool, i int) []byte {
 	return p
 }
 
-// TestBySource has clients spread by weight, stay where they are, and move only from a backend that goes.
+// TestBySource distributes clients by weight, and removes a backend. Clients keep their backends,
+// and only clients of the removed one move.
 func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
@@ -261,7 +264,7 @@ func TestBySource(t *testing.T) {
 	}
 }
 
-// TestOneChangeIsSmall changes one of a thousand backends: only the chains on its way change.
+// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on its path change.
 func TestOneChangeIsSmall(t *testing.T) {
 	weights := equal(1000)
 	before := chainsOf(t, frontend(balancer.Random, weights...))
@@ -272,7 +275,7 @@ func TestOneChangeIsSmall(t *testing.T) {
 			changed++
 		}
 	}
-	if changed > deepest+1 {
-		t.Errorf("%d of %d chains changed, want at most %d", changed, len(before), deepest+1)
+	if changed > maxLevels+1 {
+		t.Errorf("%d of %d chains changed, want at most %d", changed, len(before), maxLevels+1)
 	}
 }

@@ -10,39 +10,39 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// coin decides in a rule whether a new connection takes this way, of all that are left. It returns the match of the
-// rule; share of rest are the weights, and id is what stays the same of the way while others come and go.
+// coin returns the match of a rule that selects a target for share of rest connections; these are
+// weights. id is the stable name of the target.
 type coin func(id string, share, rest int) string
 
-// byChance is a random coin. The kernel holds probabilities in 31 bits; fewer decimals would be felt at a thousand
-// backends.
+// byChance is a random coin. The kernel stores probabilities in 31 bits. With fewer decimals the
+// error would be noticeable with a thousand backends.
 func byChance(_ string, share, rest int) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
 }
 
-// inTurn takes the first of every rest connections, and leaves the others to the following rules, which count on: share
-// is always 1.
+// inTurn selects the first of every rest connections, and leaves the others to the following rules,
+// which continue to count. share is always 1.
 func inTurn(_ string, _, rest int) string {
 	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
 }
 
-// bySource returns the coin that falls for a client always the same way. Every way has its own hash, so that of the
-// clients of ways that stay only few move when others come or go.
+// bySource returns a coin that always decides the same for a client. Every target has its own hash,
+// so few clients of the remaining targets move when targets are added or removed.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {
 		return "-m bpf --bytecode \"" + xtables.Bytecode(sourceCoin(is4, id, share, rest)) + "\" "
 	}
 }
 
-// sourceCoin is the program of one coin of bySource.
+// sourceCoin returns the BPF program of a coin of bySource.
 func sourceCoin(is4 bool, id string, share, rest int) []bpf.Instruction {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(id)) // a hash never fails
 	return sourceBelow(is4, h.Sum32(), uint32(float64(share)/float64(rest)*(1<<32)))
 }
 
-// sourceBelow matches packets whose source address, hashed with seed, is below limit. The mixing is the finalizer of
-// MurmurHash3 (Austin Appleby, public domain).
+// sourceBelow matches packets whose source address, hashed with seed, is below limit. It mixes bits
+// with the finalizer of MurmurHash3 (Austin Appleby, public domain).
 func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 	const mix1, mix2 = 0x85ebca6b, 0xc2b2ae35
 	code := []bpf.Instruction{
@@ -51,7 +51,7 @@ func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 	}
 	if !is4 {
 		code = []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: seed}}
-		for off := uint32(8); off < 24; off += 4 { // that of an IPv6 header
+		for off := uint32(8); off < 24; off += 4 { // the source address of an IPv6 header
 			code = append(code,
 				bpf.LoadAbsolute{Off: off, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor},
 				bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: mix1}, bpf.TAX{})
@@ -72,7 +72,7 @@ func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 	)
 }
 
-// coinOf returns the coin for a scheduler.
+// coinOf returns the coin of the frontend's scheduler.
 func coinOf(f *balancer.Frontend) coin {
 	switch f.Scheduler {
 	case balancer.RoundRobin:

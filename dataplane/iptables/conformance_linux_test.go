@@ -17,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
+// TestConformance runs the conformance suite with each backend.
 func TestConformance(t *testing.T) {
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
@@ -36,17 +37,18 @@ func TestConformance(t *testing.T) {
 				Cleanup:   cleanup(backend),
 				Damage:    dataplanetest.Damages(string(backend)),
 				Scratches: dataplanetest.Scratches(),
-				Skip:      elsewhere(backend),
+				Skip:      soakOnly(backend),
 			})
 		})
 	}
 }
 
-// elsewhere are the cases that make soak alone runs. With the nft backend they are about the meaning of rules, whose text is
-// the same with both, and for which both need the same matches of the kernel. How this backend writes, replaces
-// and finds rules is shown by the cases that remain, and by the guard of nftables mode, which is damaged in all ways. With
-// the legacy backend they are damages of the guard alone, which TestGuardDamage of dataplane/host shows, and of one address of several.
-func elsewhere(backend xtables.Variant) map[string]string {
+// soakOnly returns the cases that only make soak runs. With the nft backend these cases test the
+// meaning of rules, whose text is the same with both backends, and which need the same matches of
+// the kernel. The remaining cases show how this backend writes, replaces and finds rules. With the
+// legacy backend they are damages of the guard, which TestGuardDamage of dataplane/host tests, and
+// of one of several addresses.
+func soakOnly(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
 		return skip
@@ -77,7 +79,7 @@ func elsewhere(backend xtables.Variant) map[string]string {
 	return skip
 }
 
-// options are those of the host as vipd keeps it in this mode.
+// options returns the options of the host in this mode.
 func options(backend xtables.Variant) host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, Needs()

@@ -11,16 +11,16 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
-// anew when its chain is written: what it had goes to the readings as ended before.
-type counted struct {
+// counterState is what vipd remembers of the kernel's counters. A rule counts the first packets of
+// connections, and starts at zero when its chain is written: readings keeps the old count.
+type counterState struct {
 	readings *counters.Readings
-	// last is what each chain's rules were last seen at; the family's lock guards it.
+	// last holds the last counts of each chain's rules. The family's lock guards it.
 	last map[string][]uint64
 }
 
-// chainOwners says of which frontend each chain's counts are.
-func (y *family) chainOwners() map[string]*front {
+// chainOwners returns the frontend of each chain.
+func (y *familyRules) chainOwners() map[string]*front {
 	owners := make(map[string]*front, len(y.chains))
 	for _, f := range y.fronts {
 		owners[f.chain] = f
@@ -31,8 +31,8 @@ func (y *family) chainOwners() map[string]*front {
 	return owners
 }
 
-// countedLocked lists the chains with counters that a plan replaces or deletes.
-func (y *family) countedLocked(p *plan) (names []string) {
+// countedLocked returns the chains with counters that a plan replaces or deletes.
+func (y *familyRules) countedLocked(p *plan) (names []string) {
 	take := func(name string) {
 		if c, ok := y.chains[name]; ok && slices.ContainsFunc(c.targets, netip.AddrPort.IsValid) {
 			names = append(names, name)
@@ -52,8 +52,8 @@ func (y *family) countedLocked(p *plan) (names []string) {
 	return names
 }
 
-// endLocked ends what a chain has counted, because it is replaced or deleted.
-func (y *family) endLocked(f *front, name string, counts []uint64) {
+// endLocked keeps the counts of a chain that is replaced or deleted.
+func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 	last := y.last[name]
 	delete(y.last, name)
 	for i, target := range y.chains[name].targets {
@@ -61,7 +61,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 		if i < len(counts) {
 			n = counts[i]
 		}
-		if i < len(last) && n < last[i] { // another program has emptied the chain since
+		if i < len(last) && n < last[i] { // another program has reset the chain since
 			n += last[i]
 		}
 		if target.IsValid() {
@@ -70,9 +70,9 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 	}
 }
 
-// countLastLocked ends what all chains have counted, because they go: nothing leads to them any more.
-// Counters are no reason to leave them.
-func (y *family) countLastLocked(ctx context.Context) {
+// countLastLocked keeps the counts of all chains before they are deleted, after the jumps to them
+// were removed. An error does not prevent their deletion.
+func (y *familyRules) countLastLocked(ctx context.Context) {
 	counts, _ := y.tool.FullCounts(ctx, table, frontPrefix)
 	owners := y.chainOwners()
 	for name := range y.chains {
@@ -80,16 +80,16 @@ func (y *family) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // what is said where the table can't be read any more
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result after the table can't be read
 }
 
 func (f *front) total(backend netip.AddrPort) counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: f.service, Name: f.port}, Addr: backend}
 }
 
-// counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
-// result is not changed any more.
-func (y *family) counts(ctx context.Context) map[counters.BackendKey]counters.Count {
+// counts returns all counts, or the result of the last reading while the table is written or was
+// read just now. The result is immutable.
+func (y *familyRules) counts(ctx context.Context) map[counters.BackendKey]counters.Count {
 	started := time.Now()
 	shown, due := y.readings.Shown()
 	if !due || !y.mu.TryLock() {
@@ -105,9 +105,9 @@ func (y *family) counts(ctx context.Context) map[counters.BackendKey]counters.Co
 	return y.readings.Read(y.liveLocked(counts, epoch), started)
 }
 
-// liveLocked is what a reading found at the rules that are there. Chains that were written after the epoch in which it began are
-// left out: what they had has ended.
-func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.BackendKey]counters.Count {
+// liveLocked returns the counts of existing rules. It omits chains that were written after the
+// epoch of the reading, because their former counts have been kept.
+func (y *familyRules) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.BackendKey]counters.Count {
 	owners := y.chainOwners()
 	all := make(map[counters.BackendKey]counters.Count, len(y.chains))
 	for name, c := range y.chains {
@@ -133,8 +133,8 @@ func (y *family) liveLocked(counts map[string][]uint64, epoch uint64) map[counte
 	return all
 }
 
-// Counters implements dataplane.Dataplane: the connections that were given to each backend and those that are live, and,
-// where conntrack accounts for them, bytes.
+// Counters implements [dataplane.Dataplane]. It returns the connections that each backend got and
+// its live connections, and bytes if conntrack accounts for them.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
@@ -147,5 +147,5 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return d.Tracker.Counters(ctx, counts...)
 }
 
-// countTime bounds one reading of all counters.
+// countTime limits a reading of all counters.
 const countTime = 10 * time.Second

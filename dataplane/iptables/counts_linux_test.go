@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counted reads the counters anew, however recently they were read.
+// counted reads the counters, even if they were read just now.
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
@@ -20,7 +20,7 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
 	for _, f := range r.d.Counters() {
 		if f.Service != "web" || f.Port != "http" {
-			r.Fatalf("counters of %s %s", f.Service, f.Port)
+			r.Fatalf("counters of %s %s, want web http", f.Service, f.Port)
 		}
 		total, all = total+f.Connections, f
 		for _, b := range f.Backends {
@@ -30,7 +30,8 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	return total, byBackend, all
 }
 
-// TestCountsSurvive has the counters know every connection, whatever happens to the rules that count.
+// TestCountsSurvive replaces the counting rules in several ways. The counters include every
+// connection.
 func TestCountsSurvive(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		made := uint64(0)
@@ -45,12 +46,12 @@ func TestCountsSurvive(t *testing.T) {
 			}
 			total, backends, _ := r.counted()
 			if total != made {
-				r.Errorf("after %s: %d connections are counted, want %d", what, total, made)
+				r.Errorf("after %s: counted connections = %d, want %d", what, total, made)
 			}
 			for name, n := range by {
 				at := netip.AddrPortFrom(r.address(int(name[1]-'0')), 8080)
 				if got := backends[at].Connections; got != n {
-					r.Errorf("after %s: %d connections to %s are counted, want %d", what, got, name, n)
+					r.Errorf("after %s: counted connections = %d to %s, want %d", what, got, name, n)
 				}
 			}
 		}
@@ -83,8 +84,8 @@ func TestCountsSurvive(t *testing.T) {
 	})
 }
 
-// TestCountsOutliveTheRules has what was counted still be told when the rules are gone, or nearly, and the table can't be
-// read any more.
+// TestCountsOutliveTheRules removes the rules, and makes the table unreadable. The counts remain
+// available.
 func TestCountsOutliveTheRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3)
@@ -101,9 +102,9 @@ func TestCountsOutliveTheRules(t *testing.T) {
 			}
 		}
 		nat("-N", "OTHER")
-		nat("-A", "OTHER", "-j", frontChain(f.Key)) // so that it can't be deleted
+		nat("-A", "OTHER", "-j", frontChain(f.Key)) // so it can't be deleted
 		if err := r.d.Close(context.Background(), false); err == nil {
-			r.Error("nobody says that rules are left")
+			r.Error("Close = nil, want an error")
 		}
 		unreadable, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -113,7 +114,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 				total += n.All
 			}
 			if total != made {
-				r.Errorf("%d connections are counted, want %d (%v)", total, made, ctx.Err())
+				r.Errorf("counted connections = %d, want %d (%v)", total, made, ctx.Err())
 			}
 		}
 		nat("-F", "OTHER")

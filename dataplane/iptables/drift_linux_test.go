@@ -24,8 +24,8 @@ func (r *rig) iptables(args ...string) string {
 	return string(out)
 }
 
-// observe compares in full, and has whatever differs from the frontends applied, as the engine does. It returns what was
-// not as it should be.
+// observe compares everything, and applies the frontends that differ, like the engine. It returns
+// the differences.
 func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	r.Helper()
 	seen, err := r.d.Observe(context.Background())
@@ -43,7 +43,7 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	}
 	for k := range seen.Digests {
 		batch = append(batch, dataplane.Change{Key: k})
-		wrong = append(wrong, k.String()+" is too many")
+		wrong = append(wrong, k.String()+"  is unexpected")
 	}
 	if len(batch) > 0 {
 		if err := r.d.Apply(context.Background(), batch); err != nil {
@@ -53,8 +53,8 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	return wrong
 }
 
-// TestReplacedRule has somebody put another rule in the place of ours: the number of rules stays, and the next full
-// comparison finds it, also the first one of a new process.
+// TestReplacedRule replaces one of our rules by another. The next full comparison finds it,
+// including the first one of a new process.
 func TestReplacedRule(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -70,20 +70,20 @@ func TestReplacedRule(t *testing.T) {
 					r.Fatal(err)
 				}
 				r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
-				r.d.told = false // open has observed already
+				r.d.reapplied = false // open has already observed
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {
 				r.Errorf("restart %v: %s answers after the comparison", restart, name)
 			}
 			if wrong := r.observe(f); len(wrong) > 0 {
-				r.Errorf("restart %v: after mending %v is wrong", restart, wrong)
+				r.Errorf("restart %v: differences after the repair = %v", restart, wrong)
 			}
 		}
 	})
 }
 
-// TestCountsOfDeletedRules has somebody delete counting rules: counts never go back.
+// TestCountsOfDeletedRules deletes counting rules. Counts never decrease.
 func TestCountsOfDeletedRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3, 4)
@@ -95,13 +95,13 @@ func TestCountsOfDeletedRules(t *testing.T) {
 		r.iptables("-D", frontChain(f.Key), "2")
 		r.observe(f)
 		if after, _, _ := r.counted(); after < before || before != 12 {
-			r.Errorf("%d connections were counted, and then %d", before, after)
+			r.Errorf("counted connections = %d, then %d", before, after)
 		}
 	})
 }
 
-// TestOrphans has chains of a process that is gone deleted, in families without services too, and those left alone that
-// somebody's rule leads to: nothing waits for them.
+// TestOrphans leaves chains of an earlier process, also in a family without services. They are
+// deleted, except for those that another program's rule leads to, which nothing waits for.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
@@ -115,7 +115,7 @@ func TestOrphans(t *testing.T) {
 		r.observe(f)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("%s answers", name)
+			r.Errorf("answer from %s", name)
 		}
 		rules := r.iptables("-S")
 		if strings.Contains(rules, groupPrefix+"old") {
@@ -125,14 +125,14 @@ func TestOrphans(t *testing.T) {
 			r.Errorf("%v, an orphan is left in the other family:\n%s", err, out)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
-			r.Errorf("%v is wrong for ever", wrong)
+			r.Errorf("differences = %v, want none", wrong)
 		}
 		r.iptables("-D", "PREROUTING", "-s", "192.0.2.1", "-j", groupPrefix+"held")
 	})
 }
 
-// TestNoticesAtOnce has a jump deleted right after a change of ours, in a table that takes long to compare: the next look
-// finds it.
+// TestNoticesAtOnce deletes a jump right after a change of ours, in a table that takes long to
+// compare. The next check finds it.
 func TestNoticesAtOnce(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var many []*balancer.Frontend
@@ -157,16 +157,16 @@ func TestNoticesAtOnce(t *testing.T) {
 		if reason := look(); reason != "" {
 			r.Fatal(reason)
 		}
-		r.Logf("a look after a change of ours took %v", time.Since(started))
+		r.Logf("a check after a change of ours took %v", time.Since(started))
 		r.iptables("-D", "PREROUTING", "-j", rootChain)
 		if look() == "" {
-			r.Error("the jump is gone, and nobody has noticed")
+			r.Error("Intact does not report the missing jump")
 		}
 	})
 }
 
-// TestPlacesOfAServiceThatIsBack has a service come back with other endpoints in the places of those before: they get
-// none of their clients for that.
+// TestPlacesOfAServiceThatIsBack restores a service with other endpoints in the former slots. They
+// get none of the former endpoints' clients.
 func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
@@ -187,7 +187,7 @@ func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 	})
 }
 
-// TestLostRoot has the root chain alone deleted with what leads there: one full comparison mends it.
+// TestLostRoot deletes the root chain and the jumps to it. A full comparison repairs them.
 func TestLostRoot(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var all []*balancer.Frontend
@@ -203,13 +203,13 @@ func TestLostRoot(t *testing.T) {
 		r.iptables("-F", rootChain)
 		r.iptables("-X", rootChain)
 		if wrong := r.observe(all...); len(wrong) == 0 {
-			r.Error("nothing is wrong")
+			r.Error("observe reports no difference")
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
 			r.Errorf("%s answers", name)
 		}
 		if wrong := r.observe(all...); len(wrong) > 0 {
-			r.Errorf("after mending %v is wrong", wrong)
+			r.Errorf("differences after the repair = %v", wrong)
 		}
 	})
 }

@@ -15,7 +15,8 @@ import (
 	"vipd/dataplane/internal/ipset"
 )
 
-// Explain implements dataplane.Explains: it follows the rules that f comes to, and looks the client up in the sets.
+// Explain implements [dataplane.Explains]. It follows the rules of f, and looks the client up in
+// the sets.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	name := inet.Of(f.Addr)
 	y := d.families[name]
@@ -41,11 +42,11 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 		o := dataplane.Object{Name: "DNAT rules of " + string(f.Service), Says: s.Backend.String()}
 		e.Objects = append(e.Objects, o.Counted(counted[counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}].All))
 	}
-	return e, y.stuck(f, client, front.slots, &e)
+	return e, y.findSticky(f, client, front.slots, &e)
 }
 
-// front is what is known of one frontend. It waits for changes under way, until ctx ends.
-func (y *family) front(ctx context.Context, k balancer.Key) (*front, error) {
+// front returns the state of a frontend. It waits until the current change ends, or ctx does.
+func (y *familyRules) front(ctx context.Context, k balancer.Key) (*front, error) {
 	const pause = 10 * time.Millisecond
 	for !y.mu.TryLock() {
 		if !wake.Sleep(ctx, pause) {
@@ -60,13 +61,13 @@ func (y *family) front(ctx context.Context, k balancer.Key) (*front, error) {
 	return nil, nil
 }
 
-// stuck looks the client up in the sets of affinity, in the order of the rules that do.
-func (y *family) stuck(f *balancer.Frontend, client netip.Addr, slots map[netip.AddrPort]int, e *dataplane.Explanation) error {
+// findSticky looks the client up in the sets of affinity, in the order of the rules.
+func (y *familyRules) findSticky(f *balancer.Frontend, client netip.Addr, slots map[netip.AddrPort]int, e *dataplane.Explanation) error {
 	if f.AffinityTimeout <= 0 {
 		return nil
 	}
-	entry := ipset.Entry{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Second: client}
-	for _, w := range waysOf(f) {
+	entry := ipset.Element{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Second: client}
+	for _, w := range targetsOf(f) {
 		set := stickySet(slots[w.addr], inet.Of(f.Addr))
 		in, err := y.sets.Has(set, entry)
 		if err != nil {
@@ -80,7 +81,7 @@ func (y *family) stuck(f *balancer.Frontend, client netip.Addr, slots map[netip.
 			return err
 		}
 		for _, m := range members {
-			if m.Entry == entry {
+			if m.Element == entry {
 				e.Sticky, e.Left = w.addr, m.Left
 				e.Objects = append(e.Objects, dataplane.Object{Name: "ipset " + set, Says: fmt.Sprintf("the client, for %s", m.Left)})
 				return nil

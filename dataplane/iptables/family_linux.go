@@ -18,11 +18,11 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// table is the only one that this dataplane writes to.
+// table is the only table that this dataplane writes.
 const table = "nat"
 
-// family is what is known of the kernel's rules of one family.
-type family struct {
+// familyRules is the known state of a family's rules in the kernel.
+type familyRules struct {
 	name inet.Family
 	tool *xtables.Tool
 	sets *ipset.Conn
@@ -31,92 +31,96 @@ type family struct {
 	// mark is Options.Mark.
 	mark string
 
-	mu sync.Mutex // guards what follows: counting reads it from other goroutines
-	// fronts are the frontends that are there.
+	mu sync.Mutex // guards the fields below, which counting reads in other goroutines
+	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
 	tree   tree
-	// chains are those of ours in the kernel.
+	// chains holds our chains in the kernel.
 	chains map[string]chainState
-	// unsure: the tree in the kernel is not known to be as tree says.
+	// unsure reports whether the tree in the kernel may differ from tree.
 	unsure bool
-	// jumps is how many rules of the kernel's chains lead to the root; 0 means not each of them has just one.
+	// jumps is the number of rules in the kernel's chains that lead to the root. Zero means that
+	// not every hook has exactly one.
 	jumps int
-	// astray are other chains that lead to the root.
-	astray []string
-	// prints say what the kernel had in each of chains, and of jumps in its own, when they were written or found right.
-	prints map[string]printed
-	// broken is what the kernel had of chains where that is not what they should be.
-	broken map[string]xtables.Print
-	// exact: the programs here print rules in the words in which they are written.
+	// strayChains are other chains that lead to the root.
+	strayChains []string
+	// hashes holds the kernel's hashes of our chains, and of the jumps in its own, when they were
+	// written or found correct.
+	hashes map[string]knownHash
+	// broken holds the kernel's hashes of chains with wrong content.
+	broken map[string]xtables.ChainHash
+	// exact reports whether the programs print rules with the words in which they are written.
 	exact bool
-	// looked: other backends were looked into.
-	looked bool
-	// former are the variants in which an earlier process's rules serve until none is needed, and formerly the frontends that are.
+	// formerChecked reports whether other variants were searched for rules of an earlier process.
+	formerChecked bool
+	// former are the variants in which an earlier process's rules still serve, and formerly the
+	// frontends that need them.
 	former   []*xtables.Tool
 	formerly map[balancer.Key]bool
 	// epoch counts the writes.
 	epoch uint64
-	// slots is how many sticky sets exist.
+	// slots is the number of existing sticky sets.
 	slots int
 	look  xtables.Watch
-	counted
+	counterState
 }
 
-// printed is a chain's print with the hash of the text that it is of, as in chainState; 0 means unknown.
-type printed struct {
-	print xtables.Print
-	text  uint64
+// knownHash is a chain's hash, with the hash of its text as in chainState; 0 means unknown.
+type knownHash struct {
+	hash xtables.ChainHash
+	text uint64
 }
 
-// chainState is what is known of a chain in the kernel.
+// chainState is the known state of a chain in the kernel.
 type chainState struct {
 	// text is a hash of the rules; 0 means unknown.
 	text  uint64
 	rules int
-	// epoch is when it was written.
+	// epoch is the epoch in which it was written.
 	epoch uint64
-	// targets are the backends that the rules lead to, in their order; the zero value for other rules. Only frontends'
-	// chains and those below them have any.
+	// targets are the backends that the rules lead to, in order, with the zero value for other
+	// rules. Only frontends' chains and the chains below them have any.
 	targets []netip.AddrPort
 	// to are the chains that the rules lead to.
 	to []string
 }
 
-// front is one frontend in the kernel.
+// front is a frontend in the kernel.
 type front struct {
 	digest dataplane.Digest
-	// service and port are what counters are named by.
+	// service and port are the names of its counters.
 	service balancer.Name
 	port    string
 	chain   string
 	below   []string
-	// proved: its chains were written by us, or compared with what they should be.
+	// proved reports whether we wrote its chains, or compared them with the wanted ones.
 	proved bool
-	// slots says which sticky set is whose, and used is how many slots were ever given away.
+	// slots holds the slots of backends in sticky sets, and used is the number of slots ever
+	// assigned.
 	slots map[netip.AddrPort]int
 	used  int
 }
 
-func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
-	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
-	y.counted = counted{counters.NewReadings(), map[string][]uint64{}}
-	y.broken = map[string]xtables.Print{}
+func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *familyRules {
+	y := &familyRules{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
+	y.counterState = counterState{counters.NewReadings(), map[string][]uint64{}}
+	y.broken = map[string]xtables.ChainHash{}
 	y.forget()
 	return y
 }
 
-// forget is the state in which nothing of ours is in the kernel.
-func (y *family) forget() {
+// forget resets the state: the kernel has nothing of ours.
+func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
 	y.tree = newTree(y.is4())
-	y.unsure, y.jumps, y.prints = true, 0, map[string]printed{}
+	y.unsure, y.jumps, y.hashes = true, 0, map[string]knownHash{}
 }
 
-func (y *family) is4() bool { return y.name == inet.IPv4 }
+func (y *familyRules) is4() bool { return y.name == inet.IPv4 }
 
-// state is what the chain is known by once the kernel has it.
-func (y *family) state(c xtables.Chain) chainState {
+// state returns the state of a chain that the kernel has.
+func (y *familyRules) state(c xtables.Chain) chainState {
 	var h maphash.Hash
 	h.SetSeed(y.seed)
 	s := chainState{rules: len(c.Rules)}
@@ -137,10 +141,11 @@ func (y *family) state(c xtables.Chain) chainState {
 	return s
 }
 
-// certain is the probability 1 as the kernel keeps it, in 31 bits: programs print what those make of a number.
+// certain is the probability 1 as the kernel stores it, in 31 bits. Programs print stored
+// probabilities with rounding errors.
 const certain = 1 << 31
 
-// canonical is a rule in words that do not depend on who wrote it.
+// canonical returns a rule in words that do not depend on the program that printed it.
 func canonical(rule string) string {
 	const option = "--probability "
 	before, rest, ok := strings.Cut(rule, option)
@@ -155,7 +160,7 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns the chain of ours that a rule leads to.
+// targetOf returns our chain that a rule leads to.
 func targetOf(rule string) string {
 	_, target, _ := strings.Cut(rule, "-g ")
 	return target
@@ -164,12 +169,12 @@ func targetOf(rule string) string {
 // backendOf returns the backend that a rule leads to.
 func backendOf(rule string) netip.AddrPort {
 	_, text, _ := strings.Cut(rule, "--to-destination ")
-	to, _ := netip.ParseAddrPort(text) // the zero value for rules that lead to none
+	to, _ := netip.ParseAddrPort(text) // the zero value for other rules
 	return to
 }
 
-// sizes is what Compare expects of the table.
-func (y *family) sizes() map[string]int {
+// sizes returns the number of rules that Compare expects of each chain.
+func (y *familyRules) sizes() map[string]int {
 	want := make(map[string]int, len(y.chains))
 	for name, c := range y.chains {
 		want[name] += c.rules
@@ -181,27 +186,27 @@ func (y *family) sizes() map[string]int {
 	return want
 }
 
-// same reports whether the kernel has the chain as it is.
-func (y *family) same(c xtables.Chain) bool {
+// same reports whether the kernel has exactly this chain.
+func (y *familyRules) same(c xtables.Chain) bool {
 	have, ok := y.chains[c.Name]
 	return ok && have.text == y.state(c).text
 }
 
-// assign gives every backend of f that gets connections a slot: the one that it has, or the first that is free. fresh
-// are the slots that were others' before.
-func (y *family) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
+// assign gives every backend of f that gets connections a slot: its current slot, or the first free
+// one. fresh are the slots that had another backend before.
+func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
 	if f.AffinityTimeout <= 0 {
 		return nil, 0, nil
 	}
 	slots = map[netip.AddrPort]int{}
 	taken := map[int]bool{}
 	old := y.fronts[f.Key]
-	if old == nil || old.slots == nil { // an earlier frontend on the key may have had all of them
+	if old == nil || old.slots == nil { // an earlier frontend at the key may have used all slots
 		used = y.slots
 	}
 	if old != nil && old.slots != nil {
 		used = old.used
-		for _, b := range f.Backends { // those that only drain keep theirs: they may come back
+		for _, b := range f.Backends { // draining backends keep their slots, because they may become active again
 			if slot, ok := old.slots[b.Addr]; ok {
 				slots[b.Addr], taken[slot] = slot, true
 			}
@@ -224,8 +229,8 @@ func (y *family) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, use
 	return slots, used, fresh
 }
 
-// keys are the frontends that are there, but for those in without.
-func (y *family) keys(without map[balancer.Key]bool) []balancer.Key {
+// keys returns the existing frontends, except for those in without.
+func (y *familyRules) keys(without map[balancer.Key]bool) []balancer.Key {
 	keys := make([]balancer.Key, 0, len(y.fronts))
 	for k := range y.fronts {
 		if !without[k] {

@@ -21,21 +21,21 @@ import (
 	"vipd/test/wait"
 )
 
-// TestForeignEdits is a law: after any history of our changes, restarts and others' edits of our chains, the kernel has
-// the rules that are wanted and no other chain of ours, after what Intact finds has been mended.
+// TestForeignEdits makes random changes, restarts, and edits of our chains by others. After the
+// repair of what Intact reports, the kernel has exactly the wanted rules.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			for seed := range uint64(2) {
-				t.Run(fmt.Sprint(seed), func(t *testing.T) { newVandal(t, backend, seed).run(10) })
+				t.Run(fmt.Sprint(seed), func(t *testing.T) { newForeignEditor(t, backend, seed).run(10) })
 			}
 		})
 	}
 }
 
-// vandal edits what a dataplane has written.
-type vandal struct {
+// foreignEditor edits the chains of a dataplane like another program.
+type foreignEditor struct {
 	*rand.Rand
 	*testing.T
 	backend xtables.Variant
@@ -44,9 +44,9 @@ type vandal struct {
 	history []string
 }
 
-func newVandal(t *testing.T, backend xtables.Variant, seed uint64) *vandal {
+func newForeignEditor(t *testing.T, backend xtables.Variant, seed uint64) *foreignEditor {
 	t.Helper()
-	v := &vandal{Rand: rand.New(rand.NewPCG(seed, 25)), T: t, backend: backend, wanted: map[balancer.Key]*balancer.Frontend{}}
+	v := &foreignEditor{Rand: rand.New(rand.NewPCG(seed, 25)), T: t, backend: backend, wanted: map[balancer.Key]*balancer.Frontend{}}
 	v.open()
 	t.Cleanup(func() {
 		if err := v.d.Close(context.Background(), false); err != nil {
@@ -61,7 +61,7 @@ func newVandal(t *testing.T, backend xtables.Variant, seed uint64) *vandal {
 	return v
 }
 
-func (v *vandal) run(rounds int) {
+func (v *foreignEditor) run(rounds int) {
 	for range rounds {
 		for range 1 + v.IntN(3) {
 			switch n := v.IntN(10); {
@@ -74,7 +74,7 @@ func (v *vandal) run(rounds int) {
 			}
 		}
 		var wrong string
-		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // looks are paced where they take long
+		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // checks are paced if they take long
 			v.settle()
 			if wrong = v.wrong(); wrong == "" {
 				break
@@ -86,11 +86,11 @@ func (v *vandal) run(rounds int) {
 	}
 }
 
-func (v *vandal) did(format string, args ...any) {
+func (v *foreignEditor) logStep(format string, args ...any) {
 	v.history = append(v.history, fmt.Sprintf(format, args...))
 }
 
-func (v *vandal) open() {
+func (v *foreignEditor) open() {
 	v.Helper()
 	d, err := New(context.Background(), Options{Variant: v.backend})
 	if err != nil {
@@ -99,18 +99,18 @@ func (v *vandal) open() {
 	v.d = d
 }
 
-func (v *vandal) restart() {
+func (v *foreignEditor) restart() {
 	v.Helper()
 	if err := v.d.Close(context.Background(), true); err != nil {
 		v.Fatal(err)
 	}
 	v.open()
-	v.did("restart")
+	v.logStep("restart")
 	v.observe()
 }
 
 // change adds, changes or removes a frontend.
-func (v *vandal) change() {
+func (v *foreignEditor) change() {
 	v.Helper()
 	k := balancer.Key{Addr: netip.MustParseAddr([]string{"10.96.0.20", "10.96.0.21", "fd00::20"}[v.IntN(3)]), Port: uint16(80 + v.IntN(3)), Proto: balancer.TCP}
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Scheduler: []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Maglev}[v.IntN(3)]}}
@@ -128,7 +128,7 @@ func (v *vandal) change() {
 	if v.wanted[k] != nil && v.IntN(3) == 0 {
 		f = nil
 	}
-	v.did("change %s to %v", k, f)
+	v.logStep("change %s to %v", k, f)
 	if err := v.d.Apply(context.Background(), []dataplane.Change{{Key: k, New: f}}); err != nil {
 		v.Fatal(err)
 	}
@@ -139,8 +139,8 @@ func (v *vandal) change() {
 	}
 }
 
-// edit has somebody else change one of our chains, or the whole table, or what leads to us.
-func (v *vandal) edit() {
+// edit changes one of our chains, the whole table, or the jumps to us.
+func (v *foreignEditor) edit() {
 	v.Helper()
 	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)
 	var chains []string
@@ -177,20 +177,20 @@ func (v *vandal) edit() {
 	}
 	args := append([]string{"-w", "-t", "nat"}, kinds[v.IntN(len(kinds))]...)
 	out, err := exec.Command(program, args...).CombinedOutput()
-	v.did("%s %s: %v %s", program, strings.Join(args[1:], " "), err, strings.TrimSpace(string(out)))
+	v.logStep("%s %s: %v %s", program, strings.Join(args[1:], " "), err, strings.TrimSpace(string(out)))
 }
 
-func (v *vandal) save(program string) []string {
+func (v *foreignEditor) save(program string) []string {
 	v.Helper()
-	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without what it says of the other backend's tables
+	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without the messages about the other backend's tables
 	if err != nil {
 		v.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// settle looks and mends until there is nothing to say, as the engine does.
-func (v *vandal) settle() {
+// settle checks and repairs until nothing is reported, like the engine.
+func (v *foreignEditor) settle() {
 	v.Helper()
 	for range 4 {
 		reason, err := v.d.Intact(context.Background())
@@ -200,24 +200,24 @@ func (v *vandal) settle() {
 		if reason == "" {
 			return
 		}
-		v.did("looking: %s", reason)
+		v.logStep("looking: %s", reason)
 		v.observe()
 	}
-	v.Fatalf("it never says that all is well\nafter\n%s", strings.Join(v.history, "\n"))
+	v.Fatalf("Intact always reports a reason\nafter\n%s", strings.Join(v.history, "\n"))
 }
 
-func (v *vandal) observe() {
+func (v *foreignEditor) observe() {
 	v.Helper()
 	r := &rig{T: v.T, d: v.d}
 	var all []*balancer.Frontend
 	for _, f := range v.wanted {
 		all = append(all, f)
 	}
-	v.did("mended %v", r.observe(all...))
+	v.logStep("mended %v", r.observe(all...))
 }
 
-// wrong compares the tables with what is wanted.
-func (v *vandal) wrong() string {
+// wrong compares the tables with the wanted state.
+func (v *foreignEditor) wrong() string {
 	v.Helper()
 	for _, name := range inet.Families() {
 		y, want, got := v.d.families[name], map[string][]string{}, map[string][]string{}
@@ -238,7 +238,7 @@ func (v *vandal) wrong() string {
 			switch {
 			case strings.HasPrefix(line, ":VIPD-"):
 				if name := words[0][1:]; got[name] == nil {
-					got[name] = nil // a chain without rules is there, too
+					got[name] = nil // a chain without rules also exists
 				}
 			case words[0] == "-A" && strings.HasPrefix(words[1], "VIPD-"):
 				got[words[1]] = append(got[words[1]], strings.Join(words[2:], " "))
@@ -251,7 +251,7 @@ func (v *vandal) wrong() string {
 		}
 		y.tree.root.each(func(n *treeNode) {
 			want[n.name] = n.chain().Rules
-			for _, w := range n.ways {
+			for _, w := range n.branches {
 				if w.node == nil {
 					delete(reached, w.at.key())
 				}
@@ -276,8 +276,9 @@ func (v *vandal) wrong() string {
 	return ""
 }
 
-// TestToolThatDoesNothing has a program of iptables say that it is done, and do nothing: that is an error for a new
-// frontend, for one that goes or has another endpoint, and for a rule that somebody has replaced, however often it is tried.
+// TestToolThatDoesNothing replaces a program of iptables by one that succeeds without an effect.
+// That is an error for a new, changed and removed frontend, and for a replaced rule, in every
+// attempt.
 func TestToolThatDoesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)
@@ -308,10 +309,10 @@ func TestToolThatDoesNothing(t *testing.T) {
 		r.Setenv("PATH", path)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" && name != "s3" {
-			r.Errorf("%q answers after all", name)
+			r.Errorf("answer from %q, want s2 or s3", name)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
-			r.Errorf("after mending %v is wrong", wrong)
+			r.Errorf("differences after the repair = %v", wrong)
 		}
 	})
 }

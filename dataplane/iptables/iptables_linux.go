@@ -20,16 +20,16 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Dataplane carries frontends out by rules of the nat table. See the package's documentation.
+// Dataplane forwards frontends with rules of the nat table. See the package's documentation.
 type Dataplane struct {
 	*dnat.Tracker
 	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
-	families map[inet.Family]*family
-	// told: the engine was asked to apply everything once.
-	told bool
-	// missing says why a family is unavailable.
+	families map[inet.Family]*familyRules
+	// reapplied reports whether the engine was asked to apply everything once.
+	reapplied bool
+	// missing holds the reasons why families are unavailable.
 	missing map[inet.Family]error
 }
 
@@ -42,12 +42,13 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
-// changes nothing else. The error says why neither IPv4 nor IPv6 can be served, or what stands in the way of one of them
-// that another mode can do without: a table that can't be read back, or others that hold the tables until ctx ends.
+// New proves with trial chains and a trial set what works here, and returns a dataplane that adopts
+// the existing rules. It changes nothing else. It returns an error if neither IPv4 nor IPv6 works,
+// or if one of them has an obstacle that other modes do not have: a table that can't be read, or
+// other programs that hold the lock until ctx ends.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*family{}, missing: map[inet.Family]error{}}
+	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*familyRules{}, missing: map[inet.Family]error{}}
 	sets, err := ipset.Open()
 	if err != nil {
 		return nil, err
@@ -81,12 +82,12 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// busyPause is between two trials while others hold the tables.
+// busyPause is the pause between two trials while other programs hold the lock of the tables.
 const busyPause = 100 * time.Millisecond
 
-// find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what
-// does not work with it. It goes on while others hold the tables, until ctx ends, and then says that they do: a family is
-// missing for as long as the process runs.
+// find returns the tool of a family, and reports whether it prints rules as they are written. It
+// removes unsupported features from the capabilities. While other programs hold the lock, it tries
+// again until ctx ends, because a missing family stays missing as long as the process runs.
 func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
@@ -95,7 +96,7 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 		}
 		switch {
 		case err != nil && ctx.Err() != nil && busy != nil:
-			return nil, false, busy // the last try was cut short
+			return nil, false, busy // ctx interrupted the last attempt
 		case !xtables.IsBusy(err):
 			return tool, exact, err
 		}
@@ -106,14 +107,14 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 	}
 }
 
-// trialSet is the name of the set that is created and destroyed to prove that sets can be had.
+// trialSet returns the name of the set that is created and destroyed to prove that sets work.
 func trialSet(family inet.Family) string { return "vipd-trial" + family.Digit() }
 
-// try proves what rules need, and says whether they are printed as they are written. What single schedulers and protocols
-// need is taken out of caps where it is missing.
+// try proves the features that rules need, and reports whether rules are printed as they are
+// written. Missing features of single schedulers and protocols are removed from caps.
 func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
 	is4 := tool.Family() == inet.IPv4
-	to := netip.MustParseAddrPort("198.51.100.1:9") // of the addresses for documentation (RFC 5737, RFC 3849)
+	to := netip.MustParseAddrPort("198.51.100.1:9") // a documentation address (RFC 5737, RFC 3849)
 	if !is4 {
 		to = netip.MustParseAddrPort("[2001:db8::1]:9")
 	}
@@ -160,8 +161,8 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 // sameText reports whether a rule is printed as it was written.
 func sameText(written, read string) bool { return canonical(written) == canonical(read) }
 
-// refused reports whether a rule is not supported here, and, if it is, whether it is printed as it was written. err says why
-// that is not known.
+// refused reports whether a rule is not supported here, and otherwise whether it is printed as it
+// was written. err is the reason if neither is known.
 func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
 	read, err := tool.Try(ctx, table, rule)
 	if xtables.IsBusy(err) || ctx.Err() != nil {
@@ -170,7 +171,7 @@ func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, sam
 	return err != nil, err == nil && sameText(rule, read[0]), nil
 }
 
-// Capabilities says what was found to work here.
+// Capabilities returns the features that work here.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
 // Traits implements dataplane.Dataplane.
@@ -178,7 +179,8 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.detail()}
 }
 
-// detail says in one line which variant each family uses and why, and which family is missing.
+// detail returns a line with the variant of each family and the reason for it, and the missing
+// family.
 func (d *Dataplane) detail() string {
 	var parts []string
 	variants := map[string]bool{}
@@ -200,18 +202,18 @@ func (d *Dataplane) detail() string {
 	return strings.Join(parts, "; ")
 }
 
-// Digest covers what rules are made of.
+// Digest returns a digest of everything that rules depend on.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }
 
-// closeTime bounds how long Close may take.
+// closeTime limits the duration of Close.
 const closeTime = 20 * time.Second
 
-// Close leaves everything in place with keep, and otherwise removes it. Established connections end with their rules
-// only where nothing else on the host uses conntrack.
+// Close keeps everything in the kernel if keep is set, and otherwise removes it. Established
+// connections end with their rules only if nothing else on the host uses conntrack.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
 	failed := d.Tracker.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // there is nothing to drain, and nothing may be left
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // nothing drains, and nothing may be left
 	defer cancel()
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil && keep {
@@ -226,10 +228,10 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	return failed
 }
 
-func (y *family) removeAll(ctx context.Context) error {
+func (y *familyRules) removeAll(ctx context.Context) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if err := rejoin(ctx, y.tool, "", nil, nil); err != nil {
+	if err := replaceJumps(ctx, y.tool, "", nil, nil); err != nil {
 		return err
 	}
 	clear(y.formerly)
@@ -237,7 +239,7 @@ func (y *family) removeAll(ctx context.Context) error {
 		return err
 	}
 	y.countLastLocked(ctx)
-	y.forget() // what is left of them where they can't be removed counts nothing any more
+	y.forget() // rules that can't be removed no longer count
 	if err := remove(ctx, y.tool); err != nil {
 		return err
 	}

@@ -9,10 +9,10 @@ import (
 	"vipd/dataplane"
 )
 
-// New says that there is no iptables on this system.
+// New returns an error, because this system has no iptables.
 func New(context.Context, Options) (dataplane.Dataplane, error) {
 	return nil, errors.New("not on this system: iptables is a part of Linux")
 }
 
-// Cleanup finds nothing.
+// Cleanup does nothing.
 func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }

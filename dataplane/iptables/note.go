@@ -9,8 +9,9 @@ import (
 	"vipd/dataplane"
 )
 
-// note is the comment in the last rule of a frontend's chain: the frontend, the digest of what the chain was
-// made of, and how many rules it and the chains below it have. It finds drift without reading rules.
+// note is the comment in the last rule of a frontend's chain: the frontend, the digest of the
+// chain's content, and the number of rules in it and in the chains below it. It shows drift without
+// comparing rules.
 type note struct {
 	key     balancer.Key
 	service balancer.Name
@@ -19,7 +20,7 @@ type note struct {
 	rules   int
 }
 
-// rule is the rule that carries the note.
+// rule returns the rule with the note.
 func (n note) rule() string {
 	name := string(n.service)
 	if n.port != "" {
@@ -28,7 +29,7 @@ func (n note) rule() string {
 	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j RETURN`, n.key, name, uint64(n.digest), n.rules)
 }
 
-// readNote reads what rule wrote.
+// readNote parses the result of rule.
 func readNote(rule string) (note, bool) {
 	text, ok := strings.CutPrefix(rule, `-m comment --comment "vipd `)
 	text, end := strings.CutSuffix(text, `" -j RETURN`)

@@ -17,10 +17,11 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Observe reads back what of ours is in the nat table. Frontends are known by their notes, and by how many rules they have;
-// those that an earlier process left in another variant serve until they are applied here, and count as damaged.
+// Observe reads our chains of the nat table. It recognises frontends by their notes and numbers of
+// rules. Frontends of an earlier process in another variant count as damaged, and serve until they
+// are applied here.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	for _, name := range inet.Families() {
 		y := d.families[name]
 		if y == nil {
@@ -30,12 +31,12 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 			return dataplane.Observation{}, fmt.Errorf("reading the rules of %s: %w", name, err)
 		}
 	}
-	d.told = true
+	d.reapplied = true
 	d.Tracker.Found(seen.Digests)
 	return seen, nil
 }
 
-func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error {
+func (y *familyRules) observe(ctx context.Context, seen *dataplane.Observation) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	var err error
@@ -43,23 +44,23 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 		return err
 	}
 	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
-	stamp, _ := y.tool.Stamp(table) // unknown: it is compared at the next probe
-	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.take)
+	stamp, _ := y.tool.Stamp(table) // if it is unknown, the next check compares the table
+	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.addChain)
 	if err != nil {
 		return err
 	}
-	s.prints, err = y.tool.Prints(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(s.rules)))
+	s.hashes, err = y.tool.ChainHashes(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(s.rules)))
 	if err != nil {
 		return err
 	}
 	y.look.Found(stamp)
-	damage := s.conclude(seen.Digests)
-	if !y.looked || len(y.former) > 0 { // last, so that what is in both is applied again, and removed from the other by that
+	damage := s.adopt(seen.Digests)
+	if !y.formerChecked || len(y.former) > 0 { // last, so a frontend in both variants is applied again and removed from the other one
 		if err := y.findFormer(ctx, seen.Digests); err != nil {
 			return err
 		}
 	}
-	y.looked = true
+	y.formerChecked = true
 	if wrong := y.countJumps(leads); wrong != "" && len(y.fronts) > 0 {
 		damage = append(damage, fmt.Sprintf("%s leads to %s (%s)", wrong, rootChain, y.name))
 	}
@@ -68,8 +69,9 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	return nil
 }
 
-// findFormer finds the variants in which an earlier process left frontends, which get digest 0. What leads to none is removed.
-func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]dataplane.Digest) error {
+// findFormer finds the variants in which an earlier process left frontends, which get digest 0. It
+// removes the rules of variants without frontends.
+func (y *familyRules) findFormer(ctx context.Context, digests map[balancer.Key]dataplane.Digest) error {
 	y.former, y.formerly = nil, map[balancer.Key]bool{}
 	for _, other := range xtables.Existing(ctx, y.name) {
 		if other.Variant() == y.tool.Variant() {
@@ -102,8 +104,8 @@ func (y *family) findFormer(ctx context.Context, digests map[balancer.Key]datapl
 	return nil
 }
 
-// removeFormer removes what an earlier process left in another variant, once nothing of it is needed.
-func (y *family) removeFormer(ctx context.Context) error {
+// removeFormer removes an earlier process's rules in another variant, once they are not needed.
+func (y *familyRules) removeFormer(ctx context.Context) error {
 	for len(y.former) > 0 && len(y.formerly) == 0 {
 		if err := remove(ctx, y.former[0]); err != nil {
 			return err
@@ -113,8 +115,8 @@ func (y *family) removeFormer(ctx context.Context) error {
 	return nil
 }
 
-// setsThere counts the sticky sets, up to the first that is missing or is another kind of set.
-func (y *family) setsThere() (int, error) {
+// setsThere counts the sticky sets up to the first that is missing or has another type.
+func (y *familyRules) setsThere() (int, error) {
 	for n := 0; ; n++ {
 		h, err := y.sets.Header(stickySet(n, y.name))
 		switch {
@@ -128,17 +130,17 @@ func (y *family) setsThere() (int, error) {
 	}
 }
 
-// countJumps notes the jumps to the root, and says which hook has not just one.
-func (y *family) countJumps(leads []xtables.Lead) (wrong string) {
+// countJumps records the jumps to the root, and returns the hook that does not have exactly one.
+func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 	count := map[string]int{}
-	y.jumps, y.astray = len(hooks()), nil
+	y.jumps, y.strayChains = len(hooks()), nil
 	for _, lead := range leads {
 		switch {
 		case lead.Rule == "-j "+rootChain && count[lead.Chain] == 0:
 			count[lead.Chain]++
 		case lead.Target == rootChain:
-			if !isHook(lead.Chain) && !slices.Contains(y.astray, lead.Chain) {
-				y.astray = append(y.astray, lead.Chain)
+			if !isHook(lead.Chain) && !slices.Contains(y.strayChains, lead.Chain) {
+				y.strayChains = append(y.strayChains, lead.Chain)
 			}
 			wrong = "more than one jump of " + lead.Chain
 		}
@@ -154,17 +156,18 @@ func (y *family) countJumps(leads []xtables.Lead) (wrong string) {
 	return wrong
 }
 
-// survey is one reading of the table.
+// survey is a reading of the table.
 type survey struct {
-	y *family
-	// rules are those of the tree and of frontends; below are the chains of each frontend, by its hash.
+	y *familyRules
+	// rules holds the rules of the tree and of frontends. below holds the chains of each frontend
+	// by its hash.
 	rules map[string][]string
 	below map[string][]string
-	// prints are those of the chains, and of the jumps in the kernel's own.
-	prints map[string]xtables.Print
+	// hashes holds the hashes of the chains, and of the jumps in the kernel's own chains.
+	hashes map[string]xtables.ChainHash
 }
 
-func (s *survey) take(chain string, rules []string) error {
+func (s *survey) addChain(chain string, rules []string) error {
 	switch {
 	case !isOurs(chain):
 		return nil
@@ -175,15 +178,15 @@ func (s *survey) take(chain string, rules []string) error {
 	return nil
 }
 
-// conclude makes what was read the state of the family.
-func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []string) {
+// adopt makes the reading the state of the family.
+func (s *survey) adopt(digests map[balancer.Key]dataplane.Digest) (damage []string) {
 	y := s.y
 	last := y.fronts
 	read, changed := s.compare()
 	y.forget()
 	y.chains = read
-	for name, print := range s.prints {
-		y.prints[name] = printed{print, read[name].text}
+	for name, print := range s.hashes {
+		y.hashes[name] = knownHash{print, read[name].text}
 	}
 	keys := make(map[string]balancer.Key, len(last))
 	for k, f := range last {
@@ -200,7 +203,7 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if !ok || frontChain(n.key) != chain || inet.Of(n.key.Addr) != y.name {
 			k, ours := keys[chain]
 			if !ours {
-				continue // its frontend is unknown: it is an orphan
+				continue // an orphan: its frontend is unknown
 			}
 			n = note{key: k, service: last[k].service, port: last[k].port}
 		}
@@ -213,16 +216,16 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 	return damage
 }
 
-// compare returns the states of the chains that were read, and which of them are not as they were left. What those had
-// counted has ended.
+// compare returns the states of the read chains, and the chains that have changed. It keeps the
+// counts of changed chains.
 func (s *survey) compare() (read map[string]chainState, changed map[string]bool) {
 	y := s.y
 	owners := y.chainOwners()
 	read, changed = make(map[string]chainState, len(s.rules)), map[string]bool{}
 	for chain, rules := range s.rules {
 		now := y.saved(chain, rules)
-		last, printed := y.prints[chain]
-		other := printed && last.print != s.prints[chain]
+		last, printed := y.hashes[chain]
+		other := printed && last.hash != s.hashes[chain]
 		if was, ok := y.chains[chain]; !ok {
 			read[chain] = now
 		} else if y.alike(was, now) && !other {
@@ -230,7 +233,7 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 		} else {
 			read[chain], changed[chain] = now, true
 			if other {
-				y.broken[chain] = s.prints[chain]
+				y.broken[chain] = s.hashes[chain]
 			}
 		}
 	}
@@ -245,17 +248,17 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	return read, changed
 }
 
-// alike reports whether chains have the same rules, or, where their text does not show that, as many rules, which lead to
-// the same places.
-func (y *family) alike(c, d chainState) bool {
+// alike reports whether chains have the same rules. If their texts can't be compared, they must
+// have the same number of rules, which lead to the same places.
+func (y *familyRules) alike(c, d chainState) bool {
 	if y.exact && c.text != 0 && d.text != 0 {
 		return c.text == d.text
 	}
 	return c.rules == d.rules && slices.Equal(c.targets, d.targets) && slices.Equal(c.to, d.to)
 }
 
-// saved is the state of a chain as it was read.
-func (y *family) saved(chain string, rules []string) chainState {
+// saved returns the state of a chain that was read.
+func (y *familyRules) saved(chain string, rules []string) chainState {
 	s := y.state(xtables.Chain{Name: chain, Rules: rules})
 	if !y.exact {
 		s.text = 0
@@ -263,7 +266,7 @@ func (y *family) saved(chain string, rules []string) chainState {
 	return s
 }
 
-// front takes in a frontend by its note.
+// front adopts a frontend by its note.
 func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	f := &front{digest: n.digest, service: n.service, port: n.port, chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
 	intact := !changed[f.chain]
@@ -289,13 +292,13 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 		if f.slots == nil && len(last.slots) > 0 {
 			f.slots = map[netip.AddrPort]int{}
 		}
-		for b, slot := range last.slots { // also of those whose chains are gone
+		for b, slot := range last.slots { // including slots without a chain
 			if _, ok := f.slots[b]; !ok {
 				f.slots[b] = slot
 			}
 		}
 	} else {
-		f.used = max(f.used, s.y.slots) // an earlier process may have given away more than still have chains
+		f.used = max(f.used, s.y.slots) // an earlier process may have assigned more slots than there are chains
 	}
 	if !intact || count != n.rules {
 		f.digest, f.proved = 0, false
@@ -303,7 +306,7 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	return f
 }
 
-// slotOf reads the name of a backend's chain.
+// slotOf parses the slot in the name of a backend's chain.
 func slotOf(chain string) (int, bool) {
 	rest, ok := strings.CutPrefix(chain, stickyPrefix)
 	_, number, cut := strings.Cut(rest, "-")
@@ -311,8 +314,8 @@ func slotOf(chain string) (int, bool) {
 	return slot, ok && cut && err == nil
 }
 
-// Intact looks whether the table was changed since it was last found to be as we left it, and compares
-// then.
+// Intact checks whether the table has changed since it was last found correct, and if so compares
+// it.
 func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
@@ -325,7 +328,7 @@ func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	return "", failed
 }
 
-func (y *family) intact(ctx context.Context) (string, error) {
+func (y *familyRules) intact(ctx context.Context) (string, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.jumps == 0 || y.unsure {
@@ -336,22 +339,23 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	}, func() (string, error) { return y.contentLocked(ctx) })
 }
 
-// contentLocked says which chain does not contain what it did when it was written, or found to be right.
-func (y *family) contentLocked(ctx context.Context) (string, error) {
-	prints, err := y.tool.Prints(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))
+// contentLocked returns a chain whose content differs from its last known hash.
+func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
+	prints, err := y.tool.ChainHashes(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))
 	if err != nil {
 		return "", err
 	}
-	for name, want := range y.prints {
-		if _, ours := y.chains[name]; (ours || isHook(name)) && prints[name] != want.print {
+	for name, want := range y.hashes {
+		if _, ours := y.chains[name]; (ours || isHook(name)) && prints[name] != want.hash {
 			return fmt.Sprintf("rules of chain %s were changed (%s)", name, y.name), nil
 		}
 	}
 	return "", nil
 }
 
-// entriesLocked is how many entries of legacy's table are ours: the rules, and two of each chain.
-func (y *family) entriesLocked() int {
+// entriesLocked returns the number of our entries in legacy's table: the rules, and two for each
+// chain.
+func (y *familyRules) entriesLocked() int {
 	n := y.jumps
 	for _, c := range y.chains {
 		n += c.rules + 2

@@ -11,17 +11,18 @@ import (
 	"vipd/dataplane"
 )
 
-// partOption takes the place of a coin's match in rules that are not for the kernel: how many of the packets that reach the
-// rule take it.
+// partOption replaces a coin's match in rules that are not for the kernel. Its value is the part of
+// the packets that match.
 const partOption = "--part "
 
-// partly is a coin of which a share takes its part.
-func partly(_ string, share, rest int) string {
+// shareCoin is a coin whose match is the exact part of the packets.
+func shareCoin(_ string, share, rest int) string {
 	return partOption + strconv.FormatFloat(float64(share)/float64(rest), 'g', -1, 64) + " "
 }
 
-// certainly is the coin of bySource for one client: the program that the kernel runs for each rule is run here.
-func certainly(client netip.Addr) coin {
+// clientCoin is the coin of bySource for one client. It runs the program that the kernel runs for
+// each rule.
+func clientCoin(client netip.Addr) coin {
 	header := make([]byte, 20)
 	copy(header[12:], client.AsSlice())
 	if client.Is6() {
@@ -37,18 +38,19 @@ func certainly(client netip.Addr) coin {
 	}
 }
 
-// odds returns the part of new connections of client that each backend of f gets, in the order of the rules that choose it.
+// odds returns the part of client's new connections that each backend of f gets, in the order of
+// the rules.
 func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
-	by := coin(partly)
+	by := coin(shareCoin)
 	if isSourceHash(f) {
-		by = certainly(client)
+		by = clientCoin(client)
 	}
-	rules, below := choose(by, f, waysOf(f))
+	rules, below := choose(by, f, targetsOf(f))
 	o := &walk{chains: map[string][]string{}}
 	for _, c := range below {
 		o.chains[c.Name] = c.Rules
 	}
-	o.through(rules, 1)
+	o.follow(rules, 1)
 	return o.shares
 }
 
@@ -58,25 +60,25 @@ type walk struct {
 	shares []dataplane.Share
 }
 
-// through follows that part of connections which reaches rules.
-func (w *walk) through(rules []string, part float64) {
+// follow distributes the part of connections that reaches rules.
+func (w *walk) follow(rules []string, part float64) {
 	for _, rule := range rules {
 		taken := part
 		if _, text, ok := strings.Cut(rule, partOption); ok {
 			text, _, _ = strings.Cut(text, " ")
-			of, _ := strconv.ParseFloat(text, 64) // a coin wrote it
+			of, _ := strconv.ParseFloat(text, 64) // shareCoin wrote it
 			taken = part * of
 		}
 		part -= taken
 		if to := backendOf(rule); to.IsValid() && taken > 0 {
 			w.shares = append(w.shares, dataplane.Share{Backend: to, Part: taken})
 		} else if taken > 0 {
-			w.through(w.chains[targetOf(rule)], taken)
+			w.follow(w.chains[targetOf(rule)], taken)
 		}
 	}
 }
 
-// choiceOf says which coin the rules of f have.
+// choiceOf describes the choice that the rules of f make.
 func choiceOf(f *balancer.Frontend) string {
 	switch {
 	case f.Scheduler == balancer.DestinationHash:

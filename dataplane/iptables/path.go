@@ -9,12 +9,12 @@ import (
 	"vipd/balancer"
 )
 
-// path is the bits by which the dispatch tree finds a frontend: those of its address, a byte for the protocol, and the
-// port. Prefixes of it are what rules can match: of the address, the whole address with the protocol, and with the
-// first bits of the port.
+// path is the bit string by which the dispatch tree finds a frontend: its address, a byte for the
+// protocol, and the port. Rules can match these prefixes of it: bits of the address, the whole
+// address with the protocol, and that with the first bits of the port.
 type path struct {
 	bits [19]byte
-	// addr is the number of bits of the address, 32 or 128; len is how many of all bits count.
+	// addr is the number of bits of the address, 32 or 128. len is the number of significant bits.
 	addr, len int
 }
 
@@ -23,12 +23,12 @@ const (
 	portBits  = 16
 )
 
-// protocols are the numbers that paths have for protocols.
+// protocols returns the protocols in the order of their numbers in paths.
 func protocols() []balancer.Protocol {
 	return []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 }
 
-// pathOf is the whole path of a key.
+// pathOf returns the whole path of a key.
 func pathOf(k balancer.Key) path {
 	p := path{addr: k.Addr.BitLen()}
 	n := copy(p.bits[:], k.Addr.AsSlice())
@@ -42,7 +42,7 @@ func pathOf(k balancer.Key) path {
 	return p
 }
 
-// key is the key of a whole path.
+// key returns the key of a whole path.
 func (p path) key() balancer.Key {
 	addr, _ := netip.AddrFromSlice(p.bits[:p.addr/8])
 	return balancer.Key{Addr: addr, Port: p.port(), Proto: p.proto()}
@@ -55,7 +55,7 @@ func (p path) port() uint16 {
 	return uint16(p.bits[n+1])<<8 | uint16(p.bits[n+2])
 }
 
-// prefix is the first n bits of p, or fewer where no rule could match just those.
+// prefix returns the first n bits of p, or fewer if no rule can match exactly n.
 func (p path) prefix(n int) path {
 	n = min(n, p.len)
 	if p.skips(n) {
@@ -74,13 +74,13 @@ func (p path) prefix(n int) path {
 	return p
 }
 
-// skips reports whether no rule can match just n bits: a part of the protocol.
+// skips reports whether no rule can match exactly n bits, because they end within the protocol.
 func (p path) skips(n int) bool { return n > p.addr && n < p.addr+protoBits }
 
-// covers reports whether q begins with p.
+// covers reports whether p is a prefix of q.
 func (p path) covers(q path) bool { return p.len <= q.len && q.prefix(p.len) == p }
 
-// common is how many bits p and q begin with alike.
+// common returns the length of the longest common prefix of p and q.
 func (p path) common(q path) int {
 	n := 0
 	for i := range p.bits {
@@ -93,7 +93,8 @@ func (p path) common(q path) int {
 	return min(n, p.len, q.len)
 }
 
-// match is the part of a rule that packets under p match, once they are known to be under the prefix within.
+// match returns the match of packets under p, for a rule that only sees packets under the prefix
+// within.
 func (p path) match(within path) string {
 	text := ""
 	if within.len < p.addr {

@@ -10,26 +10,27 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// plan is the way from what is in the kernel to what a batch asks for: first the chains of frontends, then the tree that
-// leads to them, then what nothing leads to any more.
+// plan is a list of writes from the kernel's state to the state after a batch: first the chains of
+// frontends, then the tree that leads to them, then deletions of unused chains.
 type plan struct {
 	groups []xtables.Group
-	// owners are the frontends that groups are of; the zero key for the tree.
+	// owners are the frontends of groups, with the zero key for the tree.
 	owners []balancer.Key
-	// treeFrom and treeTo bound the groups of the tree.
+	// treeFrom and treeTo are the bounds of the tree's groups.
 	treeFrom, treeTo int
 	tree             tree
-	fronts           map[balancer.Key]*front // nil means gone
-	// clear are the frontends whose entries in a slot's sticky set are of another backend.
+	fronts           map[balancer.Key]*front // nil means removed
+	// clear holds, for each slot, the frontends whose entries in its sticky set belong to another
+	// backend.
 	clear map[int][]balancer.Key
-	// slots is how many sticky sets are needed.
+	// slots is the number of required sticky sets.
 	slots int
-	// counts are the counters, before the write, of the chains that go or are replaced, as far as they are known.
+	// counts holds the counters of replaced and deleted chains before the write, if they are known.
 	counts map[string][]uint64
 }
 
-// planLocked plans a batch, but for the keys that are bad.
-func (y *family) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
+// planLocked plans a batch, except for the bad keys.
+func (y *familyRules) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
 	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[int][]balancer.Key{}}
 	var added, gone []balancer.Key
 	for _, c := range batch {
@@ -64,8 +65,8 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 	p.owners = append(p.owners, owner)
 }
 
-// planFrontLocked plans the chains of one frontend: those that differ, in one transaction.
-func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
+// planFrontLocked plans the chains of a frontend that differ, in one transaction.
+func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
 	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, proved: true}
 	same := was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0
 	if same && (was.proved || y.prove(f, was)) {
@@ -99,12 +100,12 @@ func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
 	p.add(f.Key, g)
 }
 
-// rebuildFrom is how many frontends may be added one by one to a tree of fewer.
+// rebuildFrom is the number of frontends from which a smaller tree is rebuilt instead of extended.
 const rebuildFrom = 64
 
-// planTreeLocked plans the tree: what changed of it, or, where that is not known or it would be too deep, all of it under
-// new names, to which the root is then turned.
-func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
+// planTreeLocked plans the changed nodes of the tree. If the tree in the kernel is unknown, or
+// would become too deep, it plans a new tree with new names, and then changes the root to it.
+func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	var c changes
 	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
 		for _, k := range gone {
@@ -113,7 +114,7 @@ func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
 		for _, k := range added {
 			p.tree = p.tree.with(k, &c)
 		}
-		if p.tree.root.depth() <= deepestTree {
+		if p.tree.root.depth() <= maxTreeDepth {
 			for _, chain := range c.chains() {
 				p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{chain}})
 			}
@@ -137,8 +138,8 @@ func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	}
 }
 
-// noteLocked takes in that the first done groups of p are in the kernel.
-func (y *family) noteLocked(p *plan, done int) {
+// noteLocked records that the kernel has the first done groups of p.
+func (y *familyRules) noteLocked(p *plan, done int) {
 	y.epoch++
 	for i, g := range p.groups[:done] {
 		f := y.fronts[p.owners[i]]
@@ -151,8 +152,8 @@ func (y *family) noteLocked(p *plan, done int) {
 			end(c.Name)
 			next := y.state(c)
 			next.epoch = y.epoch
-			if last := y.prints[c.Name]; last.text != 0 && last.text != next.text {
-				y.broken[c.Name] = last.print
+			if last := y.hashes[c.Name]; last.text != 0 && last.text != next.text {
+				y.broken[c.Name] = last.hash
 			} else if last.text != 0 {
 				delete(y.broken, c.Name)
 			}
@@ -167,7 +168,7 @@ func (y *family) noteLocked(p *plan, done int) {
 	case done >= p.treeTo:
 		y.tree, y.unsure = p.tree, false
 	case done > p.treeFrom:
-		y.unsure = true // a part of it is there
+		y.unsure = true // it was partly written
 		y.tree.next = max(y.tree.next, p.tree.next)
 	}
 	for i, k := range p.owners[:done] {
@@ -182,8 +183,8 @@ func (y *family) noteLocked(p *plan, done int) {
 	}
 }
 
-// prove compares the chains of a frontend that an earlier process left with what they should be.
-func (y *family) prove(f *balancer.Frontend, was *front) bool {
+// prove compares the chains of a frontend that an earlier process left with the wanted ones.
+func (y *familyRules) prove(f *balancer.Frontend, was *front) bool {
 	slots, _, fresh := y.assign(f)
 	if len(fresh) > 0 {
 		return false
@@ -201,8 +202,8 @@ func (y *family) prove(f *balancer.Frontend, was *front) bool {
 	return true
 }
 
-// orphansLocked are the chains of ours in the kernel that belong to no frontend and not to the tree.
-func (y *family) orphansLocked() (names []string) {
+// orphansLocked returns our chains in the kernel that belong neither to a frontend nor to the tree.
+func (y *familyRules) orphansLocked() (names []string) {
 	wanted := y.chainOwners()
 	nodes := map[string]bool{rootChain: true}
 	y.tree.root.each(func(n *treeNode) { nodes[n.name] = true })
@@ -214,10 +215,10 @@ func (y *family) orphansLocked() (names []string) {
 	return names
 }
 
-// removeOrphansLocked deletes chains that belong to nothing, as an earlier process leaves them that was killed. Nothing
-// waits for it: one to which another program's rule leads can't be deleted.
-func (y *family) removeOrphansLocked(ctx context.Context) {
-	if y.unsure && len(y.fronts) > 0 { // what leads nowhere may lead to them
+// removeOrphansLocked deletes orphans, which a killed process may leave. A chain that another
+// program's rule leads to can't be deleted, which is not an error.
+func (y *familyRules) removeOrphansLocked(ctx context.Context) {
+	if y.unsure && len(y.fronts) > 0 { // they may lead to frontends
 		return
 	}
 	orphans := y.orphansLocked()

@@ -12,8 +12,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Render writes what frontends come to in an empty nat table, as input of iptables-restore and ip6tables-restore, with
-// the sets for affinity as input of ipset restore before them. mark is Options.Mark.
+// Render returns the rules of frontends in an empty nat table as input of iptables-restore and
+// ip6tables-restore. The sets for affinity precede them as input of ipset restore. mark is
+// Options.Mark.
 func Render(frontends []*balancer.Frontend, mark string) string {
 	var b strings.Builder
 	for _, family := range inet.Families() {
@@ -38,7 +39,7 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark strin
 	sets := 0
 	for _, f := range frontends {
 		slots := map[netip.AddrPort]int{}
-		for _, w := range waysOf(f) {
+		for _, w := range targetsOf(f) {
 			slots[w.addr] = len(slots)
 		}
 		if f.AffinityTimeout > 0 {

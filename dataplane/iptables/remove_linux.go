@@ -11,21 +11,21 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// remove deletes everything of this dataplane from the nat table: first what leads there, so that no connection enters
-// what is half gone.
+// remove deletes everything of this dataplane from the nat table. It starts with the jumps, so no
+// connection passes partly deleted chains.
 func remove(ctx context.Context, tool *xtables.Tool) error {
 	chains, err := tool.Chains(ctx, table, isOurs)
 	if err != nil || len(chains) == 0 {
 		return err
 	}
-	if err := rejoin(ctx, tool, "", nil, nil); err != nil {
+	if err := replaceJumps(ctx, tool, "", nil, nil); err != nil {
 		return err
 	}
 	_, err = tool.Write(ctx, table, deletion(chains))
 	return err
 }
 
-// deletion first empties chains, for they may lead to each other, and then deletes them all.
+// deletion first empties chains, because they may lead to each other, and then deletes them.
 func deletion(chains []string) (groups []xtables.Group) {
 	for _, name := range chains {
 		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
@@ -36,8 +36,8 @@ func deletion(chains []string) (groups []xtables.Group) {
 	return groups
 }
 
-// removeSets deletes the sets of one family. Rules must not look at them any more. It begins with the last and stops at
-// the first failure: setsOf finds what is left.
+// removeSets deletes the sets of a family, which rules must no longer use. It starts with the last
+// set and stops at the first failure, so setsOf finds the rest.
 func removeSets(ctx context.Context, sets *ipset.Conn, family inet.Family) error {
 	names, err := setsOf(sets, family)
 	for _, name := range slices.Backward(names) {
@@ -48,8 +48,9 @@ func removeSets(ctx context.Context, sets *ipset.Conn, family inet.Family) error
 	return err
 }
 
-// Cleanup removes everything of this dataplane from this host, in both variants, or, with dry, only looks. It says what
-// it does, such as "delete 12 chains of iptables from the table nat (ipv4, nft)".
+// Cleanup removes everything of this dataplane from this host, in both variants. It returns
+// descriptions of the steps, which a dry run does not execute: "delete 12 chains of iptables mode
+// from the table nat (ipv4, nft)".
 func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	var failed error
 	for _, name := range inet.Families() {
@@ -66,7 +67,7 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	}
 	sets, err := ipset.Open()
 	if err != nil {
-		return done, failed // without a way to sets there are none
+		return done, failed // a kernel without ipsets
 	}
 	defer sets.Close()
 	for _, name := range inet.Families() {
@@ -82,7 +83,7 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	return done, failed
 }
 
-// setsOf lists the sets of one family, with that of a trial that was cut short.
+// setsOf returns the sets of a family, including the set of an interrupted trial.
 func setsOf(sets *ipset.Conn, family inet.Family) (names []string, err error) {
 	for n := -1; ; n++ {
 		name := trialSet(family)

@@ -15,27 +15,30 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// form is what a frontend comes to: its chain, and those that it leads to, those first that others lead to.
+// form is the form of a frontend in the kernel: its chain, and the chains below it. A chain
+// precedes the chains that lead to it.
 type form struct {
 	below []xtables.Chain
 	front xtables.Chain
 }
 
-// render makes the form of f. slots says which sticky set is whose; it is nil where f has no affinity.
+// render returns the form of f. slots holds the slots of backends in sticky sets; it is nil if f
+// has no affinity.
 //
-// The frontend's chain begins with the rule mark, unless that is "". It ends in a rule that no packet reaches while there
-// are backends: its comment, the note, tells what the chain was made of.
+// The frontend's chain starts with the rule mark, unless that is "". It ends with a rule that no
+// packet reaches while there are backends. Its comment, the note, describes the content of the
+// chain.
 func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
-	ways := waysOf(f)
+	targets := targetsOf(f)
 	var rules []string
 	if mark != "" {
 		rules = append(rules, mark)
 	}
 	if f.AffinityTimeout > 0 {
-		rules = append(rules, made.stick(f, ways, slots)...)
+		rules = append(rules, made.addAffinity(f, targets, slots)...)
 	}
-	choices, below := choose(coinOf(f), f, ways)
+	choices, below := choose(coinOf(f), f, targets)
 	rules = append(rules, choices...)
 	made.below = append(made.below, below...)
 	count := 1 + len(rules)
@@ -48,33 +51,34 @@ func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) for
 	return made
 }
 
-// waysOf lists the backends that get new connections.
-func waysOf(f *balancer.Frontend) []way {
-	var ways []way
+// targetsOf returns the backends that get new connections.
+func targetsOf(f *balancer.Frontend) []target {
+	var targets []target
 	for _, b := range f.Backends {
 		if b.State == balancer.Active {
-			ways = append(ways, way{b.Addr, b.Weight, "-p " + string(f.Proto) + " ", "-j DNAT --to-destination " + b.Addr.String()})
+			targets = append(targets, target{b.Addr, b.Weight, "-p " + string(f.Proto) + " ", "-j DNAT --to-destination " + b.Addr.String()})
 		}
 	}
-	return ways
+	return targets
 }
 
-// longestTimeout is the longest time that an entry of a set can have (IPSET_MAX_TIMEOUT: what fits in milliseconds of
-// half an unsigned int).
-const longestTimeout = math.MaxUint32 / 2 / 1000 * time.Second
+// maxTimeout is the maximum timeout of a set's entry (IPSET_MAX_TIMEOUT: the milliseconds must fit
+// in half an unsigned int).
+const maxTimeout = math.MaxUint32 / 2 / 1000 * time.Second
 
-// stick gives every way a chain that notes the client before it takes the way, and returns the rules by which clients
-// that were noted come back. Before these, a client that comes while its backend gets no new connections is struck from
-// that backend's set: it stays where it goes now, also when the backend returns.
-func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]int) (rules []string) {
-	timeout := int((min(f.AffinityTimeout, longestTimeout) + time.Second - 1) / time.Second)
+// addAffinity gives every target a chain that records the client before it selects the target, and
+// returns the rules that return recorded clients to their target. Earlier rules remove clients from
+// the sets of backends that get no new connections, so a client stays on its new backend even when
+// the old one becomes active again.
+func (m *form) addAffinity(f *balancer.Frontend, targets []target, slots map[netip.AddrPort]int) (rules []string) {
+	timeout := int((min(f.AffinityTimeout, maxTimeout) + time.Second - 1) / time.Second)
 	for _, b := range f.Backends {
-		if slot, ok := slots[b.Addr]; ok && b.State != balancer.Active && len(ways) > 0 {
+		if slot, ok := slots[b.Addr]; ok && b.State != balancer.Active && len(targets) > 0 {
 			rules = append(rules, fmt.Sprintf("-j SET --del-set %s dst,dst,src", stickySet(slot, inet.Of(f.Addr))))
 		}
 	}
-	for i := range ways {
-		w := &ways[i]
+	for i := range targets {
+		w := &targets[i]
 		slot := slots[w.addr]
 		chain := stickyChain(f.Key, slot)
 		set := stickySet(slot, inet.Of(f.Addr))
@@ -88,22 +92,24 @@ func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]
 	return rules
 }
 
-// stickyChain is the chain of one backend of a frontend with affinity.
+// stickyChain returns the chain of a backend of a frontend with affinity.
 func stickyChain(k balancer.Key, slot int) string {
 	return stickyPrefix + keyHash(k) + "-" + strconv.Itoa(slot)
 }
 
-// stickySet is the set of the clients of one slot: entries are VIP, port and client.
+// stickySet returns the set of a slot's clients. Its entries are VIP, port and client.
 func stickySet(slot int, family inet.Family) string {
 	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }
 
-// digest is Dataplane.Digest: it covers what render and the drains make of f.
+// digest is the digest of [Dataplane.Digest]. It covers everything that render and the drains
+// derive from f.
 func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, renderVersion, mark) // a hash never fails
 	return max(1, dnat.Digest(f)^dataplane.Digest(h.Sum64()))
 }
 
-// renderVersion changes with the form that frontends are given, so that a new version rewrites what an older one left.
+// renderVersion changes with the form of frontends, so a new version rewrites the rules of an older
+// one.
 const renderVersion = 1

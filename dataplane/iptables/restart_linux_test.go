@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestRestartWritesNothing: a process that finds the rules as they should be goes on counting, and writes none of them.
+// TestRestartWritesNothing restarts with correct rules. The new process continues to count, and
+// writes none of them.
 func TestRestartWritesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -35,8 +36,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	})
 }
 
-// TestAnotherVariantTakesOver: a process that uses another variant than the one before it leaves that one's rules to serve
-// until its own do. Another one ends that, where it was killed before.
+// TestAnotherVariantTakesOver restarts with another variant. The old rules serve until the new ones
+// do, and a further process completes an interrupted change.
 func TestAnotherVariantTakesOver(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tcp, udp := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
@@ -46,12 +47,12 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, servers := range []int{3, 3} { // the second time its own rules are as they should be
+		for _, servers := range []int{3, 3} { // the second time its own rules are correct
 			if err := r.d.Close(context.Background(), true); err != nil {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server == "" {
-				t.Error("nobody answers meanwhile")
+				t.Error("no answer during the change")
 			}
 			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
 			seen, err := r.d.Observe(context.Background())

@@ -14,7 +14,8 @@ import (
 	"vipd/test/lab"
 )
 
-// rig is a dataplane on the host of a small network: a client on one side, a server with many addresses on the other.
+// rig is a dataplane on the host of a small network: a client on one side, and a server with many
+// addresses on the other.
 type rig struct {
 	*testing.T
 	d      *Dataplane
@@ -61,7 +62,7 @@ func newRig(t *testing.T, backend xtables.Variant) *rig {
 	return r
 }
 
-// forgetFlows has conntrack forget what earlier tests on this host have left.
+// forgetFlows makes conntrack forget the flows of earlier tests on this host.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()
@@ -94,7 +95,7 @@ func (r *rig) address(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 2, 0, byte(i)})
 }
 
-// web is a frontend of the servers of these numbers.
+// web returns a frontend of the servers with these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
@@ -114,7 +115,7 @@ func (r *rig) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// ask makes a new connection, and returns it and who answered.
+// ask opens a connection, and returns it and the name of the server.
 func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), string(proto), netip.AddrPortFrom(vip(), 80).String())

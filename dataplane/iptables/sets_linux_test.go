@@ -24,7 +24,7 @@ func openSets(t *testing.T) *ipset.Conn {
 	return sets
 }
 
-// However far a cleanup comes, the next one finds what is left.
+// TestCleanupGoesOnWithSets interrupts a cleanup at each set. The next one removes the rest.
 func TestCleanupGoesOnWithSets(t *testing.T) {
 	newRig(t, xtables.NFT)
 	sets := openSets(t)
@@ -38,7 +38,7 @@ func TestCleanupGoesOnWithSets(t *testing.T) {
 		run(t, "iptables-nft", holder...)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := Cleanup(ctx, false); err == nil {
-			t.Errorf("set %d is in use, and nobody says so", held)
+			t.Errorf("Cleanup with the used set %d = nil, want an error", held)
 		}
 		cancel()
 		holder[0] = "-D"
@@ -50,7 +50,8 @@ func TestCleanupGoesOnWithSets(t *testing.T) {
 	}
 }
 
-// Sets of our names that are no sets of ours are replaced, or, where somebody uses them, named with the way out.
+// TestForeignSets creates foreign sets with our names. They are replaced, or if they are in use, an
+// error names the command that removes them.
 func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {
@@ -70,7 +71,7 @@ func TestForeignSets(t *testing.T) {
 			}
 			run(t, program, holder...)
 			if err := r.d.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "ipset destroy "+stickySet(0, inet.IPv4)) {
-				t.Errorf("got %v, want the way out", err)
+				t.Errorf("Apply = %v, want the command", err)
 			}
 			holder[0] = "-D"
 			run(t, program, holder...)
@@ -78,14 +79,14 @@ func TestForeignSets(t *testing.T) {
 			_, first := r.ask(balancer.TCP)
 			for range 5 {
 				if _, again := r.ask(balancer.TCP); again != first {
-					t.Errorf("%s answers, and %s before", again, first)
+					t.Errorf("answer from %s, want %s", again, first)
 				}
 			}
 		})
 	}
 }
 
-// What is printed makes the same sets as what is programmed.
+// TestRenderedSets compares rendered sets with those of the dataplane. They are equal.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)
@@ -104,25 +105,26 @@ func TestRenderedSets(t *testing.T) {
 		}
 	}
 	if got := settings(t); made != 2 || got != want {
-		t.Errorf("rendered:\n%s\nprogrammed:\n%s", got, want)
+		t.Errorf("rendered:\n%s\nkernel:\n%s", got, want)
 	}
 	r.d = r.open(xtables.NFT)
 }
 
-// settings are those of all sets.
+// settings returns the settings of all sets.
 func settings(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(run(t, "ipset", "save")) {
 		if strings.HasPrefix(line, "create ") {
-			line, _, _ = strings.Cut(line, " bucketsize ") // and a seed, which newer revisions of the kind print
+			line, _, _ = strings.Cut(line, " bucketsize ") // and a seed, which newer revisions of the set type print
 			b.WriteString(strings.TrimSpace(line) + "\n")
 		}
 	}
 	return b.String()
 }
 
-// The cheap look finds chains too many among ours, and leaves out what other parts of vipd have in the table.
+// TestIntactNamesChainsTooMany adds chains. Intact reports additional chains of ours, and ignores
+// chains of vipd's other packages.
 func TestIntactNamesChainsTooMany(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tool := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
@@ -142,7 +144,7 @@ func TestIntactNamesChainsTooMany(t *testing.T) {
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())
 			if err != nil || strings.Contains(reason, c.chain+" too many") != c.ours || (reason != "") != c.ours {
-				r.Errorf("%s: got %q, %v; ours: %t", c.chain, reason, err, c.ours)
+				r.Errorf("Intact with %s = %q, %v; ours = %t", c.chain, reason, err, c.ours)
 			}
 			run(r.T, tool, "-t", "nat", "-X", c.chain)
 		}

@@ -10,15 +10,15 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// sticky is web with affinity.
+// sticky returns web with affinity.
 func (r *rig) sticky(servers ...int) *balancer.Frontend {
 	f := r.web(balancer.TCP, servers...)
 	f.AffinityTimeout = time.Hour
 	return f
 }
 
-// TestClientsStay has a client stay on its endpoint while others come and go, over a restart too, and has none be sent
-// to a new endpoint only because it got the place of one that went.
+// TestClientsStay changes other endpoints, and restarts. A client stays on its endpoint, and does
+// not move to an endpoint that gets the slot of a removed one.
 func TestClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3, 4))
@@ -28,34 +28,35 @@ func TestClientsStay(t *testing.T) {
 			r.apply(r.sticky(servers...))
 			for range 4 {
 				if _, name := r.ask(balancer.TCP); name != mine {
-					r.Fatalf("after %s the client of %s comes to %s", what, mine, name)
+					r.Fatalf("after %s the client of %s gets %s", what, mine, name)
 				}
 			}
 		}
 		my := int(mine[1] - '0')
-		stays("all others went", my)
+		stays("all others were removed", my)
 		stays("others came", my, 5, 6, 7)
-		stays("they went in another order", 7, my)
+		stays("they returned in another order", 7, my)
 		r.restart()
 		stays("a restart", my, 2, 3)
 		stays("a restart and another", my, 3)
 
 		r.apply(r.sticky(5, 6)) // its place is free
 		_, mine = r.ask(balancer.TCP)
-		stays("its endpoint went", 5, 6)
+		stays("its endpoint was removed", 5, 6)
 		places := r.d.families[inet.IPv4].fronts[r.sticky().Key].slots
 		if len(places) != 2 {
-			r.Fatalf("%d endpoints have places, want 2", len(places))
+			r.Fatalf("endpoints with slots = %d, want 2", len(places))
 		}
 	})
 }
 
-// TestClientsStayWhereTheyMoved has an endpoint drain over a restart, after which nothing tells which place it has.
+// TestClientsStayWhereTheyMoved drains an endpoint across a restart, which loses its slot. Clients
+// that moved stay on their new endpoint.
 func TestClientsStayWhereTheyMoved(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
 		r.apply(r.sticky(3))
-		r.ask(balancer.TCP) // notes the client in place 1
+		r.ask(balancer.TCP) // records the client in slot 1
 		drained := r.sticky(2, 3)
 		drained.Backends[1].State = balancer.Draining
 		r.apply(r.sticky(2, 3))
@@ -63,16 +64,16 @@ func TestClientsStayWhereTheyMoved(t *testing.T) {
 		r.restart()
 		r.apply(drained)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Fatalf("while s3 drains, %s answers", name)
+			r.Fatalf("answer from %s while s3 drains", name)
 		}
 		r.apply(r.sticky(3, 2))
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("after s3 drained, %s answers a client that moved to s2", name)
+			r.Errorf("answer from %s after s3 drained, want s2", name)
 		}
 	})
 }
 
-// restart has another dataplane take over what there is.
+// restart starts another dataplane over the existing rules.
 func (r *rig) restart() {
 	r.Helper()
 	if err := r.d.Close(context.Background(), true); err != nil {
@@ -81,12 +82,13 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestPlacesAreEmptied has an endpoint that gets the place of another get none of its clients with it.
+// TestPlacesAreEmptied gives an endpoint the slot of another one. It gets none of the other's
+// clients.
 func TestPlacesAreEmptied(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2))
-		r.ask(balancer.TCP) // notes the client in place 0
-		f := r.sticky(3)    // which goes to another endpoint
+		r.ask(balancer.TCP) // records the client in slot 0
+		f := r.sticky(3)    // the slot moves to another endpoint
 		f.Backends = append(f.Backends, r.sticky(4).Backends...)
 		r.apply(f)
 		set := stickySet(0, inet.IPv4)
@@ -95,13 +97,13 @@ func TestPlacesAreEmptied(t *testing.T) {
 			r.Fatal(err)
 		}
 		if len(entries) > 0 {
-			r.Errorf("%s has %v", set, entries)
+			r.Errorf("entries of %s = %v, want none", set, entries)
 		}
 	})
 }
 
-// TestOneRefusalIsOneFrontends has the kernel refuse one frontend of many: the others are carried out, and the answer
-// names it.
+// TestOneRefusalIsOneFrontends makes the kernel refuse one of many frontends. The others are
+// applied, and the error names it.
 func TestOneRefusalIsOneFrontends(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		good, bad := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
@@ -109,10 +111,10 @@ func TestOneRefusalIsOneFrontends(t *testing.T) {
 		err := r.d.Apply(context.Background(), []dataplane.Change{{Key: bad.Key, New: bad}, {Key: good.Key, New: good}})
 		each, ok := err.(dataplane.KeyErrors)
 		if !ok || len(each) != 1 || each[bad.Key] == nil {
-			r.Fatalf("got %v", err)
+			r.Fatalf("Apply = %v", err)
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("%s answers", name)
+			r.Errorf("answer from %s", name)
 		}
 	})
 }

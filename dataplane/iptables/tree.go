@@ -9,45 +9,49 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// The shape of the dispatch tree. The time of a first packet is flat between 4 and 16 chains below one; what costs is a
-// chain that is in no cache, so that a longer list in the last one is cheaper than one more. The bound of the depth
-// leaves room for what comes below frontends' chains (deepest), within the 15 that nft allows below a hook.
+// These constants shape the dispatch tree. The time of a first packet is constant for a fan of 4 to
+// 16 chains. A chain outside the caches is expensive, so a longer list in the last chain is cheaper
+// than another level. The maximum depth leaves room for the levels below frontends' chains
+// (maxLevels), because nft allows 15 chains below a hook.
 const (
-	// fanOut is the most other nodes that a node leads to when it is made.
+	// fanOut is the maximum number of other nodes that a new node leads to.
 	fanOut = 8
-	// leafSize is the most frontends that are in one list.
+	// leafSize is the maximum number of frontends in a new list.
 	leafSize = 32
-	// fullNode is the most that a node may grow to before it is divided.
+	// fullNode is the size at which a node is divided.
 	fullNode = 48
-	// deepestTree is the most nodes on the way to a frontend.
-	deepestTree = 8
+	// maxTreeDepth is the maximum number of nodes on the path to a frontend.
+	maxTreeDepth = 8
 )
 
-// tree finds the frontend of a packet by the bits of its destination: a level-compressed trie, each node of which is a
-// chain. It is immutable: changes make a new one that shares what stays.
+// tree finds the frontend of a packet by the bits of its destination. It is a level-compressed
+// trie, and each node is a chain. It is immutable: a change returns a new tree that shares
+// unchanged nodes.
 //
-// A change touches the node that it belongs to; one that gets full is divided, and no other is ever rearranged.
+// A change only modifies one node, and divides it if it gets full. Other nodes are never
+// rearranged.
 type tree struct {
 	root *treeNode
-	// next is the number of the next node's name.
+	// next is the number of the next new node.
 	next int
 }
 
-// treeNode is one chain of the tree. The root's name is fixed; the others have numbers, which are not used again.
+// treeNode is a chain of the tree. The root's name is fixed; the others are numbered, and numbers
+// are not reused.
 type treeNode struct {
 	name string
 	at   path
-	// ways are sorted by path.
-	ways []branch
+	// branches are sorted by path.
+	branches []branch
 }
 
-// branch leads to another node, or, where node is nil, to the frontend of a whole path.
+// branch leads to another node, or if node is nil to the frontend of a whole path.
 type branch struct {
 	at   path
 	node *treeNode
 }
 
-// rule leads to the branch from a node at the path within.
+// rule returns the rule of the branch in a node at the path within.
 func (b branch) rule(within path) string {
 	if b.node != nil {
 		return b.at.match(within) + "-g " + b.node.name
@@ -55,7 +59,7 @@ func (b branch) rule(within path) string {
 	return b.at.match(within) + "-g " + frontChain(b.at.key())
 }
 
-// newTree is the tree of no frontends in one family.
+// newTree returns a family's tree without frontends.
 func newTree(is4 bool) tree {
 	at := path{addr: 128}
 	if is4 {
@@ -64,65 +68,65 @@ func newTree(is4 bool) tree {
 	return tree{root: &treeNode{name: rootChain, at: at}}
 }
 
-// build returns the tree of keys, whose nodes' names go on after those of t.
+// build returns the tree of keys. Its node numbers continue those of t.
 func (t tree) build(keys []balancer.Key) tree {
-	ways := make([]branch, len(keys))
+	branches := make([]branch, len(keys))
 	for i, k := range keys {
-		ways[i] = branch{at: pathOf(k)}
+		branches[i] = branch{at: pathOf(k)}
 	}
-	slices.SortFunc(ways, func(a, b branch) int { return a.at.compare(b.at) })
+	slices.SortFunc(branches, func(a, b branch) int { return a.at.compare(b.at) })
 	for fan := fanOut; ; fan *= 2 {
 		next := tree{next: t.next}
-		next.root = next.begin(t.root.at, ways, fan)
-		if next.root.depth() <= deepestTree {
+		next.root = next.newRoot(t.root.at, branches, fan)
+		if next.root.depth() <= maxTreeDepth {
 			return next
 		}
 	}
 }
 
-// begin returns the root. It sends on what is under the prefix that all have in common, so that packets for no VIP pay
-// for one comparison.
-func (t *tree) begin(at path, ways []branch, fan int) *treeNode {
-	if len(ways) <= leafSize {
-		return t.divide(at, rootChain, ways, fan)
+// newRoot returns the root. It only sends packets under the common prefix of all branches on, so
+// packets to other addresses need a single comparison.
+func (t *tree) newRoot(at path, branches []branch, fan int) *treeNode {
+	if len(branches) <= leafSize {
+		return t.divide(at, rootChain, branches, fan)
 	}
-	under := ways[0].at.prefix(ways[0].at.common(ways[len(ways)-1].at))
+	under := branches[0].at.prefix(branches[0].at.common(branches[len(branches)-1].at))
 	if under.len == 0 {
-		return t.divide(at, rootChain, ways, fan)
+		return t.divide(at, rootChain, branches, fan)
 	}
 	t.next++
-	return &treeNode{name: rootChain, at: at, ways: []branch{{at: under, node: t.divide(under, nodeName(t.next), ways, fan)}}}
+	return &treeNode{name: rootChain, at: at, branches: []branch{{at: under, node: t.divide(under, nodeName(t.next), branches, fan)}}}
 }
 
-// divide returns the node at a prefix, with nodes below it until none leads to more than fan.
-func (t *tree) divide(at path, name string, ways []branch, fan int) *treeNode {
-	n := &treeNode{name: name, at: at, ways: ways}
-	if len(ways) <= leafSize {
+// divide returns the node at a prefix, with nodes below it such that none leads to more than fan.
+func (t *tree) divide(at path, name string, branches []branch, fan int) *treeNode {
+	n := &treeNode{name: name, at: at, branches: branches}
+	if len(branches) <= leafSize {
 		return n
 	}
-	n.ways = nil
-	for _, part := range parts(at, ways, fan) {
+	n.branches = nil
+	for _, part := range parts(at, branches, fan) {
 		if len(part) == 1 {
-			n.ways = append(n.ways, part[0])
+			n.branches = append(n.branches, part[0])
 			continue
 		}
 		under := part[0].at.prefix(part[0].at.common(part[len(part)-1].at))
 		t.next++
-		n.ways = append(n.ways, branch{at: under, node: t.divide(under, nodeName(t.next), part, fan)})
+		n.branches = append(n.branches, branch{at: under, node: t.divide(under, nodeName(t.next), part, fan)})
 	}
 	return n
 }
 
 func nodeName(number int) string { return nodePrefix + strconv.FormatInt(int64(number), 36) }
 
-// parts cuts ways, which are sorted and differ within what rules can match, where they differ within the longest prefix
-// that yields at most fan parts, or within the shortest one that yields more than one.
-func parts(at path, ways []branch, fan int) [][]branch {
-	alike := make([]int, len(ways)-1) // how many bits each has in common with the next
-	longest := ways[0].at.len         // what can be looked into
+// parts divides the sorted branches by the longest prefix that results in at most fan parts, or
+// else by the shortest that results in more than one.
+func parts(at path, branches []branch, fan int) [][]branch {
+	alike := make([]int, len(branches)-1) // the number of bits that each has in common with the next
+	longest := branches[0].at.len         // the longest prefix that rules can match
 	for i := range alike {
-		alike[i] = ways[i].at.common(ways[i+1].at)
-		longest = min(longest, ways[i+1].at.len)
+		alike[i] = branches[i].at.common(branches[i+1].at)
+		longest = min(longest, branches[i+1].at.len)
 	}
 	cut := 0
 	for n := at.len + 1; n <= longest; n++ {
@@ -146,25 +150,26 @@ func parts(at path, ways []branch, fan int) [][]branch {
 	start := 0
 	for i, bits := range alike {
 		if bits < cut {
-			all = append(all, ways[start:i+1])
+			all = append(all, branches[start:i+1])
 			start = i + 1
 		}
 	}
-	return append(all, ways[start:])
+	return append(all, branches[start:])
 }
 
 func (p path) compare(q path) int {
 	return cmp.Or(slices.Compare(p.bits[:], q.bits[:]), cmp.Compare(p.len, q.len))
 }
 
-// with returns t with the key. It notes the nodes that are new or changed, each before those that lead to it.
+// with returns t with the key. It records the new and changed nodes, each before the nodes that
+// lead to it.
 func (t tree) with(k balancer.Key, changed *changes) tree {
 	t.root = t.insert(t.root, pathOf(k), changed)
 	return t
 }
 
 func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
-	i, found := slices.BinarySearchFunc(n.ways, at, func(b branch, at path) int {
+	i, found := slices.BinarySearchFunc(n.branches, at, func(b branch, at path) int {
 		if b.at.covers(at) {
 			return 0
 		}
@@ -172,21 +177,21 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	})
 	copied := *n
 	switch {
-	case found && n.ways[i].node == nil: // it is there
+	case found && n.branches[i].node == nil: // it already exists
 		return n
 	case found:
-		below := t.insert(n.ways[i].node, at, changed)
-		if below == n.ways[i].node {
+		below := t.insert(n.branches[i].node, at, changed)
+		if below == n.branches[i].node {
 			return n
 		}
-		copied.ways = slices.Clone(n.ways)
-		copied.ways[i].node = below
+		copied.branches = slices.Clone(n.branches)
+		copied.branches[i].node = below
 		return &copied
 	}
-	copied.ways = slices.Insert(slices.Clone(n.ways), i, branch{at: at})
-	if len(copied.ways) > fullNode {
+	copied.branches = slices.Insert(slices.Clone(n.branches), i, branch{at: at})
+	if len(copied.branches) > fullNode {
 		was := t.next
-		divided := t.divide(n.at, n.name, copied.ways, fanOut)
+		divided := t.divide(n.at, n.name, copied.branches, fanOut)
 		divided.each(func(m *treeNode) {
 			if m.number() > was {
 				changed.write(m)
@@ -198,7 +203,7 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	return &copied
 }
 
-// without returns t without the key. It notes the nodes that changed or are left without anything.
+// without returns t without the key. It records the changed and the removed nodes.
 func (t tree) without(k balancer.Key, changed *changes) tree {
 	if next := t.remove(t.root, pathOf(k), changed); next != nil {
 		t.root = next
@@ -206,9 +211,9 @@ func (t tree) without(k balancer.Key, changed *changes) tree {
 	return t
 }
 
-// remove returns nil where nothing is left of n, unless it is the root.
+// remove returns nil if n becomes empty, unless it is the root.
 func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
-	for i, b := range n.ways {
+	for i, b := range n.branches {
 		if !b.at.covers(at) {
 			continue
 		}
@@ -219,13 +224,13 @@ func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 				return n
 			}
 			if below != nil {
-				copied.ways = slices.Clone(n.ways)
-				copied.ways[i].node = below
+				copied.branches = slices.Clone(n.branches)
+				copied.branches[i].node = below
 				return &copied
 			}
 		}
-		copied.ways = slices.Delete(slices.Clone(n.ways), i, i+1)
-		if len(copied.ways) == 0 && n.name != rootChain {
+		copied.branches = slices.Delete(slices.Clone(n.branches), i, i+1)
+		if len(copied.branches) == 0 && n.name != rootChain {
 			changed.remove(n)
 			return nil
 		}
@@ -235,10 +240,10 @@ func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 	return n
 }
 
-// depth is the number of nodes on the longest way.
+// depth returns the number of nodes on the longest path.
 func (n *treeNode) depth() int {
 	most := 0
-	for _, b := range n.ways {
+	for _, b := range n.branches {
 		if b.node != nil {
 			most = max(most, b.node.depth())
 		}
@@ -246,9 +251,9 @@ func (n *treeNode) depth() int {
 	return most + 1
 }
 
-// each calls visit for n and all below it, those first that others lead to.
+// each calls visit for n and all nodes below it. A node precedes the nodes that lead to it.
 func (n *treeNode) each(visit func(*treeNode)) {
-	for _, b := range n.ways {
+	for _, b := range n.branches {
 		if b.node != nil {
 			b.node.each(visit)
 		}
@@ -256,7 +261,7 @@ func (n *treeNode) each(visit func(*treeNode)) {
 	visit(n)
 }
 
-// number is the one in the node's name; the root has -1.
+// number returns the number in the node's name, or -1 for the root.
 func (n *treeNode) number() int {
 	if n.name == rootChain {
 		return -1
@@ -265,8 +270,9 @@ func (n *treeNode) number() int {
 	return int(number)
 }
 
-// keeper is the root's last rule. It matches nothing, but it uses conntrack, whose hooks the kernel removes with the
-// last rule that does: established connections would lose their way when the last service goes.
+// keeper is the root's last rule. It matches nothing, but it uses conntrack, whose hooks the kernel
+// removes with the last rule that uses it. Established connections would lose their translation
+// when the last service is removed.
 func keeper(is4 bool) string {
 	if is4 {
 		return "-d 0.0.0.0/32 -m conntrack --ctstate INVALID -j RETURN"
@@ -274,10 +280,10 @@ func keeper(is4 bool) string {
 	return "-d ::/128 -m conntrack --ctstate INVALID -j RETURN"
 }
 
-// chain is the chain of the node.
+// chain returns the chain of the node.
 func (n *treeNode) chain() xtables.Chain {
 	c := xtables.Chain{Name: n.name}
-	for _, b := range n.ways {
+	for _, b := range n.branches {
 		c.Rules = append(c.Rules, b.rule(n.at))
 	}
 	if n.name == rootChain {
@@ -286,9 +292,10 @@ func (n *treeNode) chain() xtables.Chain {
 	return c
 }
 
-// changes are the nodes that a change of the tree comes to.
+// changes are the nodes that a change of the tree writes and deletes.
 type changes struct {
-	// written are in the order in which they were first noted; nodes are their newest states.
+	// written holds the names in the order in which they were first recorded, and nodes their
+	// newest states.
 	written []string
 	nodes   map[string]*treeNode
 	gone    []*treeNode
@@ -309,7 +316,7 @@ func (c *changes) remove(n *treeNode) {
 	c.gone = append(c.gone, n)
 }
 
-// removed are the nodes to be deleted, each before those that it leads to.
+// removed returns the nodes to delete, each before the nodes that it leads to.
 func (c *changes) removed() []string {
 	slices.SortStableFunc(c.gone, func(a, b *treeNode) int { return cmp.Compare(a.at.len, b.at.len) })
 	names := make([]string, len(c.gone))
@@ -319,7 +326,8 @@ func (c *changes) removed() []string {
 	return names
 }
 
-// chains are the nodes to be written, those first that others lead to: they are at longer prefixes.
+// chains returns the nodes to write, in the order of decreasing prefix length. So a node precedes
+// the nodes that lead to it.
 func (c *changes) chains() []xtables.Chain {
 	var nodes []*treeNode
 	for _, name := range c.written {

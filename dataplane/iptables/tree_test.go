@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// keySource makes keys of one shape.
+// keySource returns random keys of one kind.
 type keySource struct {
 	name string
 	make func(r *rand.Rand) balancer.Key
@@ -51,7 +51,7 @@ func keySources() []keySource {
 	}
 }
 
-// find walks a packet through chains and returns the frontend's chain that it comes to.
+// find sends a packet through chains, and returns its frontend's chain.
 func find(chains map[string][]string, k balancer.Key) (string, int, error) {
 	chain, steps := rootChain, 0
 next:
@@ -105,8 +105,8 @@ func matches(match string, k balancer.Key) bool {
 	return true
 }
 
-// TestTree changes trees at random, replays what is noted of each change, and has every packet find its frontend, and
-// no other packet any.
+// TestTree changes trees at random, and replays the recorded changes. Every packet finds its
+// frontend, and no other packet finds one.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
@@ -147,7 +147,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for _, rule := range chain.Rules {
 			_, target, _ := strings.Cut(rule, "-g ")
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
-				t.Fatalf("%s leads to %s before that is there", chain.Name, target)
+				t.Fatalf("%s leads to %s before it exists", chain.Name, target)
 			}
 		}
 		kernel[chain.Name] = chain.Rules
@@ -156,7 +156,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for chain, rules := range kernel {
 			for _, rule := range rules {
 				if strings.HasSuffix(rule, "-g "+name) {
-					t.Fatalf("%s is deleted while %s leads to it", name, chain)
+					t.Fatalf("%s is deleted although %s leads to it", name, chain)
 				}
 			}
 		}
@@ -169,18 +169,18 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	t.Helper()
 	want := map[string][]string{}
 	tr.root.each(func(n *treeNode) {
-		if len(n.ways) > 4*fullNode { // more than fullNode only where the tree would be too deep
-			t.Fatalf("%s leads to %d", n.name, len(n.ways))
+		if len(n.branches) > 4*fullNode { // more than fullNode only if the tree would be too deep
+			t.Fatalf("branches of %s = %d", n.name, len(n.branches))
 		}
 		want[n.name] = n.chain().Rules
 	})
 	if !maps.EqualFunc(kernel, want, slices.Equal) {
-		t.Fatalf("the changes come to\n%v\nthe tree is\n%v", kernel, want)
+		t.Fatalf("replayed changes =\n%v\nwant the tree\n%v", kernel, want)
 	}
-	sample := 100 // others every time
+	sample := 100 // a new sample each time
 	for k := range keys {
 		if got, _, err := find(kernel, k); got != frontChain(k) {
-			t.Fatalf("%s comes to %q, %v", k, got, err)
+			t.Fatalf("find(%s) = %q, %v", k, got, err)
 		}
 		if sample--; sample == 0 {
 			break
@@ -189,13 +189,14 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	for range 20 {
 		if k := source.make(r); !keys[k] {
 			if got, _, err := find(kernel, k); got != "" || err != nil {
-				t.Fatalf("%s, which is not there, comes to %q, %v", k, got, err)
+				t.Fatalf("find(missing %s) = %q, %v", k, got, err)
 			}
 		}
 	}
 }
 
-// TestTreeIsShallow bounds the chains on the way to a frontend, by which the kernel refuses rules and packets take time.
+// TestTreeIsShallow builds trees of many keys. Their depth is limited, because the kernel refuses
+// deep rules and packets need time.
 func TestTreeIsShallow(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{10, 1000, 30_000} {
@@ -206,11 +207,11 @@ func TestTreeIsShallow(t *testing.T) {
 			}
 			keys := slices.Collect(maps.Keys(all))
 			tr := newTree(keys[0].Addr.Is4()).build(keys)
-			if d := tr.root.depth(); d > deepestTree {
-				t.Errorf("%s, %d keys: %d chains deep, want at most %d", source.name, len(keys), d, deepestTree)
+			if d := tr.root.depth(); d > maxTreeDepth {
+				t.Errorf("%s, %d keys: depth = %d, want at most %d", source.name, len(keys), d, maxTreeDepth)
 			}
 			rules := 0
-			tr.root.each(func(n *treeNode) { rules += len(n.ways) })
+			tr.root.each(func(n *treeNode) { rules += len(n.branches) })
 			if rules > 2*len(keys)+20 {
 				t.Errorf("%s: %d rules for %d keys", source.name, rules, len(keys))
 			}

@@ -21,7 +21,7 @@ import (
 	"vipd/test/wait"
 )
 
-// run runs a program in the lab's host.
+// run runs a program on the lab's host.
 func run(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(program, args...).CombinedOutput()
@@ -31,8 +31,8 @@ func run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// others is a program that holds the lock of the legacy tables, until release.
-func others(t *testing.T) (release func()) {
+// holdLock holds the lock of the legacy tables, like another program, until release.
+func holdLock(t *testing.T) (release func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "xtables.lock")
 	t.Setenv("XTABLES_LOCKFILE", path)
@@ -46,30 +46,31 @@ func others(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// A family is missing for as long as the process runs, so that New outlasts those who hold the tables for longer than
-// the programs wait.
+// TestNewOutlastsOthers holds the lock longer than the programs wait. New waits, because a missing
+// family would stay missing as long as the process runs.
 func TestNewOutlastsOthers(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
-	release := others(t)
+	release := holdLock(t)
 	time.AfterFunc(5500*time.Millisecond, release) // iptables waits for 5 s
 	d, err := New(t.Context(), Options{Variant: xtables.Legacy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(d.families) != 2 {
-		t.Errorf("missing: %v", d.missing)
+		t.Errorf("missing families = %v, want none", d.missing)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Error(err)
 	}
 }
 
-// Where they hold on to them for one family, the mode is not to be had: it would lack that for good.
+// TestNewGivesUpWithItsContext holds the lock of one family. New fails when its context ends,
+// because that family would stay missing.
 func TestNewGivesUpWithItsContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
-	dir := stand(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // and iptables works
+	dir := fakeProgram(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // iptables works
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var watching sync.WaitGroup
@@ -79,29 +80,29 @@ func TestNewGivesUpWithItsContext(t *testing.T) {
 		cancel()
 	})
 	if d, err := New(ctx, Options{Variant: xtables.NFT}); !xtables.IsBusy(err) {
-		t.Errorf("got %v, want who is in the way", err)
+		t.Errorf("New = %v, want the lock", err)
 		if err == nil {
 			_ = d.Close(context.Background(), false)
 		}
 	}
 }
 
-// What iptables says when others hold the tables, and when the kernel lacks something.
+// These are messages of iptables about a held lock, and about a missing feature of the kernel.
 const (
 	held    = "Another app is currently holding the xtables lock. Stopped waiting after 5s."
 	lacking = "iptables-restore: line 3 failed: No such file or directory."
 )
 
-// stand puts a program before the real one that fails when its input has word, once or always. In the folder that it
-// returns is a file "tried" from the second time on.
-func stand(t *testing.T, program, word, says string, once bool) (dir string) {
+// fakeProgram installs a program before the real one that fails if its input contains word, once or
+// always. The returned folder contains a file "tried" from the second call on.
+func fakeProgram(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)
 	if err != nil {
 		t.Skip("needs ", program)
 	}
 	dir = t.TempDir()
-	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // the end of a context may cut a try short
+	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // the end of a context may interrupt a call
 	if once {
 		note = "touch " + dir + "/said;"
 	}
@@ -117,7 +118,7 @@ printf '%%s\n' "$input" | exec %s "$@"
 	return dir
 }
 
-// What was refused only because others held the tables is not taken out of the capabilities.
+// TestBusyIsNotRefused refuses a trial because of the lock. The feature stays in the capabilities.
 func TestBusyIsNotRefused(t *testing.T) {
 	lab.Require(t)
 	for _, missing := range []bool{false, true} {
@@ -133,14 +134,14 @@ func TestBusyIsNotRefused(t *testing.T) {
 					says = lacking
 					want.Nearest[balancer.SourceHash], want.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
 				}
-				stand(t, "iptables-nft-restore", "-m "+word, says, !missing)
+				fakeProgram(t, "iptables-nft-restore", "-m "+word, says, !missing)
 				d, err := New(t.Context(), Options{Variant: xtables.NFT})
 				if err != nil {
 					t.Fatal(err)
 				}
 				got := d.Capabilities()
 				if !slices.Equal(got.Protocols, want.Protocols) || fmt.Sprint(got.Nearest) != fmt.Sprint(want.Nearest) {
-					t.Errorf("got %v and %v, want %v and %v", got.Protocols, got.Nearest, want.Protocols, want.Nearest)
+					t.Errorf("protocols and nearest = %v, %v; want %v, %v", got.Protocols, got.Nearest, want.Protocols, want.Nearest)
 				}
 				if err := d.Close(context.Background(), false); err != nil {
 					t.Error(err)
@@ -150,7 +151,7 @@ func TestBusyIsNotRefused(t *testing.T) {
 	}
 }
 
-// A gateway's own rules for nft stand beside ours in one table.
+// TestNativeChains adds a gateway's own nft rules to our table. Both work side by side.
 func TestNativeChains(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
@@ -165,19 +166,19 @@ func TestNativeChains(t *testing.T) {
 	}
 	r.d = r.open(xtables.NFT)
 	if seen, err := r.d.Observe(t.Context()); err != nil || len(seen.Digests) != 1 || len(seen.Damage) > 0 {
-		t.Errorf("after a restart: %+v, %v; want the one frontend", seen, err)
+		t.Errorf("Observe after a restart = %+v, %v; want one frontend", seen, err)
 	}
 	if _, who := r.ask(balancer.TCP); who != "s2" {
-		t.Errorf("%s answers, want s2", who)
+		t.Errorf("answer from %s, want s2", who)
 	}
 
-	// With rules that iptables can't print nobody can read ours back: another mode has to serve. What was written before
-	// is removed all the same.
+	// If the table has rules that iptables can't print, our rules can't be read either, so another
+	// mode must serve. Existing rules are still removed.
 	run(t, "nft", "add chain ip nat mine")
 	run(t, "nft", "add rule ip nat mine ct state established accept")
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Auto} {
 		if _, err := New(t.Context(), Options{Variant: backend}); !errors.Is(err, xtables.ErrIncompatible) {
-			t.Errorf("%s: got %v, want ErrIncompatible", backend, err)
+			t.Errorf("%s: New = %v, want ErrIncompatible", backend, err)
 		}
 	}
 	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
@@ -191,10 +192,12 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
-		t.Errorf("left: %s", left)
+		t.Errorf("rules left: %s", left)
 	}
 }
 
+// TestDetail selects variants on hosts with different programs. The detail names the variant of
+// each family, and the reason.
 func TestDetail(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
@@ -211,16 +214,16 @@ func TestDetail(t *testing.T) {
 		return d.Traits().Detail
 	}
 	if got := detail(xtables.Legacy); got != "legacy (configured)" {
-		t.Errorf("got %q", got)
+		t.Errorf("detail = %q", got)
 	}
 	run(t, "iptables-legacy", "-A", "INPUT", "-s", "192.0.2.1", "-j", "DROP")
 	run(t, "ip6tables-nft", "-A", "INPUT", "-s", "2001:db8::1", "-j", "DROP")
 	const why = "(the host's other rules are there)"
 	if got := detail(xtables.Auto); got != "ipv4 by legacy "+why+"; ipv6 by nft "+why {
-		t.Errorf("got %q", got)
+		t.Errorf("detail = %q", got)
 	}
-	stand(t, "ip6tables-legacy-restore", "VIPD-TRIAL", lacking, false)
+	fakeProgram(t, "ip6tables-legacy-restore", "VIPD-TRIAL", lacking, false)
 	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 by legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {
-		t.Errorf("got %q", got)
+		t.Errorf("detail = %q", got)
 	}
 }

@@ -109,10 +109,10 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 }
 
 // Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
-func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
+func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableService, error) {
 	k.tables.Add(1)
 	table, err := k.Fake.Table(ctx)
-	maps.DeleteFunc(table, func(key balancer.Key, _ ipvsnl.Entry) bool { return k.omitted[key] || k.skips(key) })
+	maps.DeleteFunc(table, func(key balancer.Key, _ ipvsnl.TableService) bool { return k.omitted[key] || k.skips(key) })
 	return table, err
 }
 

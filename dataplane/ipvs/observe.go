@@ -120,7 +120,7 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 
 // destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table
 // does not show, and those that the kernel has left out of the table are asked for by themselves.
-func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.Entry) ([]ipvsnl.Destination, error) {
+func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
 	entry, told := table[k]
 	if !told || d.ledger.entries[k].bounded || s != nil && s.bounded() {

@@ -167,7 +167,7 @@ func (s *server) saw(virtual ipvsnl.Service, destinations []ipvsnl.Destination) 
 }
 
 // resembles reports whether the kernel's table shows what is known of the virtual server.
-func (s *server) resembles(e ipvsnl.Entry) bool {
+func (s *server) resembles(e ipvsnl.TableService) bool {
 	for _, t := range e.Destinations {
 		i, known := s.find(t.Addr)
 		if !known || s.destinations[i].Weight != t.Weight || s.destinations[i].Forward != t.Forward {

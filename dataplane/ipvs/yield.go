@@ -93,7 +93,7 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 
 // busy reports whether a virtual server has connections. One that the kernel has left out of the table, as it may at any
 // time, is asked for by itself.
-func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.Entry) (bool, error) {
+func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) (bool, error) {
 	if e, told := table[k]; told {
 		return slices.ContainsFunc(e.Destinations, func(t ipvsnl.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil
 	}

@@ -54,7 +54,7 @@ func (s *schema) sets() []*nft.Set {
 	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.backends, s.sticky, s.digests}
 }
 
-func newSchema(f nft.Family) *schema {
+func newSchema(f nft.TableFamily) *schema {
 	place := func(more ...nft.Expr) nft.Concat {
 		return append(nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}, more...)
 	}

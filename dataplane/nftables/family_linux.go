@@ -83,7 +83,7 @@ type chain struct {
 	choice choice
 }
 
-func newFamily(f nft.Family, mark uint32) (*familyTable, error) {
+func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	y := &familyTable{schema: newSchema(f), mark: mark}
 	y.readings = counters.NewReadings()
 	conn, err := nft.Open()

@@ -36,7 +36,7 @@ var (
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{}
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		y, err := newFamily(f, o.Mark)
 		if err != nil {
 			return nil, errors.Join(err, d.closeFamilies())

@@ -333,7 +333,7 @@ func put[V any](list []V, n uint32, v V) []V {
 }
 
 // keyOf decodes the key of an element, and the number after it.
-func keyOf(b []byte, f nft.Family) (k balancer.Key, n uint32, ok bool) {
+func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 	size := 4
 	if f == nft.IPv6 {
 		size = 16

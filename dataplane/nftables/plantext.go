@@ -11,7 +11,7 @@ import (
 // Render returns the tables of frontends as input of "nft -f -". mark is Options.Mark.
 func Render(frontends []*balancer.Frontend, mark uint32) string {
 	text := ""
-	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, family := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		s := newSchema(family)
 		var tx nft.Tx
 		s.writeBase(&tx, mark)

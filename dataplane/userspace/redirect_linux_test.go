@@ -388,7 +388,7 @@ func claimTrials(t *testing.T) {
 		t.Fatal(err)
 	}
 	var claim, free nft.Tx
-	for _, of := range []nft.Family{nft.IPv4, nft.IPv6} {
+	for _, of := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		claim.ClaimTable(nft.Table{Family: of, Name: "vipd-redirect-trial"})
 		free.DeleteTable(nft.Table{Family: of, Name: "vipd-redirect-trial"})
 	}

@@ -39,7 +39,7 @@ func (c *Conn) Close() {
 
 // CreateTimed makes an empty set whose entries may be added for a time only, as rules do it with --timeout, or leaves one of that
 // name, kind and family as it is. If another set has the name, it returns ErrDifferent.
-func (c *Conn) CreateTimed(set string, kind Kind, family inet.Family) error {
+func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
 	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
@@ -75,7 +75,7 @@ func (c *Conn) Destroy(set string) error {
 }
 
 // Delete takes entries out of a set. Those that are not there are no error.
-func (c *Conn) Delete(set string, entries []Entry) error {
+func (c *Conn) Delete(set string, entries []Element) error {
 	return wrap("deleting from", set, c.delete(set, entries))
 }
 
@@ -94,7 +94,7 @@ func (c *Conn) DestroySoon(ctx context.Context, set string) error {
 	}
 }
 
-func (c *Conn) delete(set string, entries []Entry) error {
+func (c *Conn) delete(set string, entries []Element) error {
 	for part := range slices.Chunk(entries, batch) {
 		req := c.message(nl.IPSET_CMD_DEL, set)
 		req.AddData(number(nl.IPSET_ATTR_LINENO, 0))
@@ -113,14 +113,14 @@ func (c *Conn) delete(set string, entries []Entry) error {
 }
 
 // List returns the entries of a set, in no order; ErrNotFound where there is none.
-func (c *Conn) List(set string) ([]Entry, error) {
+func (c *Conn) List(set string) ([]Element, error) {
 	members, err := c.Members(set)
 	if err != nil {
 		return nil, err
 	}
-	entries := make([]Entry, len(members))
+	entries := make([]Element, len(members))
 	for i := range members {
-		entries[i] = members[i].Entry
+		entries[i] = members[i].Element
 	}
 	return entries, nil
 }
@@ -140,7 +140,7 @@ func (c *Conn) Members(set string) ([]Member, error) {
 
 // Has asks the kernel whether a packet of e is in the set; of a set of networks, whether one contains it. ErrNotFound: there is
 // no such set.
-func (c *Conn) Has(set string, e Entry) (bool, error) {
+func (c *Conn) Has(set string, e Element) (bool, error) {
 	req := c.message(nl.IPSET_CMD_TEST, set)
 	req.AddData(e.data())
 	_, err := execute(req)

@@ -10,11 +10,11 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Kind is a kind of set, by the kernel's name for it.
-type Kind string
+// SetType is a kind of set, by the kernel's name for it.
+type SetType string
 
 // HashIPPortIP holds addresses with protocol, port and a second address.
-const HashIPPortIP Kind = "hash:ip,port,ip"
+const HashIPPortIP SetType = "hash:ip,port,ip"
 
 // MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
 const MaxEntries = 1 << 22
@@ -32,8 +32,8 @@ const (
 // ProtocolOf returns the number of a protocol of services.
 func ProtocolOf(p balancer.Protocol) Protocol { return Protocol(p.Number()) }
 
-// Entry is a member of a set.
-type Entry struct {
+// Element is a member of a set.
+type Element struct {
 	Addr  netip.Addr
 	Proto Protocol
 	Port  uint16
@@ -43,19 +43,19 @@ type Entry struct {
 
 // Member is an entry that is in a set.
 type Member struct {
-	Entry
+	Element
 	// Left is how long it stays; 0 means forever.
 	Left time.Duration
 }
 
 // Compare orders entries by address, protocol, port and second address.
-func (e Entry) Compare(o Entry) int {
+func (e Element) Compare(o Element) int {
 	return cmp.Or(e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port), e.Second.Compare(o.Second))
 }
 
 // Header is what a set says of itself.
 type Header struct {
-	Kind   Kind
+	Kind   SetType
 	Family inet.Family
 	// Timed: entries may be added for a time only.
 	Timed bool

@@ -25,7 +25,7 @@ func open(t *testing.T) *Conn {
 }
 
 // add puts entries into a set, as rules do.
-func add(t *testing.T, set string, entries map[Entry]bool) {
+func add(t *testing.T, set string, entries map[Element]bool) {
 	t.Helper()
 	var lines strings.Builder
 	for e := range entries {
@@ -46,8 +46,8 @@ func randomAddr(r *rand.Rand, family inet.Family) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + r.IntN(30))})
 }
 
-func randomEntry(r *rand.Rand, family inet.Family) Entry {
-	return Entry{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
+func randomEntry(r *rand.Rand, family inet.Family) Element {
+	return Element{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
 }
 
 // TestHistories compares sets of both families with a map, over random entries that rules add and this package deletes.
@@ -62,9 +62,9 @@ func TestHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := rand.New(rand.NewPCG(7, uint64(len(family))))
-			model := map[Entry]bool{}
+			model := map[Element]bool{}
 			for range 40 {
-				added, deleted := map[Entry]bool{}, map[Entry]bool{}
+				added, deleted := map[Element]bool{}, map[Element]bool{}
 				for range r.IntN(30) {
 					added[randomEntry(r, family)] = true
 				}
@@ -92,7 +92,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Entry]bool) {
+func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Element]bool) {
 	t.Helper()
 	got, err := c.List(set)
 	if err != nil {
@@ -102,8 +102,8 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Entry
 	if err != nil || header != (Header{Kind: HashIPPortIP, Family: family, Timed: true, Elements: len(want)}) {
 		t.Fatalf("header %+v, %v; want %d entries", header, err, len(want))
 	}
-	slices.SortFunc(got, Entry.Compare)
-	wanted := slices.SortedFunc(maps.Keys(want), Entry.Compare)
+	slices.SortFunc(got, Element.Compare)
+	wanted := slices.SortedFunc(maps.Keys(want), Element.Compare)
 	if !slices.Equal(got, wanted) {
 		t.Fatalf("got %v\nwant %v", got, wanted)
 	}
@@ -116,10 +116,10 @@ func TestManyEntries(t *testing.T) {
 	if err := c.CreateTimed("vipd-test", HashIPPortIP, inet.IPv6); err != nil {
 		t.Fatal(err)
 	}
-	want := map[Entry]bool{}
+	want := map[Element]bool{}
 	for i := range 70_000 {
 		a := netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)})
-		want[Entry{Addr: a, Proto: TCP, Port: uint16(1 + i>>16), Second: a}] = true
+		want[Element{Addr: a, Proto: TCP, Port: uint16(1 + i>>16), Second: a}] = true
 	}
 	add(t, "vipd-test", want)
 	check(t, c, "vipd-test", inet.IPv6, want)
@@ -157,7 +157,7 @@ func TestErrors(t *testing.T) {
 		{"in use", c.Destroy("vipd-test"), ErrInUse},
 		{"list absent", listErr, ErrNotFound},
 		{"header absent", headerErr, ErrNotFound},
-		{"delete from absent", c.Delete("vipd-none", []Entry{randomEntry(rand.New(rand.NewPCG(1, 1)), inet.IPv4)}), ErrNotFound},
+		{"delete from absent", c.Delete("vipd-none", []Element{randomEntry(rand.New(rand.NewPCG(1, 1)), inet.IPv4)}), ErrNotFound},
 		{"no such kind", c.CreateTimed("vipd-other", "hash:nonsense", inet.IPv4), ErrUnsupported},
 	} {
 		if !errors.Is(e.got, e.want) {

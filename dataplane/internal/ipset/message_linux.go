@@ -44,7 +44,7 @@ func address(to *nl.RtAttr, kind int, a netip.Addr) {
 }
 
 // data writes the entry.
-func (e *Entry) data() *nl.RtAttr {
+func (e *Element) data() *nl.RtAttr {
 	d := nested(nl.IPSET_ATTR_DATA)
 	address(d, nl.IPSET_ATTR_IP, e.Addr)
 	if e.Port != 0 {
@@ -78,7 +78,7 @@ func (l *listing) read(message []byte) {
 	attributes(message[4:], func(kind int, value []byte) {
 		switch kind {
 		case nl.IPSET_ATTR_TYPENAME:
-			l.header.Kind = Kind(nl.BytesToString(value))
+			l.header.Kind = SetType(nl.BytesToString(value))
 		case nl.IPSET_ATTR_FAMILY:
 			l.header.Family = inet.IPv4
 			if value[0] == unix.AF_INET6 {

@@ -11,12 +11,12 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// batch is the number of changes that are sent at once. What goes from process to kernel and back costs next to nothing
+// batchSize is the number of changes that are sent at once. What goes from process to kernel and back costs next to nothing
 // then, and others that wait for IPVS's lock don't wait long.
-const batch = 128
+const batchSize = 128
 
 // Do implements Conn.
-func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
+func (k *Client) Do(ctx context.Context, ops []Op) []error {
 	errs := make([]error, len(ops))
 	possible := make([]int, 0, len(ops))
 	for i := range ops {
@@ -26,7 +26,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 	}
 	failed := len(possible) < len(ops)
 	var stopped error
-	for part := range slices.Chunk(possible, batch) {
+	for part := range slices.Chunk(possible, batchSize) {
 		var refusals []error
 		err := stopped
 		if err == nil {
@@ -53,7 +53,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 
 // change sends those of ops whose indices part has, and returns why the kernel has not done each; nil means that it has, or, with
 // an error, that nothing is known of it.
-func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
+func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
 	refusals, err := ask(ctx, k, func(s *socket) {
 		for _, i := range part {
 			s.op(&ops[i])
@@ -62,7 +62,7 @@ func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]error, err
 		dataplane.Wrote(ctx, len(s.B))
 	}, func(s *socket) ([]error, error) { return s.refusals(len(part)) })
 	if err == nil && slices.Contains(refusals, error(syscall.ENOENT)) {
-		if err := k.gone(); err != nil {
+		if err := k.unloaded(); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ const soGetInfo = 64 + 1024 + 64 + 1
 type getInfo struct{ version, size, services uint32 }
 
 // Services4 implements Conn.
-func (k *Kernel) Services4(ctx context.Context) (int, error) {
+func (k *Client) Services4(ctx context.Context) (int, error) {
 	const doing = "asking IPVS about itself"
 	if err := k.usable(ctx); err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)

@@ -28,7 +28,7 @@ type Conn interface {
 	// What changes meanwhile may be missed, or be read in halves, and where other network namespaces have virtual servers
 	// as well, the kernel (6.1) leaves some out at any time: it counts those for its place in the table whenever it goes
 	// on, and not when it finds that place again for the next part. That one is not in the table says nothing.
-	Table(ctx context.Context) (map[balancer.Key]Entry, error)
+	Table(ctx context.Context) (map[balancer.Key]TableService, error)
 	// Services4 counts the virtual servers with an IPv4 address or a firewall mark of IPv4, at a cost that does not depend on
 	// how many there are. The kernel does not count the others.
 	Services4(ctx context.Context) (int, error)
@@ -118,8 +118,8 @@ type DestinationState struct {
 	Stats
 }
 
-// Entry is what the table shows of a virtual server.
-type Entry struct {
+// TableService is what the table shows of a virtual server.
+type TableService struct {
 	Scheduler string
 	// Destinations are in the kernel's order, the latest first.
 	Destinations []TableDestination

@@ -10,12 +10,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Kernel is the IPVS of the kernel, in the network namespace that the process runs in.
+// Client is the IPVS of the kernel, in the network namespace that the process runs in.
 //
 // A caller takes the one socket, and hands it to a goroutine that speaks with the kernel while the caller watches: a
 // call into the kernel can't be interrupted, and may hang on its lock or on a module that it loads. When an answer does
 // not come in time, that socket and goroutine are given up, and the next question goes over a new socket.
-type Kernel struct {
+type Client struct {
 	// turn holds the socket for the next caller; nil means it is to be opened first.
 	turn chan *socket
 	// done is closed by Close, once.
@@ -27,19 +27,19 @@ type Kernel struct {
 	limit time.Duration
 }
 
-var _ Conn = (*Kernel)(nil)
+var _ Conn = (*Client)(nil)
 
-// patience is the limit of an exchange. Loading a scheduler's module is the longest of what may rightly take time.
-const patience = 10 * time.Second
+// maxExchange is the limit of an exchange. Loading a scheduler's module is the longest of what may rightly take time.
+const maxExchange = 10 * time.Second
 
-func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Kernel {
-	k := &Kernel{turn: make(chan *socket, 1), done: make(chan struct{}), open: open, limit: limit}
+func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Client {
+	k := &Client{turn: make(chan *socket, 1), done: make(chan struct{}), open: open, limit: limit}
 	k.turn <- nil
 	return k
 }
 
 // Close ends the connection with the kernel, after the exchange that is going on.
-func (k *Kernel) Close() (err error) {
+func (k *Client) Close() (err error) {
 	k.once.Do(func() {
 		close(k.done)
 		if s := <-k.turn; s != nil {
@@ -49,8 +49,8 @@ func (k *Kernel) Close() (err error) {
 	return err
 }
 
-// take waits for the socket.
-func (k *Kernel) take(ctx context.Context) (s *socket, err error) {
+// acquire waits for the socket.
+func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	select {
 	case <-k.done:
 		return nil, os.ErrClosed
@@ -74,8 +74,8 @@ func (k *Kernel) take(ctx context.Context) (s *socket, err error) {
 
 // ask sends what write puts together and lets read have the answers, or returns ErrNoAnswer when that takes too long.
 // What read changes besides its results must not be used then.
-func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*socket) (T, error)) (T, error) {
-	s, err := k.take(ctx)
+func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
+	s, err := k.acquire(ctx)
 	if err != nil {
 		return *new(T), err
 	}
@@ -120,9 +120,9 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 	}
 }
 
-// gone returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
+// unloaded returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
 // nil means it is there. The kernel's number for this is the one for destinations and schedulers that are not.
-func (k *Kernel) gone() (err error) {
+func (k *Client) unloaded() (err error) {
 	var s *socket
 	select {
 	case s = <-k.turn:

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // kernel opens the kernel's IPVS, which has no virtual servers at the start and at the end of a test.
-func kernel(t testing.TB) *Kernel {
+func kernel(t testing.TB) *Client {
 	t.Helper()
 	lab.NeedIPVS(t)
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
@@ -66,7 +66,7 @@ type seen struct {
 	Services     []ServiceState
 	Single       []ServiceState
 	Destinations map[balancer.Key][]DestinationState
-	Table        map[balancer.Key]Entry
+	Table        map[balancer.Key]TableService
 	Services4    int
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Timeouts implements Conn.
-func (k *Kernel) Timeouts(ctx context.Context) (Timeouts, error) {
+func (k *Client) Timeouts(ctx context.Context) (Timeouts, error) {
 	c, err := withHandle(ctx, k, (*ipvs.Handle).GetConfig)
 	if err != nil {
 		return Timeouts{}, fmt.Errorf("reading IPVS timeouts: %w", err)
@@ -19,7 +19,7 @@ func (k *Kernel) Timeouts(ctx context.Context) (Timeouts, error) {
 }
 
 // SetTimeouts implements Conn.
-func (k *Kernel) SetTimeouts(ctx context.Context, t Timeouts) error {
+func (k *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	if err := t.Invalid(); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (k *Kernel) SetTimeouts(ctx context.Context, t Timeouts) error {
 
 // withHandle lets do speak over its own handle, for no longer than any exchange: a handle whose answer does not come
 // waits forever, and two goroutines at one would as well.
-func withHandle[T any](ctx context.Context, k *Kernel, do func(*ipvs.Handle) (T, error)) (T, error) {
+func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T, error)) (T, error) {
 	// Without IPVS a handle reports success for everything, and remembers for good that there is none: not before the
 	// kernel has it.
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {

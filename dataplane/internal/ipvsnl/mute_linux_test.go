@@ -32,7 +32,7 @@ func refusal(errno syscall.Errno) answer {
 }
 
 // against asks made-up kernels: the first socket meets the first of kernels, and so on. None has the number of IPVS.
-func against(t *testing.T, limit time.Duration, kernels ...answer) *Kernel {
+func against(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
 		if len(kernels) == 0 {
@@ -100,13 +100,13 @@ func TestNoAnswer(t *testing.T) {
 // TestNoAnswerToABatch gives up at the first batch without an answer, and says of every change what is known of it.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(0))
-	ops := fleet(1, 2*batch)
+	ops := fleet(1, 2*batchSize)
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) {
 		t.Fatalf("%d errors for %d changes", len(errs), len(ops))
 	}
 	for i, err := range errs {
-		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batch) {
+		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batchSize) {
 			t.Fatalf("change %d: %v", i, err)
 		}
 	}

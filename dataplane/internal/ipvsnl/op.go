@@ -96,8 +96,8 @@ func (o Op) Refused(errno error) error {
 	return fmt.Errorf("%s: %w", o, err)
 }
 
-// none is the error for a virtual server that was to be read and is not there.
-func none(doing string, key balancer.Key) error {
+// errNone is the error for a virtual server that was to be read and is not there.
+func errNone(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
 

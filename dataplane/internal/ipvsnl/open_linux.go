@@ -19,19 +19,19 @@ import (
 // that older kernels allow.
 const tableBits = 20
 
-// loading is the longest that loading the module may take.
-const loading = 30 * time.Second
+// maxLoading is the longest that loading the module may take.
+const maxLoading = 30 * time.Second
 
 // Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
 // error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
-func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
+func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
 		if err != nil {
 			return nil, err
 		}
 		return openSocket(family)
-	}, patience)
+	}, maxExchange)
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		switch {
 		case errors.Is(err, unix.EPERM):
@@ -70,7 +70,7 @@ func loaded() bool {
 }
 
 func load(ctx context.Context, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, loading)
+	ctx, cancel := context.WithTimeout(ctx, maxLoading)
 	defer cancel()
 	option := fmt.Sprintf("conn_tab_bits=%d", tableBits)
 	out, err := modprobe(ctx, "ip_vs", option)
@@ -84,7 +84,7 @@ func load(ctx context.Context, log *slog.Logger) error {
 		said = strings.TrimSpace(said + " " + err.Error())
 	}
 	log.Debug("loading IPVS into the kernel failed", "module", "ip_vs", "said", said)
-	return fmt.Errorf("%w: %s", ErrUnsupported, lack(said))
+	return fmt.Errorf("%w: %s", ErrUnsupported, explainFailure(said))
 }
 
 // modprobe runs the program of that name, and returns what it says.
@@ -96,9 +96,9 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
-// lack says why loading ip_vs fails, from what modprobe said, and the command that helps; in short, for it is shown
+// explainFailure says why loading ip_vs fails, from what modprobe said, and the command that helps; in short, for it is shown
 // wherever the mode is.
-func lack(said string) string {
+func explainFailure(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
 		return fmt.Sprintf("kernel %s has no module ip_vs: install linux-modules-extra-%[1]s or the like, then `modprobe ip_vs`", release())

@@ -20,15 +20,15 @@ const (
 	connectionsFile = "/proc/thread-self/net/ip_vs_conn"
 )
 
-// longRead is the limit for reading a whole table, which takes time with its size.
-const longRead = 2 * time.Minute
+// maxTableRead is the limit for reading a whole table, which takes time with its size.
+const maxTableRead = 2 * time.Minute
 
 // Table implements Conn.
-func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
+func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, error) {
 	if err := k.usable(ctx); err != nil {
 		return nil, err
 	}
-	table, _, err := watch(ctx, longRead, func() (map[balancer.Key]Entry, error) {
+	table, _, err := watch(ctx, maxTableRead, func() (map[balancer.Key]TableService, error) {
 		f, err := os.Open(tableFile)
 		if err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 		return nil, 0, nil
 	}
 	if err == nil {
-		var table map[balancer.Key]Entry
+		var table map[balancer.Key]TableService
 		table, others, err = readTable(reader{ctx, f})
 		keys, err = slices.Collect(maps.Keys(table)), errors.Join(err, f.Close())
 	}
@@ -63,7 +63,7 @@ func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 
 // Connections implements Conn. What the kernel needs for it grows faster than the table: it begins each part, of 4 KiB,
 // with a search from the start, through all buckets.
-func (k *Kernel) Connections(ctx context.Context) iter.Seq2[Connection, error] {
+func (k *Client) Connections(ctx context.Context) iter.Seq2[Connection, error] {
 	return func(yield func(Connection, error) bool) {
 		err := k.usable(ctx)
 		if err == nil {
@@ -83,7 +83,7 @@ func connections(ctx context.Context, yield func(Connection) bool) error {
 	return errors.Join(readConnections(reader{ctx, f}, yield), f.Close())
 }
 
-func (k *Kernel) usable(ctx context.Context) error {
+func (k *Client) usable(ctx context.Context) error {
 	select {
 	case <-k.done:
 		return os.ErrClosed

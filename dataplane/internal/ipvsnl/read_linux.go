@@ -16,10 +16,10 @@ import (
 const rereads = 3
 
 // Service implements Conn.
-func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
+func (k *Client) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
 	const doing = "reading virtual server"
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
-		return ServiceState{}, none(doing, key) // there can't be one
+		return ServiceState{}, errNone(doing, key) // there can't be one
 	}
 	v, err := ask(ctx, k, func(s *socket) {
 		s.ask(getService, 0, key)
@@ -31,13 +31,13 @@ func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, e
 		return v, err
 	})
 	if err == syscall.ESRCH {
-		return v, none(doing, key)
+		return v, errNone(doing, key)
 	}
 	return v, k.failed(err, doing, key)
 }
 
 // Services implements Conn.
-func (k *Kernel) Services(ctx context.Context) ([]ServiceState, error) {
+func (k *Client) Services(ctx context.Context) ([]ServiceState, error) {
 	all, err := list(ctx, k, func(s *socket) {
 		s.begin(getService, unix.NLM_F_DUMP)
 		s.End()
@@ -46,10 +46,10 @@ func (k *Kernel) Services(ctx context.Context) ([]ServiceState, error) {
 }
 
 // Destinations implements Conn.
-func (k *Kernel) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
+func (k *Client) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
 	const doing = "reading destinations of virtual server"
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
-		return nil, none(doing, key)
+		return nil, errNone(doing, key)
 	}
 	family := familyOf(key.Addr)
 	all, err := list(ctx, k, func(s *socket) {
@@ -66,12 +66,12 @@ func (k *Kernel) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 }
 
 // failed names what was read.
-func (k *Kernel) failed(err error, doing string, what any) error {
+func (k *Client) failed(err error, doing string, what any) error {
 	if err == nil {
 		return nil
 	}
 	if err == syscall.ENOENT { // these questions have no such answer
-		err = cmp.Or(k.gone(), err)
+		err = cmp.Or(k.unloaded(), err)
 	}
 	return fmt.Errorf("%s %v: %w", doing, what, err)
 }
@@ -86,7 +86,7 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 }
 
 // list asks for a list, again where there was no room for it.
-func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
+func list[T any](ctx context.Context, k *Client, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
 			err = s.answers(func(body []byte) error {

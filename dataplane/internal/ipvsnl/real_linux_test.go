@@ -72,7 +72,7 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 // next changes are none the worse.
 func TestIPVSLostRefusals(t *testing.T) {
 	k := kernel(t)
-	ops := fleet(1, batch-1)
+	ops := fleet(1, batchSize-1)
 	do(t, k, ops...)
 	s := <-k.turn
 	if err := s.Control(func(fd uintptr) {
@@ -152,7 +152,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(2, 2)...)
 	silent := against(t, time.Hour, nil)
-	mute, err := silent.take(t.Context())
+	mute, err := silent.acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestIPVSTraffic(t *testing.T) {
 }
 
 // datagramsCount sends a known number of bytes to and fro.
-func datagramsCount(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
+func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
 	t.Helper()
 	const n, size = 50, 1000
 	c, err := client.Dial(t.Context(), "udp", s.Key.AddrPort().String())
@@ -288,7 +288,7 @@ func datagramsCount(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint
 }
 
 // counted waits for the counts of a virtual server and its one destination: the kernel adds them up each two seconds.
-func counted(t *testing.T, k *Kernel, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
+func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
 	t.Helper()
 	var service ServiceState
 	var destinations []DestinationState
@@ -319,7 +319,7 @@ func counted(t *testing.T, k *Kernel, key balancer.Key, endpoint netip.AddrPort,
 	}
 }
 
-func connectionsOf(t *testing.T, k *Kernel, key balancer.Key) (all []Connection) {
+func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection) {
 	t.Helper()
 	for c, err := range k.Connections(t.Context()) {
 		if err != nil {
@@ -333,7 +333,7 @@ func connectionsOf(t *testing.T, k *Kernel, key balancer.Key) (all []Connection)
 }
 
 // connectionsComeAndGo holds two connections and ends one.
-func connectionsComeAndGo(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint netip.AddrPort) {
+func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
 	var states []string
 	for i := range 3 {

@@ -14,7 +14,7 @@ import (
 // HasScheduler implements Conn. It asks for a virtual server that can't be: the kernel looks for the scheduler, and
 // loads its module, ahead of refusing a prefix of no bits for persistent IPv6 clients. So nothing is made to be deleted
 // again, which others would see, and which would stay if this process ended in between.
-func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
+func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 	if name == "" || len(name) >= schedulerSize {
 		return false, nil
 	}
@@ -38,12 +38,12 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 }
 
 // foundScheduler says what it means that the kernel refused the virtual server that can't be.
-func (k *Kernel) foundScheduler(refusal error) (bool, error) {
+func (k *Client) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
 	case syscall.EINVAL, syscall.EAFNOSUPPORT: // the latter: without IPv6 only making one tells, and says ErrNoScheduler
 		return true, nil
 	case syscall.ENOENT:
-		return false, k.gone()
+		return false, k.unloaded()
 	}
 	return false, refusal
 }

@@ -6,8 +6,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// backlog is what the kernel may have ready for us: refusals of a whole batch, which are 1 KiB each in its account.
-const backlog = 4 << 20
+// receiveBuffer is what the kernel may have ready for us: refusals of a whole batch, which are 1 KiB each in its account.
+const receiveBuffer = 4 << 20
 
 // socket speaks generic netlink with the kernel. It is for one goroutine at a time, but for Close.
 type socket struct {
@@ -27,9 +27,9 @@ func openSocket(family uint16) (*socket, error) {
 		return nil, err
 	}
 	_ = s.Control(func(fd uintptr) { // without it there is room for fewer refusals: slower, and no less right
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, backlog)
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	})
-	s.Patience = 2 * patience // a Kernel gives a socket up before
+	s.Patience = 2 * maxExchange // a Kernel gives a socket up before
 	return &socket{Socket: s, family: family}, nil
 }
 

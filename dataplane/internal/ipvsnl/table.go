@@ -22,8 +22,8 @@ import (
 //	  -> 0A020001:1F90      Masq    1      0          0
 //	TCP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0050 wrr
 //	FWM  00000001 wrr
-func readTable(r io.Reader) (table map[balancer.Key]Entry, others int, err error) {
-	t := tableReader{table: map[balancer.Key]Entry{}, names: map[string]string{}}
+func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, err error) {
+	t := tableReader{table: map[balancer.Key]TableService{}, names: map[string]string{}}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
@@ -44,11 +44,11 @@ const lineBuffer = 64 << 10
 
 // tableReader puts lines together.
 type tableReader struct {
-	table  map[balancer.Key]Entry
+	table  map[balancer.Key]TableService
 	others int
 	// key and entry are the virtual server whose destinations follow; there is none where entry.Scheduler is "".
 	key   balancer.Key
-	entry Entry
+	entry TableService
 	// destinations has those of entry and room for more: many virtual servers share one piece of memory.
 	destinations []TableDestination
 	first        int
@@ -64,7 +64,7 @@ func (t *tableReader) end() {
 		t.entry.Destinations = t.destinations[t.first:n:n]
 	}
 	t.table[t.key] = t.entry
-	t.entry = Entry{}
+	t.entry = TableService{}
 }
 
 func (t *tableReader) line(line []byte) error {
@@ -91,7 +91,7 @@ func (t *tableReader) line(line []byte) error {
 		return errLine
 	}
 	t.key = balancer.Key{Addr: addr.Addr(), Port: addr.Port(), Proto: proto}
-	t.entry = Entry{Scheduler: t.name(scheduler)}
+	t.entry = TableService{Scheduler: t.name(scheduler)}
 	if cap(t.destinations)-len(t.destinations) < 64 {
 		t.destinations = make([]TableDestination, 0, 1024)
 	}

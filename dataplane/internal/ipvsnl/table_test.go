@@ -60,7 +60,7 @@ func TestRecordedTable(t *testing.T) {
 	d := func(addr string, forward balancer.Forward, weight int, active, inactive uint32) TableDestination {
 		return TableDestination{netip.MustParseAddrPort(addr), forward, weight, active, inactive}
 	}
-	want := map[balancer.Key]Entry{
+	want := map[balancer.Key]TableService{
 		key("10.0.0.3:80"): {"sh", []TableDestination{
 			d("10.1.0.3:80", "tunnel", 0, 0, 0), d("10.1.0.2:80", "dr", 1, 0, 0), d("10.1.0.1:80", "nat", 65535, 0, 0),
 		}},
@@ -117,7 +117,7 @@ func TestRecordedConnections(t *testing.T) {
 }
 
 // show writes a table as the kernel does, with virtual servers by firewall mark between the others.
-func show(table map[balancer.Key]Entry) []byte {
+func show(table map[balancer.Key]TableService) []byte {
 	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
 	var b bytes.Buffer
 	b.WriteString("IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n" +
@@ -169,12 +169,12 @@ func randomAddrPort(r *rand.Rand, six bool) netip.AddrPort {
 
 func oneOf[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-func randomTable(r *rand.Rand) map[balancer.Key]Entry {
-	table := map[balancer.Key]Entry{}
+func randomTable(r *rand.Rand) map[balancer.Key]TableService {
+	table := map[balancer.Key]TableService{}
 	for range r.IntN(50) {
 		six := r.IntN(2) == 0
 		at := randomAddrPort(r, six)
-		e := Entry{Scheduler: oneOf(r, []string{"rr", "wrr", "wlc", "sh", "mh", "nq"})}
+		e := TableService{Scheduler: oneOf(r, []string{"rr", "wrr", "wlc", "sh", "mh", "nq"})}
 		for range r.IntN(4) * r.IntN(60) {
 			e.Destinations = append(e.Destinations, TableDestination{
 				randomAddrPort(r, six), oneOf(r, methods[:4]), r.IntN(1 << r.IntN(32)), r.Uint32(), r.Uint32(),
@@ -279,10 +279,10 @@ func FuzzConnections(f *testing.F) {
 
 // TestAllocations holds reading a table to few pieces of memory a virtual server.
 func TestAllocations(t *testing.T) {
-	table := map[balancer.Key]Entry{}
+	table := map[balancer.Key]TableService{}
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
+		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = TableService{"wrr", slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
 	}
 	text := show(table)
 	got := testing.AllocsPerRun(5, func() {

@@ -86,7 +86,7 @@ func (e *events) note(m *nlsock.Messages) {
 		if m.Kind>>8 != subsystem || len(m.Body) < 4 {
 			continue
 		}
-		kind, family := m.Kind&0xff, Family(m.Body[0])
+		kind, family := m.Kind&0xff, TableFamily(m.Body[0])
 		for a := nlsock.In(m.Body[4:]); a.Next(); {
 			switch {
 			case kind == msgNewGen && a.Kind == genID:
@@ -131,7 +131,7 @@ func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte))
 			return sock.Close()
 		}
 		for m.Next() {
-			if m.Kind == subsystem<<8|msgDelRule && len(m.Body) >= 4 && Family(m.Body[0]) == x.Family {
+			if m.Kind == subsystem<<8|msgDelRule && len(m.Body) >= 4 && TableFamily(m.Body[0]) == x.Family {
 				deletedRule(m.Body[4:], x.Name, rule)
 			}
 		}

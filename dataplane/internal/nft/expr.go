@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// Family is the address family of a table.
-type Family byte
+// TableFamily is the address family of a table.
+type TableFamily byte
 
 // The families. Each has its own tables: one for both (inet) would need a test of the family in each rule.
 const (
-	IPv4   Family = 2  // NFPROTO_IPV4, "ip"
-	Netdev Family = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them
-	IPv6   Family = 10 // NFPROTO_IPV6, "ip6"
+	IPv4   TableFamily = 2  // NFPROTO_IPV4, "ip"
+	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them
+	IPv6   TableFamily = 10 // NFPROTO_IPV6, "ip6"
 )
 
 // String is nft's word: ip, ip6 or netdev.
-func (f Family) String() string {
+func (f TableFamily) String() string {
 	switch f {
 	case IPv6:
 		return "ip6"
@@ -29,13 +29,13 @@ func (f Family) String() string {
 // Expr is a value that rules read: a field of the packet, a number, or several values behind each other.
 type Expr interface {
 	// text is the expression as nft prints it.
-	text(f Family) string
+	text(f TableFamily) string
 	// kind is its type, which formats values and describes sets.
-	kind(f Family) kind
+	kind(f TableFamily) kind
 	// load writes the expressions that put the value into register reg; temp is the first register that is free.
-	load(m *message, f Family, reg, temp int)
+	load(m *message, f TableFamily, reg, temp int)
 	// typeof writes what describes the expression in the user data of a set.
-	typeof(u *userdata, f Family)
+	typeof(u *userdata, f TableFamily)
 }
 
 // kind is a type of values: nft's number for it, the bytes of a value, and their order. IPv4 and IPv6 addresses differ.
@@ -76,7 +76,7 @@ const (
 // Concat is several values behind each other, each padded to 32 bits: the key of most maps.
 type Concat []Expr
 
-func (c Concat) text(f Family) string {
+func (c Concat) text(f TableFamily) string {
 	parts := make([]string, len(c))
 	for i, e := range c {
 		parts[i] = e.text(f)
@@ -84,7 +84,7 @@ func (c Concat) text(f Family) string {
 	return strings.Join(parts, " . ")
 }
 
-func (c Concat) kind(f Family) (all kind) {
+func (c Concat) kind(f TableFamily) (all kind) {
 	for _, e := range c {
 		k := e.kind(f)
 		all.id = all.id<<6 | k.id
@@ -94,14 +94,14 @@ func (c Concat) kind(f Family) (all kind) {
 	return all
 }
 
-func (c Concat) load(m *message, f Family, reg, temp int) {
+func (c Concat) load(m *message, f TableFamily, reg, temp int) {
 	for _, e := range c {
 		e.load(m, f, reg, temp)
 		reg += e.kind(f).registers()
 	}
 }
 
-func (c Concat) typeof(u *userdata, f Family) {
+func (c Concat) typeof(u *userdata, f TableFamily) {
 	u.expr(exprConcat, func() {
 		for i, e := range c {
 			u.nest(i, func() { e.typeof(u, f) })
@@ -115,16 +115,16 @@ type Numgen struct {
 	Mod    uint32
 }
 
-func (n Numgen) text(Family) string {
+func (n Numgen) text(TableFamily) string {
 	if n.Random {
 		return fmt.Sprintf("numgen random mod %d", n.Mod)
 	}
 	return fmt.Sprintf("numgen inc mod %d", n.Mod)
 }
 
-func (Numgen) kind(Family) kind { return kind{id: typeInteger, size: 4, order: native} }
+func (Numgen) kind(TableFamily) kind { return kind{id: typeInteger, size: 4, order: native} }
 
-func (n Numgen) load(m *message, _ Family, reg, _ int) {
+func (n Numgen) load(m *message, _ TableFamily, reg, _ int) {
 	m.expr(listElem, "numgen", func() {
 		m.Wire32(1, register(reg)) // NFTA_NG_DREG
 		m.Wire32(2, n.Mod)         // NFTA_NG_MODULUS
@@ -133,7 +133,7 @@ func (n Numgen) load(m *message, _ Family, reg, _ int) {
 	})
 }
 
-func (n Numgen) typeof(u *userdata, _ Family) {
+func (n Numgen) typeof(u *userdata, _ TableFamily) {
 	u.expr(exprNumgen, func() {
 		u.uint32(0, bit(n.Random))
 		u.uint32(1, n.Mod)
@@ -148,13 +148,13 @@ type Jhash struct {
 	Seed uint32
 }
 
-func (j Jhash) text(f Family) string {
+func (j Jhash) text(f TableFamily) string {
 	return fmt.Sprintf("jhash %s mod %d seed 0x%x", j.Of.text(f), j.Mod, j.Seed)
 }
 
-func (Jhash) kind(Family) kind { return kind{id: typeInteger, size: 4, order: native} }
+func (Jhash) kind(TableFamily) kind { return kind{id: typeInteger, size: 4, order: native} }
 
-func (j Jhash) load(m *message, f Family, reg, temp int) {
+func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 	of := j.Of.kind(f)
 	j.Of.load(m, f, temp, temp+of.registers())
 	m.expr(listElem, "hash", func() {
@@ -168,7 +168,7 @@ func (j Jhash) load(m *message, f Family, reg, temp int) {
 }
 
 // typeof describes any number: nft 1.0.6 crashes as it lists a set that is declared by a hash.
-func (Jhash) typeof(u *userdata, f Family) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
+func (Jhash) typeof(u *userdata, f TableFamily) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
 
 // Lookup is what a map has for a key. A rule in which it is read goes no further where the map has nothing.
 type Lookup struct {
@@ -176,11 +176,11 @@ type Lookup struct {
 	In  *Set
 }
 
-func (l Lookup) text(f Family) string { return l.Key.text(f) + " map @" + l.In.Name }
+func (l Lookup) text(f TableFamily) string { return l.Key.text(f) + " map @" + l.In.Name }
 
-func (l Lookup) kind(f Family) kind { return l.In.dataKind(f) }
+func (l Lookup) kind(f TableFamily) kind { return l.In.dataKind(f) }
 
-func (l Lookup) load(m *message, f Family, reg, temp int) {
+func (l Lookup) load(m *message, f TableFamily, reg, temp int) {
 	l.Key.load(m, f, reg, temp+l.Key.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
 		m.String(1, l.In.Name)     // NFTA_LOOKUP_SET
@@ -189,7 +189,7 @@ func (l Lookup) load(m *message, f Family, reg, temp int) {
 	})
 }
 
-func (l Lookup) typeof(u *userdata, f Family) { l.In.Data.typeof(u, f) }
+func (l Lookup) typeof(u *userdata, f TableFamily) { l.In.Data.typeof(u, f) }
 
 func bit(b bool) uint32 {
 	if b {

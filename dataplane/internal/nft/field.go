@@ -54,7 +54,7 @@ const (
 	protocolIPv6      = 13
 )
 
-func (x Field) spec(f Family) spec {
+func (x Field) spec(f TableFamily) spec {
 	addr, network := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4)
 	ctSaddr, ctDaddr := uint32(19), uint32(20) // NFT_CT_SRC_IP, NFT_CT_DST_IP
 	saddr, daddr := spec{at: 12, field: 11}, spec{at: 16, field: 12}
@@ -109,11 +109,11 @@ func (x Field) spec(f Family) spec {
 	panic("nft: there is no such field")
 }
 
-func (x Field) text(f Family) string { return x.spec(f).text }
+func (x Field) text(f TableFamily) string { return x.spec(f).text }
 
-func (x Field) kind(f Family) kind { return x.spec(f).kind }
+func (x Field) kind(f TableFamily) kind { return x.spec(f).kind }
 
-func (x Field) load(m *message, f Family, reg, _ int) {
+func (x Field) load(m *message, f TableFamily, reg, _ int) {
 	s := x.spec(f)
 	switch s.source {
 	case fromNetwork, fromTransport:
@@ -144,7 +144,7 @@ func (x Field) load(m *message, f Family, reg, _ int) {
 	}
 }
 
-func (x Field) typeof(u *userdata, f Family) {
+func (x Field) typeof(u *userdata, f TableFamily) {
 	s := x.spec(f)
 	switch s.source {
 	case fromNetwork, fromTransport:

@@ -13,7 +13,7 @@ type Is struct {
 	Not   bool
 }
 
-func (s Is) text(f Family) string {
+func (s Is) text(f TableFamily) string {
 	var value string
 	switch s.Field {
 	case L4proto:
@@ -29,7 +29,7 @@ func (s Is) text(f Family) string {
 	return s.Field.text(f) + " " + value
 }
 
-func (s Is) write(m *message, f Family) {
+func (s Is) write(m *message, f TableFamily) {
 	s.Field.load(m, f, first, spare)
 	value := binary.NativeEndian.AppendUint32(nil, s.Value)
 	if n := s.Field.kind(f).size; n < 4 {
@@ -64,7 +64,7 @@ type Bits struct {
 	Not         bool
 }
 
-func (s Bits) text(f Family) string {
+func (s Bits) text(f TableFamily) string {
 	operator := "=="
 	if s.Not {
 		operator = "!="
@@ -72,7 +72,7 @@ func (s Bits) text(f Family) string {
 	return fmt.Sprintf("%s & 0x%08x %s 0x%08x", s.Field.text(f), s.Mask, operator, s.Value)
 }
 
-func (s Bits) write(m *message, f Family) {
+func (s Bits) write(m *message, f TableFamily) {
 	s.Field.load(m, f, first, spare)
 	bitwise(m, s.Mask, 0)
 	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
@@ -90,7 +90,7 @@ const (
 	Untracked   State = 64
 )
 
-func (s State) text(Family) string {
+func (s State) text(TableFamily) string {
 	var words []string
 	for _, x := range []struct {
 		state State
@@ -103,9 +103,9 @@ func (s State) text(Family) string {
 	return "ct state " + strings.Join(words, ",")
 }
 
-func (s State) write(m *message, f Family) { anyOf(m, f, CtState, uint32(s)) }
+func (s State) write(m *message, f TableFamily) { anyOf(m, f, CtState, uint32(s)) }
 
-func anyOf(m *message, f Family, x Field, bits uint32) {
+func anyOf(m *message, f TableFamily, x Field, bits uint32) {
 	x.load(m, f, first, spare)
 	bitwise(m, bits, 0)
 	compare(m, false, make([]byte, 4))
@@ -114,9 +114,9 @@ func anyOf(m *message, f Family, x Field, bits uint32) {
 // Translated matches connections whose destination was translated.
 type Translated struct{}
 
-func (Translated) text(Family) string { return "ct status dnat" }
+func (Translated) text(TableFamily) string { return "ct status dnat" }
 
-func (Translated) write(m *message, f Family) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
+func (Translated) write(m *message, f TableFamily) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
 
 // Flags matches TCP segments of whose flags in Mask those of Value are set; with Not, all others. A match of the protocol
 // stands before it.
@@ -146,14 +146,14 @@ func (x TCPFlags) String() string {
 	return strings.Join(words, ",")
 }
 
-func (s Flags) text(Family) string {
+func (s Flags) text(TableFamily) string {
 	if s.Not {
 		return fmt.Sprintf("tcp flags != %s / %s", s.Value, s.Mask)
 	}
 	return fmt.Sprintf("tcp flags %s / %s", s.Value, s.Mask)
 }
 
-func (s Flags) write(m *message, _ Family) {
+func (s Flags) write(m *message, _ TableFamily) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2)
@@ -173,9 +173,9 @@ func (s Flags) write(m *message, _ Family) {
 // OpensSCTP matches SCTP packets that open an association, whose first chunk is INIT. A match of the protocol stands before it.
 type OpensSCTP struct{}
 
-func (OpensSCTP) text(Family) string { return "@th,96,8 1" }
+func (OpensSCTP) text(TableFamily) string { return "@th,96,8 1" }
 
-func (OpensSCTP) write(m *message, _ Family) {
+func (OpensSCTP) write(m *message, _ TableFamily) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2)  // NFT_PAYLOAD_TRANSPORT_HEADER
@@ -192,14 +192,14 @@ type In struct {
 	Not bool
 }
 
-func (s In) text(f Family) string {
+func (s In) text(f TableFamily) string {
 	if s.Not {
 		return s.Of.text(f) + " != @" + s.Set.Name
 	}
 	return s.Of.text(f) + " @" + s.Set.Name
 }
 
-func (s In) write(m *message, f Family) {
+func (s In) write(m *message, f TableFamily) {
 	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
 		m.String(1, s.Set.Name)

@@ -11,7 +11,7 @@ type message struct {
 }
 
 // open begins a message.
-func (m *message) open(kind, flags int, family Family) {
+func (m *message) open(kind, flags int, family TableFamily) {
 	m.header(subsystem<<8|kind, flags, byte(family), 0)
 }
 

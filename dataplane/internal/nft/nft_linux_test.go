@@ -49,7 +49,7 @@ type sample struct {
 	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes, dead, again *Set
 }
 
-func newSample(f Family) *sample {
+func newSample(f TableFamily) *sample {
 	place := Concat{Daddr, L4proto, Dport}
 	target := Concat{Daddr, Dport}
 	number := Numgen{Random: true, Mod: 2}
@@ -198,7 +198,7 @@ func state(t *testing.T, c *Conn, s *sample) string {
 // The listing names an interface that does not exist, and loads again, as at boot.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
-	for _, f := range []Family{IPv4, IPv6} {
+	for _, f := range []TableFamily{IPv4, IPv6} {
 		t.Run(f.String(), func(t *testing.T) {
 			s := newSample(f)
 			tx := s.tx()

@@ -226,7 +226,7 @@ func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr // without nf_tables there is nothing of ours in it
 	}
-	for _, f := range []Family{IPv4, IPv6} {
+	for _, f := range []TableFamily{IPv4, IPv6} {
 		for _, name := range names {
 			o := Owned{Conn: c, Table: Table{f, name}}
 			if there, err := c.HasTable(o.Table); err != nil || !there {

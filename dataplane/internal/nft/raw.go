@@ -19,7 +19,7 @@ const (
 	TransportHeader Header = 2
 )
 
-func (r Raw) text(Family) string {
+func (r Raw) text(TableFamily) string {
 	name := "nh"
 	if r.Header == TransportHeader {
 		name = "th"
@@ -27,7 +27,7 @@ func (r Raw) text(Family) string {
 	return fmt.Sprintf("@%s,%d,%d", name, r.Offset*8, r.Size*8)
 }
 
-func (r Raw) kind(Family) kind {
+func (r Raw) kind(TableFamily) kind {
 	switch r.Size {
 	case 4:
 		return kind{id: typeIPv4, size: 4, order: wire}
@@ -37,7 +37,7 @@ func (r Raw) kind(Family) kind {
 	return kind{id: typeInteger, size: int(r.Size), order: wire}
 }
 
-func (r Raw) load(m *message, _ Family, reg, _ int) {
+func (r Raw) load(m *message, _ TableFamily, reg, _ int) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(reg))
 		m.Wire32(2, uint32(r.Header))
@@ -46,21 +46,21 @@ func (r Raw) load(m *message, _ Family, reg, _ int) {
 	})
 }
 
-func (Raw) typeof(*userdata, Family) { panic("nft: no set here is declared by bytes of a header") }
+func (Raw) typeof(*userdata, TableFamily) { panic("nft: no set here is declared by bytes of a header") }
 
 // As is a field of IPv4 or IPv6 in a table of the family netdev, where a match of the frame's protocol stands before it.
 type As struct {
-	Family Family
+	Family TableFamily
 	Field  Field
 }
 
-func (a As) text(Family) string { return a.Field.text(a.Family) }
+func (a As) text(TableFamily) string { return a.Field.text(a.Family) }
 
-func (a As) kind(Family) kind { return a.Field.kind(a.Family) }
+func (a As) kind(TableFamily) kind { return a.Field.kind(a.Family) }
 
-func (a As) load(m *message, _ Family, reg, temp int) { a.Field.load(m, a.Family, reg, temp) }
+func (a As) load(m *message, _ TableFamily, reg, temp int) { a.Field.load(m, a.Family, reg, temp) }
 
-func (a As) typeof(u *userdata, _ Family) { a.Field.typeof(u, a.Family) }
+func (a As) typeof(u *userdata, _ TableFamily) { a.Field.typeof(u, a.Family) }
 
 // Equal matches bytes of a header.
 type Equal struct {
@@ -68,9 +68,9 @@ type Equal struct {
 	Value []byte
 }
 
-func (s Equal) text(f Family) string { return fmt.Sprintf("%s 0x%x", s.Of.text(f), s.Value) }
+func (s Equal) text(f TableFamily) string { return fmt.Sprintf("%s 0x%x", s.Of.text(f), s.Value) }
 
-func (s Equal) write(m *message, f Family) {
+func (s Equal) write(m *message, f TableFamily) {
 	s.Of.load(m, f, first, spare)
 	compare(m, true, s.Value)
 }
@@ -79,14 +79,14 @@ func (s Equal) write(m *message, f Family) {
 // CONFIG_NFT_FIB_NETDEV.
 type NotLocal struct{ Source bool }
 
-func (s NotLocal) text(Family) string {
+func (s NotLocal) text(TableFamily) string {
 	if s.Source {
 		return "fib saddr type != local"
 	}
 	return "fib daddr type != local"
 }
 
-func (s NotLocal) write(m *message, _ Family) {
+func (s NotLocal) write(m *message, _ TableFamily) {
 	const local = 2 // RTN_LOCAL
 	which := uint32(2)
 	if s.Source {
@@ -104,9 +104,9 @@ func (s NotLocal) write(m *message, _ Family) {
 // is not reached by any. It is for prerouting.
 type GoesBack struct{}
 
-func (GoesBack) text(Family) string { return "fib daddr . iif oif != 0" }
+func (GoesBack) text(TableFamily) string { return "fib daddr . iif oif != 0" }
 
-func (GoesBack) write(m *message, _ Family) {
+func (GoesBack) write(m *message, _ TableFamily) {
 	m.expr(listElem, "fib", func() {
 		m.Wire32(1, register(first)) // NFTA_FIB_DREG
 		m.Wire32(2, 1)               // NFTA_FIB_RESULT: NFT_FIB_RESULT_OIF
@@ -125,9 +125,9 @@ const (
 	EtherIPv6 EtherType = 0x86dd
 )
 
-func (s EtherType) text(Family) string { return fmt.Sprintf("meta protocol 0x%04x", uint16(s)) }
+func (s EtherType) text(TableFamily) string { return fmt.Sprintf("meta protocol 0x%04x", uint16(s)) }
 
-func (s EtherType) write(m *message, _ Family) {
+func (s EtherType) write(m *message, _ TableFamily) {
 	m.expr(listElem, "meta", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 1) // NFT_META_PROTOCOL
@@ -138,11 +138,11 @@ func (s EtherType) write(m *message, _ Family) {
 // Constant is 0, written as nft writes a constant key: as no bits of the mark.
 type Constant struct{}
 
-func (Constant) text(Family) string { return "meta mark & 0x00000000" }
+func (Constant) text(TableFamily) string { return "meta mark & 0x00000000" }
 
-func (Constant) kind(f Family) kind { return Mark.kind(f) }
+func (Constant) kind(f TableFamily) kind { return Mark.kind(f) }
 
-func (Constant) load(m *message, f Family, reg, temp int) {
+func (Constant) load(m *message, f TableFamily, reg, temp int) {
 	if reg != first {
 		panic("nft: a constant is a key of its own")
 	}
@@ -150,4 +150,4 @@ func (Constant) load(m *message, f Family, reg, temp int) {
 	bitwise(m, 0, 0)
 }
 
-func (Constant) typeof(u *userdata, f Family) { Mark.typeof(u, f) }
+func (Constant) typeof(u *userdata, f TableFamily) { Mark.typeof(u, f) }

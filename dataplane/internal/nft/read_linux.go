@@ -19,7 +19,7 @@ var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix
 
 // list asks one question and calls each with the attributes of each answer. A list that changed while it was read is
 // ErrChanged.
-func (c *Conn) list(kind int, family Family, dump bool, ask func(*message), each func(body []byte)) error {
+func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message), each func(body []byte)) error {
 	c.sock.Discard()
 	q := &message{seq: c.seq}
 	c.seq++

@@ -13,11 +13,11 @@ type Rule struct {
 
 // Stmt is one statement of a rule: a match, or what happens to the packets that matched so far.
 type Stmt interface {
-	text(f Family) string
-	write(m *message, f Family)
+	text(f TableFamily) string
+	write(m *message, f TableFamily)
 }
 
-func (r Rule) text(f Family) string {
+func (r Rule) text(f TableFamily) string {
 	parts := make([]string, len(r.Do))
 	for i, s := range r.Do {
 		parts[i] = s.text(f)
@@ -25,7 +25,7 @@ func (r Rule) text(f Family) string {
 	return strings.Join(parts, " ")
 }
 
-func (r Rule) write(m *message, f Family) {
+func (r Rule) write(m *message, f TableFamily) {
 	m.nest(ruleExprs, func() {
 		for _, s := range r.Do {
 			s.write(m, f)
@@ -46,9 +46,9 @@ type Vmap struct {
 	In *Set
 }
 
-func (s Vmap) text(f Family) string { return s.Of.text(f) + " vmap @" + s.In.Name }
+func (s Vmap) text(f TableFamily) string { return s.Of.text(f) + " vmap @" + s.In.Name }
 
-func (s Vmap) write(m *message, f Family) {
+func (s Vmap) write(m *message, f TableFamily) {
 	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
 		m.String(1, s.In.Name)
@@ -63,11 +63,11 @@ type AddBits struct {
 	Bits  uint32
 }
 
-func (s AddBits) text(f Family) string {
+func (s AddBits) text(f TableFamily) string {
 	return fmt.Sprintf("%s set %s | 0x%08x", s.Field.text(f), s.Field.text(f), s.Bits)
 }
 
-func (s AddBits) write(m *message, f Family) {
+func (s AddBits) write(m *message, f TableFamily) {
 	s.Field.load(m, f, first, spare)
 	bitwise(m, ^s.Bits, s.Bits)
 	s.Field.set(m, first)
@@ -79,11 +79,11 @@ type ClearBits struct {
 	Bits  uint32
 }
 
-func (s ClearBits) text(f Family) string {
+func (s ClearBits) text(f TableFamily) string {
 	return fmt.Sprintf("%s set %s & 0x%08x", s.Field.text(f), s.Field.text(f), ^s.Bits)
 }
 
-func (s ClearBits) write(m *message, f Family) {
+func (s ClearBits) write(m *message, f TableFamily) {
 	s.Field.load(m, f, first, spare)
 	bitwise(m, ^s.Bits, 0)
 	s.Field.set(m, first)
@@ -96,9 +96,9 @@ type SetField struct {
 	To    Expr
 }
 
-func (s SetField) text(f Family) string { return s.Field.text(f) + " set " + s.To.text(f) }
+func (s SetField) text(f TableFamily) string { return s.Field.text(f) + " set " + s.To.text(f) }
 
-func (s SetField) write(m *message, f Family) {
+func (s SetField) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
 	s.Field.set(m, first)
 }
@@ -106,9 +106,9 @@ func (s SetField) write(m *message, f Family) {
 // OnlyACK makes a TCP segment one whose only flag is ACK. A match of the protocol stands before it.
 type OnlyACK struct{}
 
-func (OnlyACK) text(Family) string { return "tcp flags set ack" }
+func (OnlyACK) text(TableFamily) string { return "tcp flags set ack" }
 
-func (OnlyACK) write(m *message, _ Family) {
+func (OnlyACK) write(m *message, _ TableFamily) {
 	const at, size = 12, 2 // the length of the header and the flags, as nft writes no single byte
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
@@ -137,9 +137,9 @@ func (OnlyACK) write(m *message, _ Family) {
 // ClearPriority sets the packet's priority to 0.
 type ClearPriority struct{}
 
-func (ClearPriority) text(Family) string { return "meta priority set 0:0" }
+func (ClearPriority) text(TableFamily) string { return "meta priority set 0:0" }
 
-func (ClearPriority) write(m *message, _ Family) {
+func (ClearPriority) write(m *message, _ TableFamily) {
 	m.expr(listElem, "immediate", func() {
 		m.Wire32(1, register(first))
 		m.value(2, make([]byte, 4))
@@ -156,7 +156,7 @@ type Update struct {
 	Timeout time.Duration
 }
 
-func (s Update) text(f Family) string {
+func (s Update) text(f TableFamily) string {
 	data := ""
 	if s.Data != nil {
 		data = " : " + s.Data.text(f)
@@ -164,7 +164,7 @@ func (s Update) text(f Family) string {
 	return fmt.Sprintf("update @%s { %s timeout %s%s }", s.Map.Name, s.Key.text(f), duration(s.Timeout), data)
 }
 
-func (s Update) write(m *message, f Family) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
+func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
 
 // Delete removes the element of a key from a dynamic map. nft wants its data named; the kernel does not compare it.
 type Delete struct {
@@ -173,13 +173,13 @@ type Delete struct {
 	Data Expr
 }
 
-func (s Delete) text(f Family) string {
+func (s Delete) text(f TableFamily) string {
 	return fmt.Sprintf("delete @%s { %s : %s }", s.Map.Name, s.Key.text(f), s.Data.text(f))
 }
 
-func (s Delete) write(m *message, f Family) { dynset(m, f, s.Map, 2, s.Key, s.Data, 0) } // NFT_DYNSET_OP_DELETE
+func (s Delete) write(m *message, f TableFamily) { dynset(m, f, s.Map, 2, s.Key, s.Data, 0) } // NFT_DYNSET_OP_DELETE
 
-func dynset(m *message, f Family, set *Set, op uint32, key, data Expr, timeout time.Duration) {
+func dynset(m *message, f TableFamily, set *Set, op uint32, key, data Expr, timeout time.Duration) {
 	key.load(m, f, first, spare)
 	if data != nil {
 		data.load(m, f, spare, spare+1)
@@ -200,9 +200,9 @@ func dynset(m *message, f Family, set *Set, op uint32, key, data Expr, timeout t
 // DNAT gives the connection the destination, address and port, that To has.
 type DNAT struct{ To Lookup }
 
-func (s DNAT) text(f Family) string { return fmt.Sprintf("dnat %s to %s", f, s.To.text(f)) }
+func (s DNAT) text(f TableFamily) string { return fmt.Sprintf("dnat %s to %s", f, s.To.text(f)) }
 
-func (s DNAT) write(m *message, f Family) {
+func (s DNAT) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
 	addr := Daddr.kind(f).registers()
 	m.expr(listElem, "nat", func() {
@@ -216,9 +216,9 @@ func (s DNAT) write(m *message, f Family) {
 // Redirect leads the connection to a port of this host. A match of the protocol stands before it.
 type Redirect struct{ To Lookup }
 
-func (s Redirect) text(f Family) string { return "redirect to :" + s.To.text(f) }
+func (s Redirect) text(f TableFamily) string { return "redirect to :" + s.To.text(f) }
 
-func (s Redirect) write(m *message, f Family) {
+func (s Redirect) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
 	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
@@ -227,9 +227,9 @@ func (s Redirect) write(m *message, f Family) {
 // stands before it.
 type ClampMSS struct{}
 
-func (ClampMSS) text(Family) string { return "tcp option maxseg size set rt mtu" }
+func (ClampMSS) text(TableFamily) string { return "tcp option maxseg size set rt mtu" }
 
-func (ClampMSS) write(m *message, _ Family) {
+func (ClampMSS) write(m *message, _ TableFamily) {
 	m.expr(listElem, "rt", func() {
 		m.Wire32(1, register(first)) // NFTA_RT_DREG
 		m.Wire32(2, 3)               // NFTA_RT_KEY: NFT_RT_TCPMSS
@@ -258,9 +258,9 @@ const (
 	Unreachable Simple = "reject"                // ICMP: port unreachable
 )
 
-func (s Simple) text(Family) string { return string(s) }
+func (s Simple) text(TableFamily) string { return string(s) }
 
-func (s Simple) write(m *message, f Family) {
+func (s Simple) write(m *message, f TableFamily) {
 	switch s {
 	case Accept:
 		verdict(m, codeAccept, "")
@@ -293,16 +293,16 @@ func reject(m *message, kind uint32, code byte) {
 // Jump leads to a chain, and comes back where that decides nothing.
 type Jump string
 
-func (s Jump) text(Family) string { return "jump " + string(s) }
+func (s Jump) text(TableFamily) string { return "jump " + string(s) }
 
-func (s Jump) write(m *message, _ Family) { verdict(m, codeJump, string(s)) }
+func (s Jump) write(m *message, _ TableFamily) { verdict(m, codeJump, string(s)) }
 
 // Goto leads to a chain and does not come back.
 type Goto string
 
-func (s Goto) text(Family) string { return "goto " + string(s) }
+func (s Goto) text(TableFamily) string { return "goto " + string(s) }
 
-func (s Goto) write(m *message, _ Family) { verdict(m, codeGoto, string(s)) }
+func (s Goto) write(m *message, _ TableFamily) { verdict(m, codeGoto, string(s)) }
 
 func verdict(m *message, code uint32, chain string) {
 	m.expr(listElem, "immediate", func() {

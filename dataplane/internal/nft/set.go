@@ -39,7 +39,7 @@ func (s *Set) word() string {
 	return "set"
 }
 
-func (s *Set) dataKind(f Family) kind {
+func (s *Set) dataKind(f TableFamily) kind {
 	if s.Verdict {
 		return kind{id: typeVerdict}
 	}
@@ -47,7 +47,7 @@ func (s *Set) dataKind(f Family) kind {
 }
 
 // text is the declaration, without the elements.
-func (s *Set) text(f Family) string {
+func (s *Set) text(f TableFamily) string {
 	var b strings.Builder
 	data := ""
 	switch {
@@ -80,7 +80,7 @@ func (s *Set) text(f Family) string {
 	return b.String()
 }
 
-func (s *Set) flags(f Family) (flags uint32) {
+func (s *Set) flags(f TableFamily) (flags uint32) {
 	for _, x := range []struct {
 		on   bool
 		flag uint32
@@ -96,7 +96,7 @@ func (s *Set) flags(f Family) (flags uint32) {
 }
 
 // write writes the attributes of the set behind its table.
-func (s *Set) write(m *message, f Family, id uint32) {
+func (s *Set) write(m *message, f TableFamily, id uint32) {
 	key, data := s.Key.kind(f), kind{}
 	m.String(setName, s.Name)
 	m.Wire32(setFlags, s.flags(f))
@@ -138,7 +138,7 @@ func (s *Set) writeDesc(m *message, key kind) {
 	})
 }
 
-func (s *Set) userdata(f Family, key, data kind) []byte {
+func (s *Set) userdata(f TableFamily, key, data kind) []byte {
 	var u userdata
 	u.uint32(udataKeyOrder, uint32(key.order))
 	if s.isMap() {
@@ -204,7 +204,7 @@ func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Unnest()
 }
 
-func (e *Elem) text(s *Set, f Family, withData bool) string {
+func (e *Elem) text(s *Set, f TableFamily, withData bool) string {
 	var b strings.Builder
 	key := s.Key.kind(f)
 	b.WriteString(key.format(e.Key, e.KeyEnd))

@@ -8,7 +8,7 @@ import (
 
 // Table names a table.
 type Table struct {
-	Family Family
+	Family TableFamily
 	Name   string
 }
 

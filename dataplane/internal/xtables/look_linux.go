@@ -11,16 +11,16 @@ import (
 // come each second, and a change must be found within two, also on a machine that is so busy that a comparison takes
 // long. The zero Look knows nothing, and is one at sizes.
 type Look struct {
-	// wary compares also where legacy's stamp shows no change, because it can miss one.
-	wary bool
-	// longest is the longest pause where the stamp shows no change; 0 means longestPause.
-	longest time.Duration
+	// always compares also where legacy's stamp shows no change, because it can miss one.
+	always bool
+	// maxPause is the longest pause where the stamp shows no change; 0 means longestPause.
+	maxPause time.Duration
 
 	// stamp is the table's when it was last compared or left; sure: it was in order.
 	stamp Stamp
 	sure  bool
-	// again is when to compare in any case, because others may have changed it while we did; zero if they have not.
-	again time.Time
+	// recheckAt is when to compare in any case, because others may have changed it while we did; zero if they have not.
+	recheckAt time.Time
 	// owed is the time that comparisons took and that was not waited for yet, at the time of the last one, ended.
 	owed  time.Duration
 	ended time.Time
@@ -31,11 +31,11 @@ const (
 	share = 200
 	// credit is how long they may take at once without a pause.
 	credit = 20 * time.Millisecond
-	// seenPause is the longest pause before a change that the stamp shows is looked at.
-	seenPause = time.Second
-	// longestPause is the longest pause where the stamp shows none; contentPause is that of contents.
-	longestPause = 10 * time.Second
-	contentPause = 2 * time.Minute
+	// maxSeenPause is the longest pause before a change that the stamp shows is looked at.
+	maxSeenPause = time.Second
+	// maxSizesPause is the longest pause where the stamp shows none; contentPause is that of contents.
+	maxSizesPause   = 10 * time.Second
+	maxContentPause = 2 * time.Minute
 )
 
 // stamper is what tells stamps, and how many transactions it has made; *Tool does it.
@@ -58,39 +58,39 @@ func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (r
 
 func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	began := time.Now()
-	if l.unchanged(stamp, began) || l.rests(stamp, began) && (stamp.Entries == 0 || stamp.Entries >= ours()) {
+	if l.unchanged(stamp, began) || l.tooEarly(stamp, began) && (stamp.Entries == 0 || stamp.Entries >= ours()) {
 		return "", nil
 	}
 	reason, err = compare()
 	// A change during the comparison is seen by the next stamp.
-	l.stamp, l.sure, l.again = stamp, reason == "" && err == nil, time.Time{}
-	l.pay(began, time.Now())
+	l.stamp, l.sure, l.recheckAt = stamp, reason == "" && err == nil, time.Time{}
+	l.charge(began, time.Now())
 	return reason, err
 }
 
 func (l *Look) unchanged(stamp Stamp, now time.Time) bool {
-	return l.sure && stamp == l.stamp && (l.again.IsZero() || now.Before(l.again)) && (stamp.Generation != 0 || !l.wary)
+	return l.sure && stamp == l.stamp && (l.recheckAt.IsZero() || now.Before(l.recheckAt)) && (stamp.Generation != 0 || !l.always)
 }
 
-// owes is what is left to be waited for, divided by share.
-func (l *Look) owes(now time.Time) time.Duration {
+// remainingCost is what is left to be waited for, divided by share.
+func (l *Look) remainingCost(now time.Time) time.Duration {
 	return max(0, l.owed-now.Sub(l.ended)/share)
 }
 
-// rests reports whether it is too early for the next comparison.
-func (l *Look) rests(stamp Stamp, now time.Time) bool {
-	seen := !l.sure || stamp != l.stamp || !l.again.IsZero()
-	return l.owes(now) > credit && !(seen && now.Sub(l.ended) >= seenPause)
+// tooEarly reports whether it is too early for the next comparison.
+func (l *Look) tooEarly(stamp Stamp, now time.Time) bool {
+	seen := !l.sure || stamp != l.stamp || !l.recheckAt.IsZero()
+	return l.remainingCost(now) > credit && !(seen && now.Sub(l.ended) >= maxSeenPause)
 }
 
-func (l *Look) pay(began, ended time.Time) {
-	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+cmp.Or(l.longest, longestPause)/share), ended
+func (l *Look) charge(began, ended time.Time) {
+	l.owed, l.ended = min(l.remainingCost(began)+ended.Sub(began), credit+cmp.Or(l.maxPause, maxSizesPause)/share), ended
 }
 
 // Found takes in that the table was read, and is from now on what it should be; stamp is that from before the reading,
 // the zero Stamp if that is not known.
 func (l *Look) Found(stamp Stamp) {
-	l.stamp, l.sure, l.again = stamp, stamp != Stamp{}, time.Time{}
+	l.stamp, l.sure, l.recheckAt = stamp, stamp != Stamp{}, time.Time{}
 }
 
 // Writing is called before we change the table, and what it returns afterwards. Where that leaves open whether others
@@ -102,9 +102,9 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	began := s.Commits()
 	return func() {
 		after, err := s.Stamp(table)
-		l.stamp, l.sure, l.again = after, untouched && err == nil, time.Time{}
+		l.stamp, l.sure, l.recheckAt = after, untouched && err == nil, time.Time{}
 		if after.Generation == 0 {
-			l.again = time.Now().Add(seenPause)
+			l.recheckAt = time.Now().Add(maxSeenPause)
 		} else if after.Generation-before.Generation != s.Commits()-began {
 			l.sure = false
 		}
@@ -112,7 +112,7 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 }
 
 // Contents is a Look at what is in chains.
-func Contents() Look { return Look{wary: true, longest: contentPause} }
+func Contents() Look { return Look{always: true, maxPause: maxContentPause} }
 
 // Watch is a Look at the sizes of chains, and one at what is in them, which costs more and is paced by itself. The zero
 // Watch knows nothing.
@@ -127,7 +127,7 @@ func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content f
 	if reason, err = w.sizes.probe(stamp, ours, sizes); reason != "" || err != nil {
 		return reason, err
 	}
-	w.content.wary, w.content.longest = true, contentPause
+	w.content.always, w.content.maxPause = true, maxContentPause
 	return w.content.probe(stamp, func() int { return 0 }, content)
 }
 

@@ -71,12 +71,12 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		{"we changed legacy's long ago, and others may have at the same time", legacy, false, func(l *Look, c *changing) {
 			l.Found(c.stamp)
 			l.Writing(c, "nat")()
-			time.Sleep(seenPause)
+			time.Sleep(maxSeenPause)
 		}, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				table, l := &changing{stamp: c.stamp}, &Look{wary: c.wary}
+				table, l := &changing{stamp: c.stamp}, &Look{always: c.wary}
 				c.happens(l, table)
 				for _, want := range []bool{c.compared, c.afterward} {
 					compared := false
@@ -97,7 +97,7 @@ func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				table, l := &changing{stamp: Stamp{Entries: 1}}, &Look{wary: true}
+				table, l := &changing{stamp: Stamp{Entries: 1}}, &Look{always: true}
 				var spent, last, longest time.Duration
 				began := time.Now()
 				for since := time.Duration(0); since < 10*time.Minute; since = time.Since(began) {
@@ -115,7 +115,7 @@ func TestLookPaces(t *testing.T) {
 					}
 					time.Sleep(100 * time.Millisecond)
 				}
-				pause := map[bool]time.Duration{true: seenPause, false: longestPause}[seen]
+				pause := map[bool]time.Duration{true: maxSeenPause, false: maxSizesPause}[seen]
 				if most := time.Since(began)/share + 2*credit; spent > most && longest < pause {
 					t.Errorf("comparing for %s each (seen: %t) took %s, want at most %s", takes, seen, spent, most)
 				}

@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Print is what a chain's content is known by. Prints are compared with ==; they mean nothing to another process.
-type Print struct {
+// ChainHash is what a chain's content is known by. Prints are compared with ==; they mean nothing to another process.
+type ChainHash struct {
 	// Rules is how many rules the chain has.
 	Rules int
 	// Sum is a hash of the rules as the kernel keeps them, in order, without their counters.
@@ -25,13 +25,13 @@ type Print struct {
 // seed is that of all prints.
 var seed = maphash.MakeSeed()
 
-// Prints returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
+// ChainHashes returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
 // chains only the rules count that lead to chains whose names begin with prefix. It costs what FullCounts does.
-func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string) (prints map[string]Print, err error) {
+func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
-		prints, err = printsNFT(ctx, t.family, table, prefix, chains)
+		prints, err = hashesNFT(ctx, t.family, table, prefix, chains)
 	} else if err = ctx.Err(); err == nil {
-		prints, err = printsLegacy(t.family, table, prefix, chains)
+		prints, err = hashesLegacy(t.family, table, prefix, chains)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the rules of %s: %w", table, err)
@@ -40,7 +40,7 @@ func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string
 }
 
 // NotWritten is the error of a chain that has other rules than the programs said they wrote, as its print shows.
-func NotWritten(table, chain string, got Print) error {
+func NotWritten(table, chain string, got ChainHash) error {
 	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
 		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
 }
@@ -55,8 +55,8 @@ func isHook(chain string) bool {
 	return false
 }
 
-func printsNFT(ctx context.Context, family inet.Family, table, prefix string, chains []string) (map[string]Print, error) {
-	prints := make(map[string]Print, len(chains))
+func hashesNFT(ctx context.Context, family inet.Family, table, prefix string, chains []string) (map[string]ChainHash, error) {
+	prints := make(map[string]ChainHash, len(chains))
 	var rules int
 	var sum maphash.Hash
 	err := rulesNFT(ctx, family, table, chains, func(string) { rules = 0; sum.SetSeed(seed) }, func(chain string, attrs []byte) {
@@ -64,7 +64,7 @@ func printsNFT(ctx context.Context, family inet.Family, table, prefix string, ch
 			rules++
 			hashRuleNFT(&sum, attrs)
 		}
-	}, func(chain string) { prints[chain] = Print{rules, sum.Sum64()} })
+	}, func(chain string) { prints[chain] = ChainHash{rules, sum.Sum64()} })
 	return prints, err
 }
 
@@ -95,8 +95,8 @@ func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
 	_, _ = sum.Write(piece)
 }
 
-func printsLegacy(family inet.Family, table, prefix string, chains []string) (map[string]Print, error) {
-	prints := make(map[string]Print, len(chains))
+func hashesLegacy(family inet.Family, table, prefix string, chains []string) (map[string]ChainHash, error) {
+	prints := make(map[string]ChainHash, len(chains))
 	wanted := make(map[string]bool, len(chains))
 	for _, c := range chains {
 		wanted[c] = true
@@ -107,7 +107,7 @@ func printsLegacy(family inet.Family, table, prefix string, chains []string) (ma
 		if err := b.walk(func(name []byte, at int) { names[at] = string(name) }, func(rule) {}); err != nil {
 			return err
 		}
-		var p Print
+		var p ChainHash
 		var sum maphash.Hash
 		name := ""
 		end := func() {
@@ -118,7 +118,7 @@ func printsLegacy(family inet.Family, table, prefix string, chains []string) (ma
 		}
 		err := b.walk(func(_ []byte, at int) {
 			end()
-			name, p = names[at], Print{}
+			name, p = names[at], ChainHash{}
 			sum.SetSeed(seed)
 		}, func(r rule) {
 			target := names[r.jumpTo]

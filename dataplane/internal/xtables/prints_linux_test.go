@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// TestPrints tells chains apart by what is in them, and by nothing else.
-func TestPrints(t *testing.T) {
+// TestChainHashes tells chains apart by what is in them, and by nothing else.
+func TestChainHashes(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		chains := []string{"VIPD-A", "VIPD-B", "VIPD-EMPTY", "VIPD-SERVICES", "OUTPUT", "VIPD-ABSENT"}
-		prints := func() map[string]Print {
-			p, err := tool.Prints(t.Context(), "nat", "VIPD-", chains)
+		prints := func() map[string]ChainHash {
+			p, err := tool.ChainHashes(t.Context(), "nat", "VIPD-", chains)
 			must(t, err)
 			return p
 		}

@@ -117,7 +117,7 @@ func stream(ctx context.Context, line func(string) error, program string, args .
 	cmd := exec.CommandContext(ctx, program, args...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	cmd.WaitDelay = lastWords
+	cmd.WaitDelay = outputWait
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", fmt.Errorf("starting %s: %w", program, err)

@@ -67,9 +67,9 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 // Commits returns how many transactions this Tool has made. Those of a restore that failed are not counted.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// lastWords is how long after a program's end what it has written may take to be read: by this process, which may have to wait for a
+// outputWait is how long after a program's end what it has written may take to be read: by this process, which may have to wait for a
 // processor.
-const lastWords = 10 * time.Second
+const outputWait = 10 * time.Second
 
 // execute is the command that starts programs. When ctx ends the program is killed; its transaction is done or it is
 // not.
@@ -78,7 +78,7 @@ func execute(ctx context.Context, input, program string, args ...string) (string
 	cmd.Stdin = strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.WaitDelay = lastWords
+	cmd.WaitDelay = outputWait
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), err)

@@ -24,11 +24,11 @@ func nftBlock() blockLimit { return blockLimit{chains: 300, rules: 1500} }
 // 4,000.
 func nftCrowdedBlock() blockLimit { return blockLimit{chains: 2000, rules: 10000} }
 
-// crowd is how many rules, and jumps, make a table crowded.
-const crowd = 20000
+// crowdedEntries is how many rules, and jumps, make a table crowded.
+const crowdedEntries = 20000
 
-// leastRules is where smaller blocks are no remedy any more.
-const leastRules = 50
+// minBlockRules is where smaller blocks are no remedy any more.
+const minBlockRules = 50
 
 // Write applies groups in their order, and returns how many are done. Where that is not all of them, err is about
 // groups[done], of which nothing is done, nor of those after it. Only where ctx ends, or another program holds the tables
@@ -89,7 +89,7 @@ func (t *Tool) crowded(ctx context.Context, table string) bool {
 	for _, c := range chains {
 		n += int(c.Use)
 	}
-	return err == nil && n > crowd
+	return err == nil && n > crowdedEntries
 }
 
 // writer is one call of Write.
@@ -121,11 +121,11 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	if ctx.Err() != nil || !errors.As(err, &op) || op.Line == 0 && IsBusy(err) {
 		return 0, err
 	}
-	b, group := whose(blocks, op.Line)
+	b, group := blockAt(blocks, op.Line)
 	switch {
 	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is not there any more, and nothing was done
 		return w.write(ctx, groups)
-	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > leastRules:
+	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > minBlockRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}
 		n, err := w.write(ctx, groups[b.lo:])
 		return b.lo + n, err
@@ -167,9 +167,9 @@ type block struct {
 	commit int   // the line of COMMIT
 }
 
-// whose returns the block and the group that a line belongs to. A line that is no group's, such as COMMIT, has group -1;
+// blockAt returns the block and the group that a line belongs to. A line that is no group's, such as COMMIT, has group -1;
 // one that is nowhere belongs to a block of everything.
-func whose(blocks []block, line int) (b block, group int) {
+func blockAt(blocks []block, line int) (b block, group int) {
 	i := sort.Search(len(blocks), func(i int) bool { return line <= blocks[i].commit })
 	if line == 0 || i == len(blocks) {
 		return block{lo: blocks[0].lo, hi: blocks[len(blocks)-1].hi}, -1

@@ -244,14 +244,14 @@ func (f *Fake) Destinations(ctx context.Context, key balancer.Key) ([]ipvsnl.Des
 }
 
 // Table implements Conn.
-func (f *Fake) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
+func (f *Fake) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableService, error) {
 	if err := f.usable(ctx); err != nil {
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	table := make(map[balancer.Key]ipvsnl.Entry, len(f.services))
+	table := make(map[balancer.Key]ipvsnl.TableService, len(f.services))
 	for key, s := range f.services {
-		e := ipvsnl.Entry{Scheduler: s.Scheduler}
+		e := ipvsnl.TableService{Scheduler: s.Scheduler}
 		for _, d := range s.destinations {
 			if d.Forward == ipvsnl.BypassForward {
 				d.Forward = balancer.NATForward
