@@ -13,24 +13,25 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// atATime is how many frontends are changed together: a new virtual server is without destinations for as long as those
-// of its group take to be made, and the ledger is written once for all of them.
-const atATime = 256
+// maxGroup is the maximum number of frontends that are changed together. A new virtual server has
+// no destinations while its group is created, and the ledger is written once for the group.
+const maxGroup = 256
 
-// rounds is how often a change is tried at once when the kernel says that what is there was not known well.
-const rounds = 3
+// maxRounds is how often a change is tried if the kernel's state differs from the known one.
+const maxRounds = 3
 
-// Apply makes each key what its change says, by the messages that differ from what is there. What others have done
-// meanwhile shows by the kernel's answers: the virtual server is read then, and the change made again.
+// Apply makes each key what its change says. It only sends the messages that differ from the
+// kernel's state. If an answer shows that others have changed a virtual server, Apply reads it and
+// repeats the change.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	failed := dataplane.KeyErrors{}
 	taken := d.askLocked
-	if len(batch) > atATime {
+	if len(batch) > maxGroup {
 		taken = d.listing()
 	}
-	for part := range slices.Chunk(batch, atATime) {
+	for part := range slices.Chunk(batch, maxGroup) {
 		d.applyLocked(ctx, part, taken, failed)
 	}
 	if len(d.quiet) > 0 {
@@ -47,7 +48,7 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 		if c.New == nil && d.servers[c.Key] == nil {
 			continue
 		}
-		if err := d.no[inet.Of(c.Key.Addr)]; err != nil && c.New != nil {
+		if err := d.unavailable[inet.Of(c.Key.Addr)]; err != nil && c.New != nil {
 			failed[c.Key] = err
 			continue
 		}
@@ -65,40 +66,40 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 		for s, err := range r.errs {
 			failed[s.key] = err
 		}
-		work = slices.DeleteFunc(work, func(s *server) bool { return r.again[s] == nil })
-		if n == rounds {
+		work = slices.DeleteFunc(work, func(s *server) bool { return r.retry[s] == nil })
+		if n == maxRounds {
 			for _, s := range work {
-				failed[s.key] = r.again[s]
+				failed[s.key] = r.retry[s]
 			}
 			return
 		}
 	}
 }
 
-// drainLocked is how long connections may live to what a change leaves out.
+// drainLocked returns how long connections to removed backends may live.
 func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 	switch {
 	case c.New != nil:
 		return c.New.DrainTimeout
 	case c.Old != nil:
-		return c.Old.DrainTimeout // a new drain timeout alone may never have come here
+		return c.Old.DrainTimeout // a new drain timeout alone may not have been applied
 	case s.last != nil:
 		return s.last.DrainTimeout
 	}
 	return d.ledger.entries[s.key].drain
 }
 
-// renameLocked has what was counted so far stay with the service that had the key, when another gets it.
+// renameLocked keeps the counts of the service that had the key, when another service gets it.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
 	if f == nil || !d.counts.renames(s.key, counters.Port{Service: f.Service, Name: f.Port}) {
 		return nil
 	}
-	if s.there && s.last != nil {
+	if s.exists && s.last != nil {
 		if err := d.readCountsLocked(ctx, s); err != nil {
 			return err
 		}
 	}
-	d.counts.name(s.key, counters.Port{Service: f.Service, Name: f.Port})
+	d.counts.setPort(s.key, counters.Port{Service: f.Service, Name: f.Port})
 	return nil
 }
 
@@ -108,27 +109,28 @@ func (d *Dataplane) readCountsLocked(ctx context.Context, s *server) error {
 		return nil
 	}
 	if err == nil {
-		d.counts.see(s.key, states)
+		d.counts.observe(s.key, states)
 	}
 	return err
 }
 
-// round is one attempt to make virtual servers what they are to be.
+// round is an attempt to change virtual servers.
 type round struct {
 	d   *Dataplane
 	ctx context.Context
-	// errs are why servers failed.
+	// errs holds the reasons why servers failed.
 	errs map[*server]error
-	// again are those that were not as they were known to be, or of which that is not known any more, and why.
-	again map[*server]error
+	// retry holds the servers whose state differs from the known one, or is unknown, with the
+	// reason.
+	retry map[*server]error
 }
 
 func newRound(ctx context.Context, d *Dataplane) *round {
-	return &round{d: d, ctx: ctx, errs: map[*server]error{}, again: map[*server]error{}}
+	return &round{d: d, ctx: ctx, errs: map[*server]error{}, retry: map[*server]error{}}
 }
 
-// over reports whether nothing more is to be done for s in this round.
-func (r *round) over(s *server) bool { return r.errs[s] != nil || r.again[s] != nil }
+// settled reports whether the round has nothing left to do for s.
+func (r *round) settled(s *server) bool { return r.errs[s] != nil || r.retry[s] != nil }
 
 func (r *round) run(work []*server, taken taken, now time.Time) {
 	plans := make(map[*server]steps, len(work))
@@ -143,12 +145,12 @@ func (r *round) run(work []*server, taken taken, now time.Time) {
 		if len(p.create) > 0 && !r.d.ledger.owns(s.key) && r.takenBy(s, taken) {
 			continue
 		}
-		if len(p.create) > 0 || s.there {
+		if len(p.create) > 0 || s.exists {
 			r.d.recordLocked(s)
 		}
 		plans[s] = p
 	}
-	if err := r.d.ledger.save(); err != nil { // never make what could not be recognised as ours
+	if err := r.d.ledger.save(); err != nil { // never create a virtual server that the ledger does not name
 		for s, p := range plans {
 			if len(p.create) > 0 {
 				r.errs[s] = err
@@ -157,17 +159,17 @@ func (r *round) run(work []*server, taken taken, now time.Time) {
 	}
 	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].create })
 	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].change })
-	ends := r.endings(work, plans)
+	ends := r.removals(work, plans)
 	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
-	if err := r.d.ledger.save(); err != nil { // it names more than there is, which is safe
+	if err := r.d.ledger.save(); err != nil { // it names more than exists, which is safe
 		r.d.log.Warn("the ledger is not up to date", "err", err)
 	}
 	for _, s := range work {
-		r.d.changedLocked(s, s.there)
+		r.d.changedLocked(s, s.exists)
 	}
 }
 
-// recordLocked notes in the ledger that s is ours.
+// recordLocked records in the ledger that s is ours.
 func (d *Dataplane) recordLocked(s *server) {
 	r := d.ledger.entries[s.key]
 	if s.front != nil {
@@ -177,13 +179,14 @@ func (d *Dataplane) recordLocked(s *server) {
 	d.ledger.set(s.key, r)
 }
 
-// endings returns what is removed at the end of a round: what its plan says, and destinations that take no new
-// connections and have no others. Before they go, their counters are read; so are those of destinations that are back,
-// which the kernel may go on counting from where they were.
-func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
+// removals returns the messages that remove objects at the end of a round: those of the plan, and
+// the removal of destinations that get no new connections and have none. It reads their counters
+// first, and the counters of restored destinations, because the kernel may continue their old
+// counts.
+func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
 	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {
-		if r.over(s) || !s.there {
+		if r.settled(s) || !s.exists {
 			continue
 		}
 		remove := plans[s].remove
@@ -192,10 +195,10 @@ func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]i
 		}
 		states, err := r.d.conn.Destinations(r.ctx, s.key)
 		if err != nil {
-			r.refused(s, ipvsnl.Op{Service: ipvsnl.Service{Key: s.key}}, err)
+			r.handleRefusal(s, ipvsnl.Op{Service: ipvsnl.Service{Key: s.key}}, err)
 			continue
 		}
-		r.d.counts.see(s.key, states)
+		r.d.counts.observe(s.key, states)
 		for _, op := range s.ended(states, time.Now()) {
 			if op.Verb == ipvsnl.DeleteService {
 				remove = []ipvsnl.Op{op}
@@ -208,12 +211,12 @@ func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]i
 	return ends
 }
 
-// send has the kernel do one step of each server that has not failed.
+// send sends a step of each server that has not failed.
 func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
 	var ops []ipvsnl.Op
 	var owners []*server
 	for _, s := range work {
-		if !r.over(s) {
+		if !r.settled(s) {
 			for _, op := range step(s) {
 				ops, owners = append(ops, op), append(owners, s)
 			}
@@ -225,36 +228,36 @@ func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
 	errs := r.d.conn.Do(r.ctx, ops)
 	for i, op := range ops {
 		if errs == nil || errs[i] == nil || absent(op, errs[i]) {
-			r.d.didLocked(owners[i], op)
+			r.d.noteDoneLocked(owners[i], op)
 			continue
 		}
-		r.refused(owners[i], op, errs[i])
+		r.handleRefusal(owners[i], op, errs[i])
 	}
 }
 
-// absent reports whether an op was not done because there is nothing to do.
+// absent reports whether an op failed because its object did not exist.
 func absent(op ipvsnl.Op, err error) bool {
 	return op.Verb == ipvsnl.DeleteService && errors.Is(err, ipvsnl.ErrNoService) ||
 		op.Verb == ipvsnl.DeleteDestination && (errors.Is(err, ipvsnl.ErrNoDestination) || errors.Is(err, ipvsnl.ErrNoService))
 }
 
-// refused takes in that the kernel has not done op.
-func (r *round) refused(s *server, op ipvsnl.Op, err error) {
+// handleRefusal records that the kernel refused op.
+func (r *round) handleRefusal(s *server, op ipvsnl.Op, err error) {
 	switch {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
-		// It was not there before the ledger named it, and what is in the ledger and not in the kernel is dropped when that
-		// is noticed: another program has made it just now.
-		r.d.goneLocked(s)
+		// It did not exist before the ledger named it, because entries of missing virtual servers
+		// are dropped when they are noticed. So another program has just created it.
+		r.d.noteGoneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == ipvsnl.AddService && !uncertain(err):
-		r.d.goneLocked(s)
+		r.d.noteGoneLocked(s)
 		r.errs[s] = err
 	case op.Verb == ipvsnl.AddService:
-		s.unsure, s.asked = true, &op.Service
-		r.again[s] = err
+		s.unsure, s.unanswered = true, &op.Service
+		r.retry[s] = err
 	case errors.Is(err, ipvsnl.ErrExists), errors.Is(err, ipvsnl.ErrNoService), errors.Is(err, ipvsnl.ErrNoDestination):
 		s.unsure = true
-		r.again[s] = err
+		r.retry[s] = err
 	default:
 		s.unsure = true
 		if r.errs[s] == nil {
@@ -263,7 +266,7 @@ func (r *round) refused(s *server, op ipvsnl.Op, err error) {
 	}
 }
 
-// uncertain reports whether an op that failed may have been done all the same.
+// uncertain reports whether a failed op may have been carried out.
 func uncertain(err error) bool {
 	return errors.Is(err, ipvsnl.ErrNoAnswer) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

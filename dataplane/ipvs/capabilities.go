@@ -8,18 +8,19 @@ import (
 	"vipd/dataplane"
 )
 
-// Options are what a Dataplane is made of.
+// Options are the options of a [Dataplane].
 type Options struct {
-	// Log gets warnings; nil means nothing is logged.
+	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// RunDir is the folder of the ledger of virtual servers; it is made where it is missing.
+	// RunDir is the folder of the ledger of virtual servers. It is created if it is missing.
 	RunDir string
-	// TCPTimeout, TCPFinTimeout and UDPTimeout are how long the kernel remembers connections without packets: open ones,
-	// ones that one end has closed, and flows of UDP. Whole seconds; 0 leaves what the kernel has.
+	// TCPTimeout, TCPFinTimeout and UDPTimeout are how long the kernel remembers connections
+	// without packets: open TCP connections, closing ones, and UDP flows. They are whole seconds; 0
+	// keeps the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 }
 
-// Capabilities says what IPVS mode can honour where the kernel has all schedulers, for those that have no Dataplane.
+// Capabilities returns the features that IPVS mode supports if the kernel has all schedulers.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:           "ipvs",
@@ -29,14 +30,14 @@ func Capabilities() balancer.Capabilities {
 		Untranslated:   []balancer.Forward{balancer.DRForward, balancer.TunnelForward},
 		KeepsSource:    true,
 		MaxConnections: true,
-		// A template of persistence is followed without a look at thresholds (ip_vs_sched_persist).
+		// ip_vs_sched_persist follows a persistence template without checking thresholds.
 		AffinityUnbounded: true,
 		DropsClients:      true,
 	}
 }
 
-// schedulers are those that the kernel may have, the likeliest first: what is missing is served by the first that is
-// there.
+// schedulers returns the schedulers that the kernel may have, the most common first. The first
+// available one replaces a missing scheduler.
 func schedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{
 		balancer.WeightedRoundRobin, balancer.RoundRobin, balancer.WeightedLeastConn, balancer.LeastConn,
@@ -44,5 +45,5 @@ func schedulers() []balancer.Scheduler {
 	}
 }
 
-// Needs are what ipvs mode needs of the host.
+// Needs returns the requirements of IPVS mode.
 func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, LocalIn: true} }

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Connections implements dataplane.ListsConnections: what the kernel's table has of ours. The memory of where a client with
-// affinity belongs is no connection.
+// Connections implements [dataplane.ListsConnections] with the kernel's table. It omits persistence
+// templates, which are not connections.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	if err := d.carried.Connections(ctx, q, visit); err != nil {
 		return err
@@ -19,7 +19,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	d.mu.Lock()
 	services := make(map[balancer.Key]balancer.Name, len(d.servers))
 	for k, s := range d.servers {
-		if s.there && s.last != nil {
+		if s.exists && s.last != nil {
 			services[k] = s.last.Service
 		}
 	}
@@ -37,7 +37,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 		if !ours || c.Template {
 			continue
 		}
-		state := strings.ReplaceAll(c.State, "_", "-") // the words of all modes: time-wait
+		state := strings.ReplaceAll(c.State, "_", "-") // all modes use this spelling
 		if idle(&c) {
 			state = dataplane.Idle
 		}
@@ -52,13 +52,14 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return nil
 }
 
-// Kill implements dataplane.EndsConnections: the kernel can't end those of virtual servers.
+// Kill implements [dataplane.EndsConnections]. The kernel can't end connections of virtual servers.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	n, err := d.carried.Kill(ctx, q)
 	return n, errors.Join(err, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint"))
 }
 
-// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter.
+// idle returns a function that reports whether a UDP flow has had no packet for
+// dataplane.IdleAfter.
 func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, error) {
 	whole, err := d.conn.Timeouts(ctx)
 	return func(c *ipvsnl.Connection) bool {
@@ -66,8 +67,8 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows counts the idle flows of endpoints of UDP that drain, whose end may be waited for: the whole table of connections is
-// read. Where it can't be, all are live.
+// idleFlows returns the number of idle flows of draining UDP endpoints. It reads the whole table of
+// connections; if that fails, all flows count as live.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint64 {
 	flows := d.drainingFlows()
 	if len(flows) == 0 {
@@ -89,13 +90,13 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 	return flows
 }
 
-// drainingFlows has the endpoints of UDP that drain.
+// drainingFlows returns a map with the draining UDP endpoints.
 func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
 	flows := map[balancer.BackendKey]uint64{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, s := range d.servers {
-		if s.there && s.last != nil && k.Proto == balancer.UDP {
+		if s.exists && s.last != nil && k.Proto == balancer.UDP {
 			for _, b := range s.last.Backends {
 				if b.Drains() {
 					flows[balancer.BackendKey{Frontend: k, Backend: b.Addr}] = 0

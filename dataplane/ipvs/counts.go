@@ -13,59 +13,59 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counts remembers what the kernel has counted, which it forgets with each destination.
+// counts remembers the kernel's counts, which the kernel forgets with each destination.
 type counts struct {
-	reading sync.Mutex // held by who reads all counters
+	reading sync.Mutex // held while all counters are read
 	// next is when they may be read again; reading guards it.
 	next time.Time
 
-	mu sync.Mutex // guards what follows; never held while the kernel is asked
-	// servers are of the virtual servers that are there.
+	mu sync.Mutex // guards the fields below; never held during a system call
+	// servers holds the counts of existing virtual servers.
 	servers map[balancer.Key]*serverCounts
-	// ended are what destinations had counted that are gone.
+	// ended holds the counts of removed destinations.
 	ended *counters.Sums[counters.BackendKey, ipvsnl.Stats]
-	// idle are flows that are not live, as they were last counted.
+	// idle holds the numbers of flows that are not live, when they were last counted.
 	idle map[balancer.BackendKey]uint64
 }
 
-// serverCounts is what the destinations of one virtual server have counted.
+// serverCounts holds the counts of a virtual server's destinations.
 type serverCounts struct {
-	of   counters.Port
+	port counters.Port
 	live map[netip.AddrPort]live
-	// gone are destinations that were deleted, with what they had counted: the kernel keeps one for two minutes or more
-	// (IP_VS_DEST_TRASH_PERIOD), and goes on counting from there if it comes back.
+	// gone holds the counts of deleted destinations. The kernel keeps a deleted destination for at
+	// least two minutes (IP_VS_DEST_TRASH_PERIOD), and continues its counts if it is restored.
 	gone map[netip.AddrPort]ipvsnl.Stats
-	// epoch changes when destinations begin to count anew: what was read before does not fit any more.
+	// epoch changes when destinations start counting again, which invalidates earlier readings.
 	epoch uint64
-	// was is what the virtual server as a whole had counted when its destinations were last read.
+	// was is the virtual server's total when its destinations were last read.
 	was ipvsnl.Stats
-	// busy: some of them had connections then.
+	// busy reports whether some of them had connections then.
 	busy bool
 }
 
-// live is a destination's counters as they were last seen, what they were when it was made, and its connections.
+// live holds a destination's last counters, its counters when it was created, and its connections.
 type live struct {
 	seen, from ipvsnl.Stats
 	active     uint32
 }
 
-// mostGone is how many deleted destinations are remembered of one virtual server.
-const mostGone = 256
+// maxGone is the maximum number of deleted destinations that are remembered for a virtual server.
+const maxGone = 256
 
 func newCounts() *counts {
 	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.BackendKey.Whole, plus)}
 }
 
-// renames reports whether the key has not been of this port.
+// renames reports whether the key's counts belong to another port.
 func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.servers[k]
-	return t == nil || t.of != of
+	return t == nil || t.port != of
 }
 
-// name has what is counted from now on be this port's.
-func (c *counts) name(k balancer.Key, of counters.Port) {
+// setPort makes later counts of the key belong to the port.
+func (c *counts) setPort(k balancer.Key, of counters.Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.servers[k]
@@ -74,28 +74,28 @@ func (c *counts) name(k balancer.Key, of counters.Port) {
 		c.servers[k] = t
 	}
 	for at, l := range t.live {
-		if t.of != (counters.Port{}) {
-			c.addLocked(counters.BackendKey{Port: t.of, Addr: at}, minus(l.seen, l.from))
+		if t.port != (counters.Port{}) {
+			c.addLocked(counters.BackendKey{Port: t.port, Addr: at}, minus(l.seen, l.from))
 			l.from = l.seen
 			t.live[at] = l
 		}
 	}
-	t.of = of
+	t.port = of
 }
 
-// see takes in what the kernel says of all destinations of a virtual server.
-func (c *counts) see(k balancer.Key, states []ipvsnl.DestinationState) {
+// observe processes the kernel's state of all destinations of a virtual server.
+func (c *counts) observe(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.servers[k]; t != nil {
-		t.epoch++ // a reading under way may have begun earlier
+		t.epoch++ // a current reading may have started earlier
 		c.seeLocked(k, t, states)
 	}
 }
 
 func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.DestinationState) {
 	t.busy = false
-	for at, l := range t.live { // some may be gone
+	for at, l := range t.live { // some may be deleted
 		l.active = 0
 		t.live[at] = l
 	}
@@ -106,19 +106,19 @@ func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.Dest
 		}
 		delete(t.gone, s.Addr)
 		if less(s.Stats, l.seen) { // another program has reset them
-			c.addLocked(counters.BackendKey{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
+			c.addLocked(counters.BackendKey{Port: t.port, Addr: s.Addr}, minus(l.seen, l.from))
 			l.from = ipvsnl.Stats{}
 		}
 		l.seen, l.active = s.Stats, s.Active
 		if k.Proto == balancer.UDP {
-			l.active = s.Inactive // all that UDP has
+			l.active = s.Inactive // UDP has no active connections
 		}
 		t.live[s.Addr] = l
 		t.busy = t.busy || s.Active+s.Inactive > 0
 	}
 }
 
-// less reports whether a counter has gone back from before to now.
+// less reports whether a counter has decreased.
 func less(now, before ipvsnl.Stats) bool {
 	return now.Connections < before.Connections || now.InBytes < before.InBytes || now.OutBytes < before.OutBytes
 }
@@ -139,7 +139,7 @@ func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
 
 func (c *counts) addLocked(k counters.BackendKey, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
 
-// end takes in that a destination is deleted.
+// end records that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,16 +154,15 @@ func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	if !ok {
 		return
 	}
-	c.addLocked(counters.BackendKey{Port: t.of, Addr: at}, minus(l.seen, l.from))
+	c.addLocked(counters.BackendKey{Port: t.port, Addr: at}, minus(l.seen, l.from))
 	delete(t.live, at)
-	if len(t.gone) >= mostGone {
+	if len(t.gone) >= maxGone {
 		clear(t.gone)
 	}
 	t.gone[at] = l.seen
 }
 
-// endAll takes in that a virtual server is not there any more. Its destinations, when they come back, are those of
-// another, and the kernel counts from 0.
+// endAll records that a virtual server was removed. Destinations of a new one start counting at 0.
 func (c *counts) endAll(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,14 +178,14 @@ func (c *counts) endAll(k balancer.Key) {
 	t.was, t.busy = ipvsnl.Stats{}, false
 }
 
-// forget drops a key that is no longer in use.
+// forget removes a key that is no longer in use.
 func (c *counts) forget(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.servers, k)
 }
 
-// back reports whether ops add destinations that were there before.
+// back reports whether ops add destinations that existed before.
 func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,11 +196,11 @@ func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	})
 }
 
-// countTime bounds one reading of all counters.
+// countTime limits a reading of all counters.
 const countTime = 10 * time.Second
 
-// Counters implements dataplane.Dataplane: connections of each backend, those that are live (of TCP and SCTP, established
-// ones), and bytes.
+// Counters implements [dataplane.Dataplane]. It returns the connections of each backend, the live
+// ones (for TCP and SCTP, the established ones), and bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
@@ -209,8 +208,8 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return d.unanswered.AddTo(append(d.counts.sums(), d.carried.Counters(ctx)...))
 }
 
-// read reads the destinations of the virtual servers that have counted anything since they were last read, or had
-// connections then. What can't be read stays as it was last seen.
+// read reads the destinations of the virtual servers that have counted since the last reading, or
+// had connections then. If a reading fails, the last counts remain.
 func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.BackendKey]uint64) {
 	if !c.reading.TryLock() {
 		return
@@ -227,7 +226,7 @@ func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.C
 	c.idle = flows
 }
 
-// readNow is read, however soon after another.
+// readNow reads at once, without the usual pause.
 func (c *counts) readNow(ctx context.Context, conn ipvsnl.Conn) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -246,7 +245,7 @@ func (c *counts) readLocked(ctx context.Context, conn ipvsnl.Conn) bool {
 		}
 		states, err := conn.Destinations(ctx, s.Key)
 		if err == nil {
-			c.take(s, states, epoch)
+			c.record(s, states, epoch)
 		}
 	}
 	return true
@@ -262,8 +261,8 @@ func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 	return t.epoch, true
 }
 
-// take takes in a reading that began in an epoch.
-func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
+// record processes a reading that started in an epoch.
+func (c *counts) record(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.servers[s.Key]; t != nil && t.epoch == epoch {
@@ -272,7 +271,7 @@ func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, e
 	}
 }
 
-// sums returns what has been counted so far, by service and port; idle flows are not live.
+// sums returns all counts by service and port. Idle flows are not live.
 func (c *counts) sums() []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +279,7 @@ func (c *counts) sums() []dataplane.FrontendCount {
 	kept := map[counters.BackendKey]ipvsnl.Stats{}
 	for key, t := range c.servers {
 		for at, l := range t.live {
-			k := counters.BackendKey{Port: t.of, Addr: at}
+			k := counters.BackendKey{Port: t.port, Addr: at}
 			stats[k], kept[k] = plus(stats[k], minus(l.seen, l.from)), plus(kept[k], l.seen)
 			live := uint64(l.active)
 			active[k] += live - min(live, c.idle[balancer.BackendKey{Frontend: key, Backend: at}])

@@ -11,24 +11,26 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Drains are looked at every drainEvery, and looking takes at most a drainShare'th of the time.
+// Drains are checked every drainEvery, and checking uses at most one part in drainShare of the
+// time.
 const (
 	drainEvery = time.Second
 	drainShare = 20
 )
 
-// fewDrains is up to how many virtual servers are asked for one by one; for more, the table is read, and only those are
-// asked for that it shows to be done.
+// fewDrains is the maximum number of virtual servers that are read one by one. For more, the table
+// is read, and only those that it shows to be done are read individually.
 const fewDrains = 64
 
-// endDrains deletes destinations that take no new connections once their last connection has ended, or their time is over. It
-// returns when it has to be called again; zero means there are none. Called earlier, as after each change, it looks at nothing.
+// endDrains deletes draining destinations whose last connection has ended, or whose time is over.
+// It returns the time of the next call, or zero if nothing drains. Earlier calls, such as after
+// each change, do nothing.
 func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	began := time.Now()
 	if next := d.drainsDue(began); began.Before(next) {
 		return next
 	}
-	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {
+	if err := d.removeAllEnded(ctx); err != nil && ctx.Err() == nil {
 		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
 	}
 	now := time.Now()
@@ -42,7 +44,8 @@ func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	return d.drainsDue(now)
 }
 
-// drainsDue brings forward when drains are due to when the first time after now is over, and returns it.
+// drainsDue moves the next check forward to the first end of a drain after now, and returns its
+// time.
 func (d *Dataplane) drainsDue(now time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,24 +59,25 @@ func (d *Dataplane) drainsDue(now time.Time) time.Time {
 	return d.due
 }
 
-func (d *Dataplane) settleAll(ctx context.Context) error {
+func (d *Dataplane) removeAllEnded(ctx context.Context) error {
 	d.mu.Lock()
 	keys := slices.Collect(maps.Keys(d.quiet))
 	d.mu.Unlock()
 	var failed error
 	if len(keys) > fewDrains {
-		if keys, failed = d.sift(ctx, keys); failed != nil {
+		if keys, failed = d.endedKeys(ctx, keys); failed != nil {
 			return failed
 		}
 	}
 	for part := range slices.Chunk(keys, fewDrains) {
-		failed = errors.Join(failed, d.settle(ctx, part))
+		failed = errors.Join(failed, d.removeEnded(ctx, part))
 	}
 	return failed
 }
 
-// sift returns the keys of which the kernel's table shows that something may be done, and those that it leaves out.
-func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
+// endedKeys returns the keys for which the kernel's table shows that something can be removed, and
+// the keys that the table lacks.
+func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
 	table, err := d.conn.Table(ctx)
 	if err != nil {
 		return nil, err
@@ -90,15 +94,15 @@ func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.K
 	}), nil
 }
 
-// settle removes what has served out its time of a few virtual servers.
-func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
+// removeEnded removes ended drains of a few virtual servers.
+func (d *Dataplane) removeEnded(ctx context.Context, keys []balancer.Key) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := newRound(ctx, d)
 	var work []*server
 	for _, k := range keys {
 		s := d.servers[k]
-		if s == nil || !s.told {
+		if s == nil || !s.known {
 			continue
 		}
 		if s.unsure {
@@ -108,7 +112,7 @@ func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
 		}
 		work = append(work, s)
 	}
-	ends := r.endings(work, nil)
+	ends := r.removals(work, nil)
 	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
 	var failed error
 	for _, s := range work {

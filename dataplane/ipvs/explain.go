@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Explain implements dataplane.Explains: it reads the virtual server and its destinations, and the memory of where the client
-// belongs.
+// Explain implements [dataplane.Explains]. It reads the virtual server, its destinations, and the
+// client's persistence template.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	var e dataplane.Explanation
 	virtual, err := d.conn.Service(ctx, f.Key)
@@ -42,21 +42,21 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	if virtual.Flags&ipvsnl.Persistent == 0 {
 		return e, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, stuckTime)
+	ctx, cancel := context.WithTimeout(ctx, maxTemplateSearch)
 	defer cancel()
-	err = d.stuck(ctx, f.Key, client, &e)
+	err = d.findTemplate(ctx, f.Key, client, &e)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.Choice += fmt.Sprintf("; where the kernel remembers the client was not found within %s", stuckTime)
+		e.Choice += fmt.Sprintf("; where the kernel remembers the client was not found within %s", maxTemplateSearch)
 		err = nil
 	}
 	return e, err
 }
 
-// stuckTime bounds the search for where a client belongs.
-const stuckTime = 3 * time.Second
+// maxTemplateSearch limits the search for the client's template.
+const maxTemplateSearch = 3 * time.Second
 
-// shares are the parts that the kernel's scheduler gives destinations. Its hashes can't be computed here: any destination may
-// be the one.
+// shares returns the parts that the kernel's scheduler gives destinations. Its hashes can't be
+// computed here, so with a hash any destination is possible.
 func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice string, all []dataplane.Share) {
 	as, choice := balancer.WeightedRoundRobin, "in turn, by weight"
 	backends := make([]balancer.Backend, len(destinations))
@@ -83,9 +83,9 @@ func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice st
 	return choice, all
 }
 
-// stuck looks for the memory that the client belongs to a destination. A destination of weight 0 gets no new connections in
-// spite of it (net.ipv4.vs.expire_quiescent_template).
-func (d *Dataplane) stuck(ctx context.Context, k balancer.Key, client netip.Addr, e *dataplane.Explanation) error {
+// findTemplate searches the client's persistence template. A destination of weight 0 gets no new
+// connections despite a template (net.ipv4.vs.expire_quiescent_template).
+func (d *Dataplane) findTemplate(ctx context.Context, k balancer.Key, client netip.Addr, e *dataplane.Explanation) error {
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
 			return err

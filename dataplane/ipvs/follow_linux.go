@@ -10,13 +10,14 @@ import (
 
 var _ dataplane.FollowsConnections = (*Dataplane)(nil)
 
-// Follow implements dataplane.FollowsConnections, by conntrack's reports of flows to our virtual servers.
+// Follow implements [dataplane.FollowsConnections] with conntrack's events about flows to our
+// virtual servers.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		k := flow.Frontend()
 		d.mu.Lock()
 		s := d.servers[k]
-		ours := s != nil && s.there && s.last != nil && flow.Backend() != netip.AddrPortFrom(k.Addr, k.Port) // else this host itself has it: userspace mode, before
+		ours := s != nil && s.exists && s.last != nil && flow.Backend() != netip.AddrPortFrom(k.Addr, k.Port) // otherwise the flow ends at this host: earlier, it had userspace mode
 		c := dataplane.Connection{Frontend: k, Client: flow.Client(), Backend: flow.Backend(), State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out}
 		if ours {
 			c.Service = s.last.Service

@@ -10,12 +10,12 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// taken reports whether there is a virtual server at a key that the ledger does not name. It is asked before the ledger
-// names the key: were that left to the answer to our own making it, a process that is killed before the answer comes would
-// leave a ledger that names another's.
+// taken reports whether a key has a virtual server that the ledger does not name. It is called
+// before the ledger names the key. If vipd relied on the kernel's answer to its own creation, a
+// process killed before the answer would leave a ledger that names a foreign virtual server.
 type taken func(ctx context.Context, k balancer.Key) (bool, error)
 
-// askLocked is the taken of few keys: a message for each.
+// askLocked is a [taken] for few keys. It sends a message for each.
 func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error) {
 	_, err := d.conn.Service(ctx, k)
 	if errors.Is(err, ipvsnl.ErrNoService) {
@@ -24,7 +24,7 @@ func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error)
 	return err == nil, err
 }
 
-// listing returns the taken of many keys: it lists all virtual servers when it is first asked, if ever.
+// listing returns a [taken] for many keys. It lists all virtual servers on its first call.
 func (d *Dataplane) listing() taken {
 	var there map[balancer.Key]bool
 	return func(ctx context.Context, k balancer.Key) (bool, error) {
@@ -38,14 +38,15 @@ func (d *Dataplane) listing() taken {
 				there[v.Key] = true
 			}
 		}
-		if !there[k] { // or left out of the list: making it is refused then
+		if !there[k] { // or missing in the list: then its creation is refused
 			return false, nil
 		}
-		return d.askLocked(ctx, k) // it may have gone since
+		return d.askLocked(ctx, k) // it may have been removed since
 	}
 }
 
-// takenBy reports whether s can't be made, because another program's virtual server is there or may be.
+// takenBy reports whether s can't be created because another program's virtual server exists, or
+// may exist.
 func (r *round) takenBy(s *server, taken taken) bool {
 	there, err := taken(r.ctx, s.key)
 	switch {
@@ -57,13 +58,13 @@ func (r *round) takenBy(s *server, taken taken) bool {
 	return r.errs[s] != nil
 }
 
-// foreign is the error for a frontend whose virtual server another program has made.
+// foreign returns the error of a frontend whose virtual server another program has created.
 func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 	what := "another program has made a virtual server there"
 	if v, err := d.conn.Service(ctx, k); err == nil {
 		what += " (" + v.Scheduler
 		if all, err := d.conn.Destinations(ctx, k); err == nil {
-			what += ", " + some(all)
+			what += ", " + describeDestinations(all)
 		}
 		what += ")"
 	}
@@ -71,8 +72,8 @@ func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 		k, what, command(k))
 }
 
-// some names a few destinations.
-func some(all []ipvsnl.DestinationState) string {
+// describeDestinations lists a few destinations.
+func describeDestinations(all []ipvsnl.DestinationState) string {
 	const most = 3
 	if len(all) == 0 {
 		return "without destinations"

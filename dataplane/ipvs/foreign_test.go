@@ -13,7 +13,7 @@ import (
 // TestKilledBesideForeign kills a process while it makes virtual servers. The next one does not
 // mistake others' for its own.
 func TestKilledBesideForeign(t *testing.T) {
-	for name, n := range map[string]int{"few": 2, "many": atATime + 2} {
+	for name, n := range map[string]int{"few": 2, "many": maxGroup + 2} {
 		t.Run(name, func(t *testing.T) {
 			k, dir := newKernel(), t.TempDir()
 			at := func(n int) balancer.Key {

@@ -19,8 +19,8 @@ func FuzzLedger(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, line string) {
 		path := filepath.Join(dir, ledgerFile)
-		header := sealed(strings.Join([]string{"vipd-ipvs-1", "b", "n"}, " "))
-		if err := os.WriteFile(path, []byte(header+sealed(line)+line+"\n"), 0o600); err != nil {
+		header := withChecksum(strings.Join([]string{"vipd-ipvs-1", "b", "n"}, " "))
+		if err := os.WriteFile(path, []byte(header+withChecksum(line)+line+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		l, err := openLedger(dir, "b", "n")

@@ -18,38 +18,39 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
+// Dataplane forwards frontends with virtual servers of the kernel. See the package's documentation.
 type Dataplane struct {
 	log  *slog.Logger
 	conn ipvsnl.Conn
 	caps balancer.Capabilities
-	// failover: the kernel has the scheduler fo.
+	// failover reports whether the kernel has the scheduler fo.
 	failover bool
-	// lacks are the schedulers that the kernel does not have.
-	lacks []balancer.Scheduler
-	// no says why a family is unavailable; nil means it is available.
-	no map[inet.Family]error
-	// timeouts are those that the kernel is given.
+	// missingSchedulers are the schedulers that the kernel does not have.
+	missingSchedulers []balancer.Scheduler
+	// unavailable holds the reasons why families are unavailable.
+	unavailable map[inet.Family]error
+	// timeouts are the configured timeouts of the kernel.
 	timeouts ipvsnl.Timeouts
 	counts   *counts
 	drains   *worker.Loop
 	carried  *dnat.Carried
-	// unanswered has the connections that WatchUnanswered has counted.
+	// unanswered counts the connections that WatchUnanswered has reported.
 	unanswered counters.Unanswered
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	ledger *ledger
-	// servers are those that are wanted, and those that are there and ours.
+	// servers holds the wanted virtual servers, and ours that exist.
 	servers map[balancer.Key]*server
-	// quiet are those of them with destinations that are only kept for their connections.
+	// quiet holds the keys of servers with destinations that only remain for their connections.
 	quiet map[balancer.Key]bool
-	// due is when those are to be looked at again.
+	// due is the time of the next check of these.
 	due time.Time
-	// ours4 and others4 are how many virtual servers with IPv4 addresses there are: vipd's, and others' as last seen.
-	ours4, others4 int
-	// told: the engine was asked to apply everything once.
-	told bool
-	look look
+	// ownIPv4 and foreignIPv4 are the numbers of virtual servers with IPv4 addresses: vipd's, and
+	// others' at the last check.
+	ownIPv4, foreignIPv4 int
+	// reapplied reports whether the engine was asked to apply everything once.
+	reapplied bool
+	look      comparison
 }
 
 var (
@@ -60,11 +61,12 @@ var (
 	_ dataplane.Explains         = (*Dataplane)(nil)
 )
 
-// newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
+// newDataplane returns a dataplane that adopts the kernel's state. It changes nothing in the
+// kernel.
 func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), carried: carried, ledger: l,
-		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, no: map[inet.Family]error{},
+		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, unavailable: map[inet.Family]error{},
 	}
 	d.drains = worker.New(d.endDrains)
 	var nearest balancer.Scheduler
@@ -74,7 +76,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, 
 		case err != nil:
 			return nil, err
 		case !has:
-			d.lacks = append(d.lacks, name)
+			d.missingSchedulers = append(d.missingSchedulers, name)
 		case nearest == "":
 			nearest = name
 		}
@@ -82,7 +84,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, 
 	if nearest == "" {
 		return nil, errors.New("IPVS mode needs a scheduler, and this kernel has none: load the module ip_vs_wrr (modprobe ip_vs_wrr)")
 	}
-	for _, name := range append(d.lacks, balancer.Random) {
+	for _, name := range append(d.missingSchedulers, balancer.Random) {
 		d.caps.Nearest[name] = nearest
 	}
 	var err error
@@ -90,7 +92,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, 
 	return d, err
 }
 
-// Capabilities says what was found to work here.
+// Capabilities returns the features that work here.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
 // Traits implements dataplane.Dataplane.
@@ -98,28 +100,28 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.missing(), Drains: true}
 }
 
-// missing says in one line what is missing here, if anything is.
+// missing returns a line with the missing features, or "".
 func (d *Dataplane) missing() string {
 	var parts []string
 	for _, f := range inet.Families() {
-		if err := d.no[f]; err != nil {
+		if err := d.unavailable[f]; err != nil {
 			parts = append(parts, fmt.Sprintf("no %s: %v", f, err))
 		}
 	}
-	for _, name := range d.lacks {
+	for _, name := range d.missingSchedulers {
 		parts = append(parts, fmt.Sprintf("the kernel lacks the scheduler %s", name))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// Digest covers what virtual servers are made of.
+// Digest returns a digest of everything that virtual servers depend on.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
 
-// closeTime bounds how long Close may take.
+// closeTime limits the duration of Close.
 const closeTime = 20 * time.Second
 
-// Close leaves everything in place with keep: the kernel goes on, and the next process takes over, with the drains that
-// are under way. Otherwise it deletes every virtual server of ours, and their connections end.
+// Close keeps everything if keep is set: the kernel continues, and the next process takes over,
+// including drains. Otherwise it deletes all our virtual servers, and their connections end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
@@ -137,7 +139,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	return errors.Join(failed, d.ledger.save(), d.conn.Close())
 }
 
-// serverLocked returns what is known of a key.
+// serverLocked returns the state of a key.
 func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	s := d.servers[k]
 	if s == nil {
@@ -147,16 +149,16 @@ func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	return s
 }
 
-// changedLocked takes in that s has changed from being there or not.
+// changedLocked updates totals after s was created or removed.
 func (d *Dataplane) changedLocked(s *server, was bool) {
-	if s.key.Addr.Is4() && was != s.there {
-		if s.there {
-			d.ours4++
+	if s.key.Addr.Is4() && was != s.exists {
+		if s.exists {
+			d.ownIPv4++
 		} else {
-			d.ours4--
+			d.ownIPv4--
 		}
 	}
-	if !s.there {
+	if !s.exists {
 		d.counts.endAll(s.key)
 	}
 	if s.quiet {
@@ -164,37 +166,37 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	} else {
 		delete(d.quiet, s.key)
 	}
-	if s.front == nil && !s.there && !s.unsure { // nor is anything of it left that an earlier process has told of
+	if s.front == nil && !s.exists && !s.unsure { // nor does anything remain of an earlier process
 		delete(d.servers, s.key)
 		d.counts.forget(s.key)
 	}
 }
 
-// didLocked takes in that the kernel has done op for s.
-func (d *Dataplane) didLocked(s *server, op ipvsnl.Op) {
-	was := s.there
+// noteDoneLocked records that the kernel has carried out op for s.
+func (d *Dataplane) noteDoneLocked(s *server, op ipvsnl.Op) {
+	was := s.exists
 	if op.Verb == ipvsnl.DeleteDestination {
 		d.counts.end(s.key, op.Destination.Addr)
 	}
-	s.did(op)
+	s.noteDone(op)
 	if op.Verb == ipvsnl.DeleteService {
 		d.ledger.drop(s.key)
 	}
 	d.changedLocked(s, was)
 }
 
-// goneLocked takes in that the virtual server of s is not there.
-func (d *Dataplane) goneLocked(s *server) {
-	was := s.there
-	s.gone()
+// noteGoneLocked records that the virtual server of s does not exist.
+func (d *Dataplane) noteGoneLocked(s *server) {
+	was := s.exists
+	s.noteGone()
 	d.ledger.drop(s.key)
 	d.changedLocked(s, was)
 }
 
-// sawLocked takes in what the kernel says of the virtual server of s.
-func (d *Dataplane) sawLocked(s *server, virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
-	was := s.there
-	s.saw(virtual, destinations)
+// noteReadLocked records the kernel's state of the virtual server of s.
+func (d *Dataplane) noteReadLocked(s *server, virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
+	was := s.exists
+	s.noteRead(virtual, destinations)
 	d.changedLocked(s, was)
 }
 
@@ -203,15 +205,15 @@ func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 	virtual, destinations, err := d.read(ctx, s.key)
 	switch {
 	case errors.Is(err, ipvsnl.ErrNoService):
-		d.goneLocked(s)
+		d.noteGoneLocked(s)
 		return nil
 	case err != nil:
 		return err
 	case s.isOther(virtual, destinations):
-		d.goneLocked(s)
+		d.noteGoneLocked(s)
 		return d.foreign(ctx, s.key)
 	}
-	d.sawLocked(s, virtual, destinations)
+	d.noteReadLocked(s, virtual, destinations)
 	return nil
 }
 
@@ -233,7 +235,7 @@ func plain(states []ipvsnl.DestinationState) []ipvsnl.Destination {
 	return all
 }
 
-// command is the option of ipvsadm that names a virtual server: "-t 10.96.0.10:80".
+// command returns the option of ipvsadm that names a virtual server: "-t 10.96.0.10:80".
 func command(k balancer.Key) string {
 	option := map[balancer.Protocol]string{balancer.TCP: "-t", balancer.UDP: "-u", balancer.SCTP: "--sctp-service"}[k.Proto]
 	return option + " " + k.AddrPort().String()

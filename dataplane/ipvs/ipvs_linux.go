@@ -17,9 +17,9 @@ import (
 	"vipd/dataplane/internal/runfile"
 )
 
-// New proves by a trial virtual server that IPVS works here, and returns a dataplane over what is in the kernel. It
-// changes nothing else, but that modules are loaded where they are missing. The error says why neither IPv4 nor IPv6 can
-// be served, and what helps.
+// New proves with a trial virtual server that IPVS works here, and returns a dataplane that adopts
+// the kernel's state. It changes nothing else, except that it loads missing modules. Its error
+// gives the reason why neither IPv4 nor IPv6 can be served, and advice.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	l, err := ledgerHere(o.RunDir)
@@ -54,9 +54,9 @@ func ledgerHere(dir string) (*ledger, error) {
 	return openLedger(dir, boot, namespace)
 }
 
-// Cleanup removes the virtual servers that the ledger in runDir names, as after a crash, or, with dry, only looks. It says
-// what it does, such as "delete virtual server 10.96.0.10:80/tcp". Where the kernel has no IPVS there is nothing but the
-// ledger, which goes.
+// Cleanup removes the virtual servers that the ledger in runDir names. It returns descriptions of
+// the steps, which a dry run does not execute: "delete virtual server 10.96.0.10:80/tcp". If the
+// kernel has no IPVS, it only removes the ledger.
 func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err error) {
 	l, err := ledgerHere(runDir)
 	if err != nil {
@@ -68,11 +68,11 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		}
 	}
 	if l.empty() || err != nil {
-		return done, err // without loading IPVS
+		return done, err // does not load IPVS
 	}
 	conn, err := ipvsnl.Open(ctx, slog.New(slog.DiscardHandler))
 	switch {
-	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // what the ledger names went with IPVS
+	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // the virtual servers were removed with IPVS
 		if dry {
 			return done, nil
 		}
@@ -83,7 +83,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	removed, err := removeOwned(ctx, conn, l, dry)
 	done = append(done, removed...)
-	if l.timeouts != [3]changed{} {
+	if l.timeouts != [3]timeoutChange{} {
 		done = append(done, "set the timeouts of IPVS back")
 	}
 	if !dry {

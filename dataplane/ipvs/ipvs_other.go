@@ -10,16 +10,16 @@ import (
 	"vipd/dataplane"
 )
 
-// New says that there is no IPVS on this system.
+// New returns an error, because this system has no IPVS.
 func New(context.Context, Options) (dataplane.Dataplane, error) {
 	return nil, errors.New("not on this system: IPVS is a part of Linux")
 }
 
-// Cleanup finds nothing.
+// Cleanup does nothing.
 func Cleanup(context.Context, string, bool) ([]string, error) { return nil, nil }
 
-// Owned finds nothing.
+// Owned returns nothing.
 func Owned(string) ([]balancer.Key, error) { return nil, nil }
 
-// HasForeign finds none.
+// HasForeign returns false.
 func HasForeign(context.Context, string) (bool, error) { return false, nil }

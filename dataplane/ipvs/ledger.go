@@ -22,39 +22,40 @@ import (
 // ledgerFile is the name of the ledger in run_dir.
 const ledgerFile = "ipvs.ledger"
 
-// ledger is the record of the virtual servers that vipd made: the kernel has no room for a mark on them. It is written
-// before each is made, so that it may name more than is there, and never less.
+// ledger records the virtual servers that vipd made, because the kernel can't store a mark on them.
+// It is written before each creation, so it may name more than exists, but never less.
 //
-// The file is a log, so that a change costs one short line however many virtual servers there are: a header, then lines
-// that say what a virtual server is from now on, or, with a minus, that it is none of ours any more. Each line ends in a
-// checksum; one that does not fit, as the last may be when the machine ran out of room, is passed over. Where most lines
-// say nothing any more, the file is written anew.
+// The file is a log, so a change appends a short line however many virtual servers there are. After
+// a header, a line describes the state of a virtual server, or starts with a minus if it is no
+// longer ours. Each line ends with a checksum. Invalid lines, such as the last one after the disk
+// became full, are ignored. When most lines are obsolete, the file is rewritten.
 type ledger struct {
 	path    string
 	header  string
 	entries map[balancer.Key]record
-	// timeouts are those of open connections of TCP, of closing ones, and of UDP.
-	timeouts [3]changed
+	// timeouts are the timeouts of open TCP connections, of closing ones, and of UDP.
+	timeouts [3]timeoutChange
 	pending  bytes.Buffer // lines that are not in the file yet
-	lines    int          // those in the file
-	fresh    bool         // the file is not there, or not to be added to: it has to be written whole
+	lines    int          // number of lines in the file
+	fresh    bool         // the file is missing or can't be appended to: it must be written completely
 }
 
-// record is what is remembered of a virtual server.
+// record is the ledger's entry of a virtual server.
 type record struct {
-	// drain is how long connections may live when the virtual server is not wanted any more.
+	// drain is how long connections may live after the virtual server is no longer wanted.
 	drain time.Duration
-	// until is set when it is not: its connections have until then.
+	// until is set when it is no longer wanted: its connections may live until then.
 	until time.Time
-	// bounded: some destination has thresholds, which are not in the kernel's table of everything.
+	// bounded reports whether some destination has thresholds, which the kernel's table does not
+	// show.
 	bounded bool
 }
 
-// idle is how many lines that say nothing any more are never worth writing the file anew.
-const idle = 1000
+// maxObsoleteLines is the number of obsolete lines up to which the file is never rewritten.
+const maxObsoleteLines = 1000
 
-// openLedger reads the ledger of the folder. One of another boot or network namespace says nothing of this one, and is
-// taken for empty. The error is that the file can't be read; the ledger is usable all the same.
+// openLedger reads the ledger of a folder. A ledger of another boot or network namespace is treated
+// as empty. The ledger is usable even if the error says that its file can't be read.
 func openLedger(dir, boot, namespace string) (*ledger, error) {
 	l := &ledger{
 		path: filepath.Join(dir, ledgerFile), header: strings.Join([]string{"vipd-ipvs-1", boot, namespace}, " "),
@@ -68,10 +69,10 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 		return l, fmt.Errorf("reading the ledger of virtual servers: %w", err)
 	}
 	header, rest, _ := strings.Cut(string(text), "\n")
-	if text, ok := unsealed(header); !ok || text != l.header {
+	if text, ok := withoutChecksum(header); !ok || text != l.header {
 		return l, nil
 	}
-	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // after half a line, none can be added
+	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // nothing can be appended to half a line
 	for line := range strings.Lines(rest) {
 		l.lines++
 		l.read(strings.TrimSuffix(line, "\n"))
@@ -79,12 +80,12 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 	return l, nil
 }
 
-// sealed is a line with its checksum.
-func sealed(text string) string {
+// withChecksum returns a line with its checksum.
+func withChecksum(text string) string {
 	return fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text)))
 }
 
-func unsealed(line string) (string, bool) {
+func withoutChecksum(line string) (string, bool) {
 	i := strings.LastIndexByte(line, ' ')
 	if i < 0 {
 		return "", false
@@ -93,9 +94,9 @@ func unsealed(line string) (string, bool) {
 	return line[:i], err == nil && uint32(sum) == crc32.ChecksumIEEE([]byte(line[:i]))
 }
 
-// read takes in one line.
+// read processes a line.
 func (l *ledger) read(line string) {
-	text, ok := unsealed(line)
+	text, ok := withoutChecksum(line)
 	words := strings.Fields(text)
 	if !ok || len(words) < 2 {
 		return
@@ -131,7 +132,7 @@ func (r record) line(k balancer.Key) string {
 	if r.bounded {
 		bounded = "b"
 	}
-	return sealed(fmt.Sprintf("+ %s %d %d %s", k, r.drain.Milliseconds(), until, bounded))
+	return withChecksum(fmt.Sprintf("+ %s %d %d %s", k, r.drain.Milliseconds(), until, bounded))
 }
 
 // owns reports whether vipd made the virtual server.
@@ -140,7 +141,7 @@ func (l *ledger) owns(k balancer.Key) bool {
 	return ok
 }
 
-// set notes a virtual server that vipd made, or is about to make.
+// set records a virtual server that vipd made, or is about to make.
 func (l *ledger) set(k balancer.Key, r record) {
 	line := r.line(k)
 	if old, ok := l.entries[k]; ok && old.line(k) == line {
@@ -150,16 +151,16 @@ func (l *ledger) set(k balancer.Key, r record) {
 	l.pending.WriteString(line)
 }
 
-// drop notes that a virtual server is not vipd's, or not there any more.
+// drop records that a virtual server is not vipd's, or no longer exists.
 func (l *ledger) drop(k balancer.Key) {
 	if _, ok := l.entries[k]; ok {
 		delete(l.entries, k)
-		l.pending.WriteString(sealed("- " + k.String()))
+		l.pending.WriteString(withChecksum("- " + k.String()))
 	}
 }
 
-// setTimeouts notes which timeouts vipd changes, or has changed.
-func (l *ledger) setTimeouts(all [3]changed) {
+// setTimeouts records the timeouts that vipd changes, or has changed.
+func (l *ledger) setTimeouts(all [3]timeoutChange) {
 	if all != l.timeouts {
 		l.timeouts = all
 		l.pending.WriteString(l.timeoutsLine())
@@ -171,11 +172,11 @@ func (l *ledger) timeoutsLine() string {
 	for _, c := range l.timeouts {
 		text += fmt.Sprintf(" %d %d", c.old/time.Second, c.set/time.Second)
 	}
-	return sealed(text)
+	return withChecksum(text)
 }
 
 func (l *ledger) readTimeouts(words []string) {
-	var all [3]changed
+	var all [3]timeoutChange
 	if len(words) != 2*len(all) {
 		return
 	}
@@ -191,40 +192,40 @@ func (l *ledger) readTimeouts(words []string) {
 	l.timeouts = all
 }
 
-// clear forgets everything, because nothing of it is there any more.
+// clear removes all entries, because nothing of them exists.
 func (l *ledger) clear() error {
 	for k := range l.entries {
 		l.drop(k)
 	}
-	l.setTimeouts([3]changed{})
+	l.setTimeouts([3]timeoutChange{})
 	return l.save()
 }
 
-// empty reports whether nothing is noted.
-func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]changed{} }
+// empty reports whether there are no entries.
+func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]timeoutChange{} }
 
-// save brings the file to what was set and dropped.
+// save writes the changes to the file.
 func (l *ledger) save() error {
 	if l.pending.Len() == 0 {
 		return nil
 	}
 	added := bytes.Count(l.pending.Bytes(), []byte("\n"))
 	write := l.append
-	if l.fresh || l.empty() || l.lines+added > 2*len(l.entries)+idle {
+	if l.fresh || l.empty() || l.lines+added > 2*len(l.entries)+maxObsoleteLines {
 		write = l.rewrite
 	}
 	if err := write(); err != nil {
-		l.fresh = true // how much of it is there is unknown
+		l.fresh = true // it is unknown how much was written
 		return fmt.Errorf("writing the ledger of virtual servers: %w", err)
 	}
 	l.pending.Reset()
 	return nil
 }
 
-// renew is save, and writes the file anew if another program has removed it.
+// renew is save, but rewrites the file if another program has removed it.
 func (l *ledger) renew() error {
 	if _, err := os.Stat(l.path); errors.Is(err, fs.ErrNotExist) && !l.empty() {
-		l.pending.WriteString(l.timeoutsLine()) // append finds no file, and writes all
+		l.pending.WriteString(l.timeoutsLine()) // append finds no file, and writes everything
 	}
 	return l.save()
 }
@@ -242,7 +243,8 @@ func (l *ledger) append() error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite puts a file of the entries alone in the place of the old one, at once. An empty ledger is no file.
+// rewrite atomically replaces the file by one with the current entries. It removes the file of an
+// empty ledger.
 func (l *ledger) rewrite() error {
 	if l.empty() {
 		if err := atomicfile.Remove(l.path); err != nil {
@@ -252,12 +254,12 @@ func (l *ledger) rewrite() error {
 		return nil
 	}
 	err := atomicfile.Write(l.path, atomicfile.ThisBoot, func(w *bufio.Writer) error {
-		w.WriteString(sealed(l.header))
+		w.WriteString(withChecksum(l.header))
 		w.WriteString(l.timeoutsLine())
 		for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
 			w.WriteString(l.entries[k].line(k))
 		}
-		return nil // Write finds the writer's errors
+		return nil // Write returns the writer's errors
 	})
 	if err != nil {
 		return err

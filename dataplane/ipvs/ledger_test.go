@@ -46,7 +46,7 @@ func TestLedgerHistories(t *testing.T) {
 				delete(want, k)
 			}
 			if r.IntN(20) == 0 {
-				l.setTimeouts([3]changed{{time.Duration(r.IntN(3)) * time.Second, time.Hour}, {}, {}})
+				l.setTimeouts([3]timeoutChange{{time.Duration(r.IntN(3)) * time.Second, time.Hour}, {}, {}})
 			}
 			if r.IntN(4) > 0 {
 				continue
@@ -80,7 +80,7 @@ func TestLedgerHistories(t *testing.T) {
 			if !maps.EqualFunc(again.entries, want, same) || again.timeouts != l.timeouts {
 				t.Fatalf("seed %d: read %v and %v, want %v and %v", seed, again.entries, again.timeouts, want, l.timeouts)
 			}
-			if again.lines > 2*len(want)+idle {
+			if again.lines > 2*len(want)+maxObsoleteLines {
 				t.Fatalf("seed %d: %d lines for %d entries", seed, again.lines, len(want))
 			}
 			l = again

@@ -15,14 +15,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Observe reads all virtual servers, and takes what it finds of ours for what is there. A frontend is as some Apply left
-// it if applying it again would change nothing. What only leads the last connections of a removed frontend to their end
-// is not told while it is as it should be: it goes by itself.
+// Observe reads all virtual servers, and adopts those that are ours. A frontend is unchanged if
+// applying it again would send nothing. Draining destinations of a removed frontend are not
+// reported while they are correct, because they are removed automatically.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.carried.Again()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.told}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	if err := d.readLocked(ctx); err != nil {
 		return dataplane.Observation{}, err
 	}
@@ -34,18 +34,18 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		switch right := s.plan(now).none(); {
 		case s.front != nil && right:
 			seen.Digests[k] = digest(s.front)
-		case s.there && (s.front != nil || !s.told || !right): // the process that ended it may have been killed before it was done
+		case s.exists && (s.front != nil || !s.known || !right): // the process that removed it may have been killed before it was done
 			seen.Digests[k] = 0
 		}
 	}
-	d.told = true
+	d.reapplied = true
 	if len(d.quiet) > 0 {
 		d.drains.Look()
 	}
 	return seen, nil
 }
 
-// readLocked makes what the kernel has what is known.
+// readLocked reads the kernel's state.
 func (d *Dataplane) readLocked(ctx context.Context) error {
 	services, err := listed(ctx, d.conn, maps.Keys(d.ledger.entries))
 	if err != nil {
@@ -69,29 +69,30 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 			continue
 		}
 		there[k] = true
-		d.sawLocked(s, v.Service, destinations)
+		d.noteReadLocked(s, v.Service, destinations)
 		d.resumeLocked(s)
 	}
 	for k := range d.ledger.entries {
 		if !there[k] {
-			d.goneLocked(d.serverLocked(k))
+			d.noteGoneLocked(d.serverLocked(k))
 		}
 	}
 	for k, s := range maps.Clone(d.servers) {
 		if s.unsure && !there[k] {
-			d.goneLocked(s)
+			d.noteGoneLocked(s)
 		}
 	}
 	n, err := d.conn.Services4(ctx)
 	if err != nil {
 		return err
 	}
-	d.others4 = n - d.ours4
+	d.foreignIPv4 = n - d.ownIPv4
 	return d.ledger.renew()
 }
 
-// listed returns those virtual servers of keys that are there. One that the list lacks is asked for by itself: while others' come and
-// go, the kernel (6.1) leaves out some of those that stay, and does not say so.
+// listed returns the existing virtual servers of keys. It reads those that the list lacks
+// individually. While other virtual servers are removed, the kernel (6.1) silently omits some of
+// the remaining ones.
 func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := conn.Services(ctx)
 	if err != nil {
@@ -118,8 +119,8 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 	return there, nil
 }
 
-// destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table
-// does not show, and those that the kernel has left out of the table are asked for by themselves.
+// destinationsLocked returns the destinations of one of our virtual servers. It only reads those
+// with thresholds, which the table does not show, and those missing in the table.
 func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
 	entry, told := table[k]
@@ -134,13 +135,13 @@ func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, tabl
 	return all, nil
 }
 
-// resumeLocked goes on with the end of a frontend that an earlier process was told to remove.
+// resumeLocked continues the removal of a frontend that an earlier process started.
 func (d *Dataplane) resumeLocked(s *server) {
 	until := d.ledger.entries[s.key].until
-	if s.told || until.IsZero() {
+	if s.known || until.IsZero() {
 		return
 	}
-	s.told = true
+	s.known = true
 	s.old = map[netip.AddrPort]time.Time{}
 	for _, dest := range s.destinations {
 		s.old[dest.Addr] = until
@@ -148,40 +149,42 @@ func (d *Dataplane) resumeLocked(s *server) {
 	d.quiet[s.key] = true
 }
 
-// look paces the comparisons of all virtual servers.
-type look struct {
-	// next is when they may be compared again, and soon, when they may be because others come and go.
+// comparison paces the comparisons of all virtual servers.
+type comparison struct {
+	// next is when they may be compared again. soon replaces it while foreign virtual servers
+	// change.
 	next, soon time.Time
 }
 
-// lookShare is the part of the time that comparisons may take, and countShare the part while others' virtual servers come and go.
-// countPause is the longest pause between two of the latter, however long they take.
+// lookShare limits comparisons to one part in lookShare of the time, and countShare to one part in
+// countShare while foreign virtual servers change. countPause is the maximum pause between
+// comparisons of the latter kind.
 const (
 	lookShare, countShare = 200, 100
 	countPause            = time.Second
 )
 
-// Intact looks whether there are as many virtual servers as there were, and for one of IPv6, which costs the same however many there
-// are, and from time to time compares all: each second where there are few.
+// Intact compares the number of virtual servers, and reads one with an IPv6 address. Both cost the
+// same however many there are. From time to time it compares all: every second if there are few.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.conn.Services4(ctx)
 	switch {
-	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
+	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // a full check would load it again
 		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
 	case err != nil || len(d.servers) == 0:
 		return "", err
 	}
-	gone6, err := d.gone6Locked(ctx)
+	gone6, err := d.missingIPv6Locked(ctx)
 	if err != nil {
 		return "", err
 	}
 	began, due := time.Now(), d.look.next
 	switch {
-	case n < d.ours4 || gone6:
+	case n < d.ownIPv4 || gone6:
 		due = time.Time{}
-	case n != d.ours4+d.others4:
+	case n != d.ownIPv4+d.foreignIPv4:
 		due = d.look.soon
 	}
 	if began.Before(due) {
@@ -189,20 +192,21 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	}
 	reason, err := d.compareLocked(ctx)
 	if reason == "" && err == nil {
-		d.others4 = n - d.ours4
+		d.foreignIPv4 = n - d.ownIPv4
 	}
 	ended := time.Now()
-	d.look = look{next: ended.Add(lookShare * ended.Sub(began)), soon: ended.Add(min(countPause, countShare*ended.Sub(began)))}
+	d.look = comparison{next: ended.Add(lookShare * ended.Sub(began)), soon: ended.Add(min(countPause, countShare*ended.Sub(began)))}
 	return reason, err
 }
 
-// gone6Locked asks for one of our virtual servers with an IPv6 address, another one each time: the kernel counts the others alone.
-func (d *Dataplane) gone6Locked(ctx context.Context) (bool, error) {
-	if len(d.servers) == d.ours4 {
+// missingIPv6Locked reads one of our virtual servers with an IPv6 address, a random one each time,
+// because the kernel only counts those with IPv4 addresses. It reports whether it is missing.
+func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
+	if len(d.servers) == d.ownIPv4 {
 		return false, nil
 	}
 	for k, s := range d.servers { // in random order
-		if s.there && !s.unsure && !k.Addr.Is4() {
+		if s.exists && !s.unsure && !k.Addr.Is4() {
 			_, err := d.conn.Service(ctx, k)
 			if errors.Is(err, ipvsnl.ErrNoService) {
 				return true, nil
@@ -213,8 +217,9 @@ func (d *Dataplane) gone6Locked(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// compareLocked says in what some virtual server is not as it was left. Those that the lists show to be another are read by
-// themselves, and so are those with thresholds, which no list has, and those that the kernel has left out of its table.
+// compareLocked returns how a virtual server differs from its last known state. It individually
+// reads those that differ in the lists, those with thresholds, which no list has, and those missing
+// in the table.
 func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {
@@ -227,10 +232,10 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	same := make(map[balancer.Key]bool, len(services))
 	for _, v := range services {
 		s, entry := d.servers[v.Key], table[v.Key]
-		same[v.Key] = s != nil && s.virtual == v.Service && s.resembles(entry) && !s.bounded()
+		same[v.Key] = s != nil && s.virtual == v.Service && s.matches(entry) && !s.bounded()
 	}
 	for k, s := range d.servers {
-		if s.there && !s.unsure && !same[k] {
+		if s.exists && !s.unsure && !same[k] {
 			if reason, err := d.wrongLocked(ctx, s); reason != "" || err != nil {
 				return reason, err
 			}
@@ -239,7 +244,7 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// wrongLocked says in what a virtual server is not as it was left; "" means in nothing.
+// wrongLocked returns how a virtual server differs from its last known state, or "".
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, destinations, err := d.read(ctx, s.key)
 	if errors.Is(err, ipvsnl.ErrNoService) {
@@ -249,7 +254,7 @@ func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) 
 		return "", err
 	}
 	now := *s
-	now.saw(virtual, destinations)
+	now.noteRead(virtual, destinations)
 	p := now.plan(time.Now())
 	for _, op := range slices.Concat(p.change, p.remove) {
 		switch op.Verb {

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Owned returns the virtual servers that the ledger in runDir names as vipd's, sorted. They need not be there any more.
-// Without a ledger there are none.
+// Owned returns the virtual servers that the ledger in runDir names, sorted. They may have been
+// removed since. A missing ledger is empty.
 func Owned(runDir string) ([]balancer.Key, error) {
 	l, err := ledgerHere(runDir)
 	if err != nil {

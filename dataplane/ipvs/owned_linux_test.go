@@ -19,7 +19,7 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.set(key(0), record{drain: time.Minute})
-	l.setTimeouts([3]changed{{old: time.Minute, set: time.Hour}})
+	l.setTimeouts([3]timeoutChange{{old: time.Minute, set: time.Hour}})
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Render writes what frontends come to where nothing is yet, as input of ipvsadm --restore.
+// Render returns the virtual servers of frontends as input of ipvsadm --restore.
 func Render(frontends []*balancer.Frontend) string {
 	frontends = slices.SortedFunc(slices.Values(frontends), func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
 	var b strings.Builder
@@ -23,14 +23,13 @@ func Render(frontends []*balancer.Frontend) string {
 	return b.String()
 }
 
-// fresh is all that makes what is wanted where nothing is.
+// fresh returns the messages that create a virtual server.
 func (s *server) fresh() []ipvsnl.Op {
 	p := s.plan(time.Time{})
 	return append(p.create, p.change...)
 }
 
-// line is an op in the words of ipvsadm --save -n, whose own lines it compares with; thresholds, which that leaves out,
-// come last.
+// line returns an op as a line of ipvsadm --save -n. Thresholds, which ipvsadm omits, come last.
 func line(op ipvsnl.Op) string {
 	words := []string{"-a", command(op.Service.Key)}
 	if op.Verb == ipvsnl.AddService {

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// removeOwned deletes the virtual servers that the ledger names, or, with dry, only looks which are there. It says what it
-// does.
+// removeOwned deletes the virtual servers that the ledger names. It returns descriptions of the
+// steps, which a dry run does not execute.
 func removeOwned(ctx context.Context, conn ipvsnl.Conn, l *ledger, dry bool) (done []string, err error) {
 	there, err := listed(ctx, conn, maps.Keys(l.entries))
 	if err != nil {

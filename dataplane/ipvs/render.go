@@ -9,18 +9,19 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// failover is the scheduler that gives everything to the heaviest destination (ip_vs_fo).
+// failover is the scheduler that selects the destination with the highest weight (ip_vs_fo).
 const failover = "fo"
 
-// render returns the virtual server that f comes to.
+// render returns the virtual server of f.
 func render(f *balancer.Frontend) ipvsnl.Service {
 	s := ipvsnl.Service{Key: f.Key, Scheduler: string(f.Scheduler)}
 	switch f.Scheduler {
-	case balancer.Random: // the kernel has none by chance
+	case balancer.Random: // the kernel has no random scheduler
 		s.Scheduler = string(balancer.WeightedRoundRobin)
 	case balancer.SourceHash, balancer.Maglev:
-		// Without, a client whose hash leads to a destination that drains or is full would be refused. The client's port
-		// is not looked at: a client stays where it is by its address.
+		// Without fallback, a client whose hash selects a draining or full destination would be
+		// refused. The client's port is ignored, so a client stays on its destination by its
+		// address.
 		s.Flags = ipvsnl.Fallback
 	}
 	if f.AffinityTimeout > 0 {
@@ -30,22 +31,23 @@ func render(f *balancer.Frontend) ipvsnl.Service {
 	return s
 }
 
-// renderDestination returns the destination that an active backend of f comes to, with a weight that share has made of
-// the backend's.
+// renderDestination returns the destination of an active backend of f, with a weight computed by
+// share.
 func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ipvsnl.Destination {
-	// The kernel clears the mark of a full destination below the lower threshold: with both alike, it takes a connection
-	// as soon as there is room for one. Without a lower one it waits for a quarter of them to end.
+	// The kernel marks a full destination as available below the lower threshold. If both are
+	// equal, it accepts a connection as soon as there is room. Without a lower threshold it waits
+	// until a quarter of the connections have ended.
 	bound := uint32(max(b.MaxConnections, 0))
 	return ipvsnl.Destination{Addr: b.Addr, Forward: f.Forward, Weight: weight, Upper: bound, Lower: bound}
 }
 
-// sourceHashBuckets is the size of the table of sh (IP_VS_SH_TAB_SIZE, net/netfilter/ipvs/ip_vs_sh.c: 8 bits unless the
-// kernel was configured otherwise).
+// sourceHashBuckets is the size of the table of sh (IP_VS_SH_TAB_SIZE,
+// net/netfilter/ipvs/ip_vs_sh.c: 8 bits by default).
 const sourceHashBuckets = 256
 
-// share returns what makes a weight of f's backends one of destinations. They are the same but for sh: that gives each
-// destination in turn one bucket of its table for each unit of weight, so that with great weights there would be none left
-// for the last.
+// share returns a function that converts weights of f's backends to weights of destinations. Only
+// sh needs other weights: it gives each destination in turn a bucket for each unit of weight, so
+// large weights would leave no buckets for the last ones.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }
 	if f.Scheduler != balancer.SourceHash {
@@ -74,10 +76,10 @@ func gcd(a, b int) int {
 	return a
 }
 
-// target returns what is to be in the kernel for what is wanted, where s and now say what is there already and what time
-// it is: the virtual server, none if there is no destination, and its destinations by their addresses.
+// target returns the wanted state of the kernel, given its current state and the time: the virtual
+// server, which does not exist without destinations, and its destinations sorted by address.
 //
-// A backend that gets no new connections has a destination only for those that it has: where there is none, none is made.
+// A backend that gets no new connections only keeps an existing destination for its connections.
 func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	var all []ipvsnl.Destination
 	quiet := false
@@ -85,7 +87,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		d.Weight, quiet = 0, true
 		all = append(all, d)
 	}
-	rest := s.destinations // those not looked at yet; they and the backends are sorted alike
+	rest := s.destinations // not processed yet; they and the backends have the same order
 	pass := func() {
 		if s.lingers(rest[0].Addr, now) {
 			keep(rest[0])
@@ -120,18 +122,18 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	}
 	v := render(s.front)
 	if quiet && s.front.Scheduler == balancer.DestinationHash && s.failover {
-		// dh refuses clients whose hash leads to a destination of weight 0. This one gives all clients of a VIP to one
-		// destination, too.
+		// dh refuses clients whose hash selects a destination of weight 0. fo also gives all
+		// clients of a VIP to one destination.
 		v.Scheduler = failover
 	}
 	return v, all
 }
 
-// lingers reports whether connections to a destination that no backend stands for have time.
+// lingers reports whether connections to a destination without a backend have time left.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }
 
-// digest is Dataplane.Digest: it covers what target and the drains make of f, and what counters are named by. What the
-// guard makes of a frontend is no concern of virtual servers.
+// digest is the digest of [Dataplane.Digest]. It covers everything that target and the drains
+// derive from f, and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout,

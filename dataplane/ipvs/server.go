@@ -11,41 +11,48 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// server is what is known of one frontend and its virtual server.
+// server is the state of a frontend and its virtual server.
 type server struct {
 	key balancer.Key
-	// front is what is wanted; nil means nothing any more, or, of what an earlier process has left, that it is not known yet.
+	// front is the wanted frontend. It is nil if none is wanted, or if that is not known yet for a
+	// virtual server of an earlier process.
 	front *balancer.Frontend
-	// last is the last that was wanted, for names; nil means not known.
+	// last is the last wanted frontend, for names; nil means unknown.
 	last *balancer.Frontend
-	// told: what is wanted is known. Otherwise an earlier process has left this.
-	told bool
-	// old says until when connections live to destinations that no backend of front stands for: those of a frontend that
-	// was here before, and of endpoints that went while vipd was down. UDP has none: its flows move at once.
+	// known reports whether the wanted state is known. Otherwise an earlier process left the
+	// virtual server.
+	known bool
+	// old is when connections to destinations without a backend of front end: those of an earlier
+	// frontend, and of endpoints that were removed while vipd was down. It has no UDP destinations,
+	// because UDP flows move at once.
 	old map[netip.AddrPort]time.Time
 
-	// there says that the virtual server exists and is ours; what follows is what it is like, sorted by address.
-	there        bool
+	// exists reports whether the virtual server exists and is ours. The next fields are its state,
+	// sorted by address.
+	exists       bool
 	virtual      ipvsnl.Service
 	destinations []ipvsnl.Destination
-	// unsure: the kernel did not say what came of a change. It has to be read before the next.
+	// unsure reports whether the outcome of a change is unknown, so the virtual server must be read
+	// before the next change.
 	unsure bool
-	// asked is the virtual server whose making the kernel did not answer; nil means none. What is there may be another's.
-	asked *ipvsnl.Service
-	// quiet: some destination has weight 0, and is to be removed when its connections have ended.
+	// unanswered is the virtual server whose creation the kernel did not answer, or nil. An
+	// existing virtual server may then be another program's.
+	unanswered *ipvsnl.Service
+	// quiet reports whether some destination has weight 0, and is removed when its connections have
+	// ended.
 	quiet bool
-	// failover: the kernel has the scheduler fo.
+	// failover reports whether the kernel has the scheduler fo.
 	failover bool
 }
 
-// bounded reports whether some destination has thresholds, or is to have.
+// bounded reports whether some destination has thresholds, or should have them.
 func (s *server) bounded() bool {
 	return slices.ContainsFunc(s.destinations, func(d ipvsnl.Destination) bool { return d.Upper != 0 || d.Lower != 0 }) ||
 		s.front != nil && slices.ContainsFunc(s.front.Backends, func(b balancer.Backend) bool { return b.MaxConnections > 0 })
 }
 
-// steps are the messages that make a virtual server what it is to be, in the order in which they are sent: what is made
-// has to be there before others go, and what destinations of a new virtual server are added to has to be known as ours.
+// steps are the messages that change a virtual server, in the order of sending. Creation precedes
+// removal, and a new virtual server must be known as ours before destinations are added.
 type steps struct {
 	create []ipvsnl.Op
 	change []ipvsnl.Op
@@ -54,18 +61,17 @@ type steps struct {
 
 func (p steps) none() bool { return len(p.create)+len(p.change)+len(p.remove) == 0 }
 
-// plan returns what is to be done for what is wanted. Destinations that are only kept for their connections are not
-// removed here.
+// plan returns the messages for the wanted state. It does not remove draining destinations.
 func (s *server) plan(now time.Time) (p steps) {
 	virtual, want := s.target(now)
 	at := ipvsnl.Service{Key: s.key}
 	switch {
-	case len(want) == 0 && s.there:
+	case len(want) == 0 && s.exists:
 		p.remove = append(p.remove, ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: at})
 		return p
 	case len(want) == 0:
 		return p
-	case !s.there:
+	case !s.exists:
 		p.create = append(p.create, ipvsnl.Op{Verb: ipvsnl.AddService, Service: virtual})
 	case s.virtual != virtual:
 		p.change = append(p.change, ipvsnl.Op{Verb: ipvsnl.EditService, Service: virtual})
@@ -74,7 +80,7 @@ func (s *server) plan(now time.Time) (p steps) {
 	return p
 }
 
-// difference adds what makes the destinations those that are wanted.
+// difference adds the messages that change the destinations to the wanted ones.
 func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destination) {
 	have := s.destinations
 	var edits []ipvsnl.Op
@@ -102,12 +108,12 @@ func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destinati
 			have, want = have[1:], want[1:]
 		}
 	}
-	// Weights that are taken away come last, so that some destination always takes new connections.
+	// Weights are reduced last, so some destination always gets new connections.
 	slices.SortStableFunc(edits, func(a, b ipvsnl.Op) int { return rank(a.Destination) - rank(b.Destination) })
 	p.change = append(p.change, edits...)
 }
 
-// rank is 1 for a destination that takes no new connections.
+// rank returns 1 for a destination that gets no new connections.
 func rank(d ipvsnl.Destination) int {
 	if d.Weight == 0 {
 		return 1
@@ -115,16 +121,16 @@ func rank(d ipvsnl.Destination) int {
 	return 0
 }
 
-// did takes in that the kernel has done op.
-func (s *server) did(op ipvsnl.Op) {
+// noteDone records that the kernel has carried out op.
+func (s *server) noteDone(op ipvsnl.Op) {
 	i, there := s.find(op.Destination.Addr)
 	switch op.Verb {
 	case ipvsnl.AddService:
-		s.there, s.virtual, s.destinations = true, op.Service, nil
+		s.exists, s.virtual, s.destinations = true, op.Service, nil
 	case ipvsnl.EditService:
 		s.virtual = op.Service
 	case ipvsnl.DeleteService:
-		s.gone()
+		s.noteGone()
 	case ipvsnl.AddDestination:
 		s.destinations = slices.Insert(s.destinations, i, op.Destination)
 	case ipvsnl.EditDestination:
@@ -139,9 +145,9 @@ func (s *server) did(op ipvsnl.Op) {
 	s.quiet = s.hasQuiet()
 }
 
-// gone takes in that the virtual server is not there any more.
-func (s *server) gone() {
-	s.there, s.virtual, s.destinations, s.quiet, s.unsure, s.asked = false, ipvsnl.Service{}, nil, false, false, nil
+// noteGone records that the virtual server no longer exists.
+func (s *server) noteGone() {
+	s.exists, s.virtual, s.destinations, s.quiet, s.unsure, s.unanswered = false, ipvsnl.Service{}, nil, false, false, nil
 }
 
 func (s *server) hasQuiet() bool {
@@ -152,22 +158,22 @@ func (s *server) find(at netip.AddrPort) (int, bool) {
 	return slices.BinarySearchFunc(s.destinations, at, func(d ipvsnl.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
 }
 
-// isOther reports whether a virtual server that is there, after the kernel did not say whether it made ours, is another's:
-// ours would be as it was asked for, and have nothing yet.
+// isOther reports whether an existing virtual server belongs to another program, after the kernel
+// did not answer whether it created ours. Ours would be as requested, without destinations.
 func (s *server) isOther(virtual ipvsnl.Service, destinations []ipvsnl.Destination) bool {
-	return s.asked != nil && (virtual != *s.asked || len(destinations) > 0)
+	return s.unanswered != nil && (virtual != *s.unanswered || len(destinations) > 0)
 }
 
-// saw takes in what the kernel says of the virtual server.
-func (s *server) saw(virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
+// noteRead records the kernel's state of the virtual server.
+func (s *server) noteRead(virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
 	slices.SortFunc(destinations, func(a, b ipvsnl.Destination) int { return a.Addr.Compare(b.Addr) })
-	s.there, s.unsure, s.asked = true, false, nil
+	s.exists, s.unsure, s.unanswered = true, false, nil
 	s.virtual, s.destinations = virtual, destinations
 	s.quiet = s.hasQuiet()
 }
 
-// resembles reports whether the kernel's table shows what is known of the virtual server.
-func (s *server) resembles(e ipvsnl.TableService) bool {
+// matches reports whether the kernel's table shows the known state of the virtual server.
+func (s *server) matches(e ipvsnl.TableService) bool {
 	for _, t := range e.Destinations {
 		i, known := s.find(t.Addr)
 		if !known || s.destinations[i].Weight != t.Weight || s.destinations[i].Forward != t.Forward {
@@ -177,8 +183,8 @@ func (s *server) resembles(e ipvsnl.TableService) bool {
 	return len(e.Destinations) == len(s.destinations) && e.Scheduler == s.virtual.Scheduler
 }
 
-// ended returns what is to be removed because it has served out its time at now: destinations with weight 0 whose last
-// connection has ended, or has no time left, and, where no other is left, the virtual server itself.
+// ended returns the removals that are due at now: destinations with weight 0 whose last connection
+// or time has ended, and the virtual server itself if it has no other destination.
 func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
 	at := ipvsnl.Service{Key: s.key}
 	var ops []ipvsnl.Op
@@ -195,7 +201,7 @@ func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl
 			ops = append(ops, ipvsnl.Op{Verb: ipvsnl.DeleteDestination, Service: at, Destination: s.destinations[i]})
 		}
 	}
-	if s.there && len(ops) == len(s.destinations) && !s.serves() {
+	if s.exists && len(ops) == len(s.destinations) && !s.serves() {
 		return []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: at}}
 	}
 	if len(ops) > 0 && len(ops) == quiet && s.front != nil && s.virtual.Scheduler == failover {
@@ -207,13 +213,13 @@ func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl
 // serves reports whether any backend gets new connections.
 func (s *server) serves() bool { return s.front != nil && s.front.Serves() }
 
-// wants reports whether new connections are to go to the backend at an address.
+// wants reports whether the backend at an address should get new connections.
 func (s *server) wants(at netip.AddrPort) bool {
 	b := s.backend(at)
 	return b != nil && b.State == balancer.Active
 }
 
-// backend returns the backend of what is wanted that is at an address.
+// backend returns the wanted backend at an address.
 func (s *server) backend(at netip.AddrPort) *balancer.Backend { return backendOf(s.front, at) }
 
 func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
@@ -231,13 +237,13 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	return !s.lingers(at, now)
 }
 
-// want takes in what is wanted: f, or nothing. drain is how long connections to what f leaves out may live, where they
-// are not f's own.
+// want sets the wanted frontend: f, or none. drain is how long connections to removed backends may
+// live if f does not say so.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
-	leaves := f == nil && s.front != nil // all destinations go
-	found := !s.told                     // some may have gone while vipd was down
+	leaves := f == nil && s.front != nil // all destinations are removed
+	found := !s.known                    // some may have been removed while vipd was down
 	before := s.front
-	s.front, s.told = f, true
+	s.front, s.known = f, true
 	s.last = cmp.Or(f, s.last)
 	if s.key.Proto != balancer.UDP {
 		for _, d := range s.destinations {
@@ -260,7 +266,8 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	maps.DeleteFunc(s.old, func(at netip.AddrPort, until time.Time) bool { return s.backend(at) != nil || !until.After(now) })
 }
 
-// latest returns when the last connections end of a frontend that is not wanted any more; zero means it is, or there are none.
+// latest returns when the last connections of an unwanted frontend end; zero means that it is
+// wanted, or has none.
 func (s *server) latest() (latest time.Time) {
 	if s.front != nil {
 		return latest
@@ -273,7 +280,7 @@ func (s *server) latest() (latest time.Time) {
 	return latest
 }
 
-// next returns when the time of some connections ends after now; zero means that is not known.
+// next returns the next time after now at which some connections end; zero means unknown.
 func (s *server) next(now time.Time) (next time.Time) {
 	end := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {

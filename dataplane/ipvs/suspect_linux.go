@@ -11,9 +11,10 @@ import (
 
 var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
 
-// WatchUnanswered implements dataplane.WatchesUnanswered, for connections that are forwarded by NAT: of dr and tunnel no answer comes by. It asks
-// conntrack, which sees connections to virtual servers too (net.ipv4.vs.conntrack) and lists those without a reply far
-// cheaper than IPVS does, whose table has to be read whole.
+// WatchUnanswered implements [dataplane.WatchesUnanswered] for connections that are forwarded by
+// NAT; replies of dr and tunnel do not pass this node. It uses conntrack, which also tracks
+// connections to virtual servers (net.ipv4.vs.conntrack), and lists those without a reply much
+// faster than IPVS, whose whole table would have to be read.
 func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
@@ -27,7 +28,7 @@ func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell fun
 	return u.Run(ctx)
 }
 
-// targetOf returns the destination that a flow of a virtual server leads to.
+// targetOf returns the destination of a flow of a virtual server.
 func (d *Dataplane) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	f, at := d.frontendOf(flow), flow.Backend()
 	if f == nil {
@@ -36,9 +37,9 @@ func (d *Dataplane) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	return balancer.Target{Service: f.Service, Addr: at.Addr(), Port: at.Port()}, true
 }
 
-// frontendOf returns the frontend of a flow that a virtual server translates; nil means there is none.
+// frontendOf returns the frontend of a flow that a virtual server translates, or nil.
 func (d *Dataplane) frontendOf(flow *conntrack.Flow) *balancer.Frontend {
-	if flow.Backend() == flow.Orig.Dst { // IPVS had no part in it, or did not translate it
+	if flow.Backend() == flow.Orig.Dst { // IPVS did not handle or translate it
 		return nil
 	}
 	d.mu.Lock()

@@ -7,13 +7,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// changed is a timeout of the kernel before vipd, and the one that vipd gave it; zero means vipd left it alone.
-type changed struct{ old, set time.Duration }
+// timeoutChange is a timeout of the kernel before vipd, and the value that vipd set; zero means
+// that vipd did not change it.
+type timeoutChange struct{ old, set time.Duration }
 
-// setTimeouts gives the kernel those timeouts that want has, and the others back what they were before vipd, unless
-// another program has set them since. The ledger knows of a change before it is made.
+// setTimeouts sets the wanted timeouts, and restores the others to their values before vipd, unless
+// another program has changed them since. It records a change in the ledger before making it.
 func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.Timeouts) error {
-	if want == (ipvsnl.Timeouts{}) && l.timeouts == ([3]changed{}) {
+	if want == (ipvsnl.Timeouts{}) && l.timeouts == ([3]timeoutChange{}) {
 		return nil
 	}
 	now, err := conn.Timeouts(ctx)
@@ -28,7 +29,7 @@ func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.T
 		{want.TCP, now.TCP, &next.TCP}, {want.TCPFin, now.TCPFin, &next.TCPFin}, {want.UDP, now.UDP, &next.UDP},
 	} {
 		r := &record[i]
-		ours := *r != changed{} && t.now == r.set
+		ours := *r != timeoutChange{} && t.now == r.set
 		switch {
 		case t.want != 0 && t.now != t.want:
 			if !ours {
@@ -50,7 +51,7 @@ func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.T
 	}
 	for i, t := range []time.Duration{want.TCP, want.TCPFin, want.UDP} {
 		if t == 0 {
-			record[i] = changed{}
+			record[i] = timeoutChange{}
 		}
 	}
 	l.setTimeouts(record)

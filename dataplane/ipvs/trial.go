@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// try makes a virtual server with a destination, reads both back and deletes them, at addresses for documentation
-// (RFC 5737, RFC 3849), in each family. The error says that neither can be had. Where only one can, what is
-// missing is told to frontends that need it.
+// try creates, reads and deletes a virtual server with a destination at documentation addresses
+// (RFC 5737, RFC 3849), in each family. It returns an error if neither works. If one of them works,
+// frontends of the other one get the reason.
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -22,11 +22,11 @@ func (d *Dataplane) try(ctx context.Context) error {
 		if err := d.tryLocked(ctx, f); uncertain(err) || err != nil && ctx.Err() != nil {
 			return err
 		} else if err != nil {
-			d.no[f] = err
+			d.unavailable[f] = err
 			failed = errors.Join(failed, err)
 		}
 	}
-	if len(d.no) == len(inet.Families()) {
+	if len(d.unavailable) == len(inet.Families()) {
 		return failed
 	}
 	if failed != nil {
@@ -35,10 +35,10 @@ func (d *Dataplane) try(ctx context.Context) error {
 	return nil
 }
 
-// trials is how many ports are tried: another process may be trying too.
-const trials = 8
+// maxTrials is the number of ports that are tried, because another process may be trying too.
+const maxTrials = 8
 
-// trialKey is where the first trial is made.
+// trialKey returns the key of the first trial.
 func trialKey(f inet.Family) balancer.Key {
 	k := balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), Port: 9, Proto: balancer.TCP}
 	if f == inet.IPv4 {
@@ -50,7 +50,7 @@ func trialKey(f inet.Family) balancer.Key {
 func (d *Dataplane) tryLocked(ctx context.Context, family inet.Family) (err error) {
 	k := trialKey(family)
 	to := netip.AddrPortFrom(k.Addr.Next(), 9)
-	for range trials {
+	for range maxTrials {
 		err = d.tryAtLocked(ctx, k, to)
 		if !errors.Is(err, ipvsnl.ErrExists) {
 			break
@@ -64,7 +64,7 @@ func (d *Dataplane) tryLocked(ctx context.Context, family inet.Family) (err erro
 }
 
 func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.AddrPort) (err error) {
-	if d.ledger.owns(k) { // an earlier trial was cut short
+	if d.ledger.owns(k) { // an earlier trial was interrupted
 		if err := d.endTrialLocked(ctx, k); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.Ad
 		return err
 	}
 	if got.Service != s || len(states) != 1 || states[0].Destination != add[1].Destination {
-		return fmt.Errorf("virtual server %s was made with scheduler %s to %s, and is read back with scheduler %s and %s", k, s.Scheduler, to, got.Scheduler, some(states))
+		return fmt.Errorf("virtual server %s was made with scheduler %s to %s, and is read back with scheduler %s and %s", k, s.Scheduler, to, got.Scheduler, describeDestinations(states))
 	}
 	return nil
 }

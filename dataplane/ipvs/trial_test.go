@@ -23,8 +23,8 @@ func TestTrialLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if len(ops) != 6 || len(p.no) > 0 {
-		t.Errorf("the trial sent %v, and misses %v", ops, p.no)
+	if len(ops) != 6 || len(p.unavailable) > 0 {
+		t.Errorf("the trial sent %v, and misses %v", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
 		t.Errorf("the trial left\n%s%v", got, p.ledger.entries)

@@ -12,13 +12,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// yieldEvery is between two looks at what has yielded. The kernel brings the counters that they compare up to date every
-// two seconds (net/netfilter/ipvs/ip_vs_est.c).
+// yieldEvery is the pause between two checks of yielded virtual servers. The kernel updates the
+// compared counters every two seconds (net/netfilter/ipvs/ip_vs_est.c).
 const yieldEvery = 3 * time.Second
 
-// Yield implements dataplane.Dataplane. NAT rules stand before IPVS, so a successor that uses them has all new connections,
-// and virtual servers stay as they are until their last connections have ended. Sockets stand behind IPVS: a virtual
-// server that still gets new connections is in its successor's way, and goes with what it has.
+// Yield implements [dataplane.Dataplane]. NAT rules precede IPVS, so a successor that uses them
+// gets all new connections, and virtual servers stay until their last connections have ended.
+// Sockets come after IPVS, so a virtual server that still gets new connections is in the
+// successor's way, and is removed with its connections.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	if err := d.carried.Close(); err != nil {
 		return err
@@ -45,8 +46,9 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	}
 }
 
-// yield removes the virtual servers that are not used, and those that have got new connections since before. It returns
-// those of ours that are left. The first look removes none: what it compares with is yet to be known.
+// yield removes the unused virtual servers, and those that have got new connections since before.
+// It returns our remaining ones. The first check removes none, because there is nothing to compare
+// with.
 func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,7 +65,7 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	var work []*server
 	for k, v := range services {
 		s := d.servers[k]
-		if !s.there {
+		if !s.exists {
 			continue
 		}
 		stays := first
@@ -91,8 +93,8 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	return left, errors.Join(failed, d.ledger.save())
 }
 
-// busy reports whether a virtual server has connections. One that the kernel has left out of the table, as it may at any
-// time, is asked for by itself.
+// busy reports whether a virtual server has connections. If the kernel has omitted it in the table,
+// which may happen at any time, it is read individually.
 func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) (bool, error) {
 	if e, told := table[k]; told {
 		return slices.ContainsFunc(e.Destinations, func(t ipvsnl.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil
