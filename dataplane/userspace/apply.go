@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Apply makes each key what its change says. Keys fail on their own: the errors are KeyErrors.
+// Apply makes each key what its change says. Keys fail independently: the errors are KeyErrors.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -27,7 +27,8 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// configure gives frontends their new definitions, and asks for the ways to them. Some keys may fail.
+// configure sets the definitions of frontends, and requests the interception of their connections.
+// Some keys may fail.
 func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +76,7 @@ func (d *Dataplane) removeLocked(c dataplane.Change) {
 	d.watchLocked(f)
 }
 
-// watchLocked tells the janitor whether f needs it.
+// watchLocked adds f to the frontends of the janitor, or removes it.
 func (d *Dataplane) watchLocked(f *frontend) {
 	if f.timed() {
 		d.timed[f] = struct{}{}

@@ -8,24 +8,25 @@ import (
 	"vipd/balancer"
 )
 
-// backend is what is known of one backend of a service's port. All VIPs of the service share it, and it outlives
-// changes of them.
+// backend is the state of a backend of a service's port. All VIPs of the service share it, and it
+// outlives their changes.
 type backend struct {
 	addr    netip.AddrPort
 	service balancer.Name
-	// text is the address as dialing takes it.
+	// text is the address in the form for dialing.
 	text string
-	// active counts connections and flows from the choice to the end.
+	// active counts connections and flows from their choice to their end.
 	active atomic.Int64
-	// total counts connections and flows that it took, failures connects that failed.
+	// total counts the connections and flows that it accepted, failures the connects that failed.
 	total, failures atomic.Uint64
-	// restUntil is the instant up to which it is no one's first choice; 0 means its last answer was good.
+	// restUntil is the instant until which it is never the first choice; 0 means that its last
+	// answer was good.
 	restUntil atomic.Int64
-	// seen is when a frontend last had it; the dataplane's mu guards it.
+	// seen is when a frontend last used it; the dataplane's mu guards it.
 	seen time.Time
 }
 
-// take counts one more, unless that would pass the bound; 0 is none.
+// take counts another connection, unless that would exceed the bound; 0 means no bound.
 func (b *backend) take(bound int) bool {
 	if bound <= 0 {
 		b.active.Add(1)
@@ -42,7 +43,7 @@ func (b *backend) take(bound int) bool {
 	}
 }
 
-// target is what those call it that are told of its dials.
+// target returns its name in reports of dials.
 func (b *backend) target() balancer.Target {
 	return balancer.Target{Service: b.service, Addr: b.addr.Addr(), Port: b.addr.Port()}
 }
@@ -54,7 +55,8 @@ func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= 
 // resting reports whether it failed a moment ago.
 func (b *backend) resting(now int64) bool { return now < b.restUntil.Load() }
 
-// awake reports whether it does not rest. After a rest it is so for one caller alone, who tries it.
+// awake reports whether it does not rest. After a rest it returns true for a single caller, who
+// tries it.
 func (b *backend) awake(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
 	if until == 0 {
@@ -63,12 +65,12 @@ func (b *backend) awake(now int64, patience time.Duration) bool {
 	return now >= until && b.restUntil.CompareAndSwap(until, now+int64(patience+Rest))
 }
 
-// failed sends it to rest, and reports whether this is news.
+// failed lets it rest, and reports whether it did not rest before.
 func (b *backend) failed(now int64) bool {
 	return b.restUntil.Swap(now+int64(Rest)) == 0
 }
 
-// answered notes that it takes connections, and reports whether this is news.
+// answered records that it accepts connections, and reports whether it was resting.
 func (b *backend) answered() bool {
 	return b.restUntil.Load() != 0 && b.restUntil.Swap(0) != 0
 }

@@ -7,30 +7,33 @@ import (
 	"vipd/balancer"
 )
 
-// interception brings connections to frontends. Its methods are called by one goroutine at a time, open and forget with
-// the dataplane's lock held, the others, which may take their time, without.
+// interception brings connections to frontends. Calls of its methods must not overlap. The
+// dataplane's lock is held for open and forget, but not for the others, which may be slow.
 type interception interface {
-	// open makes the way to f what its definition says.
+	// open requests the interception of f according to its definition.
 	open(f *frontend) error
-	// forget takes the way to f away; its sockets are closed by the caller.
+	// forget ends the interception of f. The caller closes its sockets.
 	forget(f *frontend)
-	// commit does what the calls before have asked for.
+	// commit carries out the requests of the earlier calls.
 	commit(ctx context.Context) error
-	// lose has conntrack forget the UDP flows to frontends whose sockets it led to are closed, at any time: the ports may be others' next.
+	// lose makes conntrack forget the UDP flows of redirects to closed sockets, because another
+	// program may get the ports.
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
 	// translates reports whether conntrack translates connections to some frontends, and to all.
 	translates() (some, all bool)
-	// served reports whether the way to f is there.
+	// served reports whether connections to f are intercepted.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
-	// stop shuts the frontends and has all ways lead to closed ports, which are held: established connections
-	// live on. close takes the ways away, and leaves the sockets of frontends that are bound.
+	// stop shuts the frontends, and sends all new connections to closed ports, which are held.
+	// Established connections continue. close ends the interception, and leaves the sockets of
+	// bound frontends.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
 	// shared returns the sockets that several frontends share.
 	shared() []*net.TCPListener
-	// inherit leaves the ways of an earlier process, which lead UDP to these ports, until the first commit replaces them.
+	// inherit keeps the interception of an earlier process, which sends UDP to these ports, until
+	// the first commit replaces it.
 	inherit(ports map[balancer.Key]uint16)
 }
 
@@ -61,7 +64,7 @@ func (bind) open(f *frontend) error {
 	return f.listen()
 }
 
-// holdLocked keeps the closed port at the VIP from others, who would get the clients.
+// holdLocked holds the closed port at the VIP. Otherwise another program could get the clients.
 func (f *frontend) holdLocked(silent bool) error {
 	if f.held != nil {
 		return nil
@@ -82,7 +85,7 @@ func (f *frontend) letGoLocked() {
 func (bind) forget(*frontend)             {}
 func (bind) commit(context.Context) error { return nil }
 
-// lose has nothing to do: conntrack leads to VIPs themselves.
+// lose does nothing, because conntrack does not translate.
 func (bind) lose(context.Context, map[balancer.Key]bool) error { return nil }
 
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
@@ -94,15 +97,15 @@ func (bind) inherit(map[balancer.Key]uint16)           {}
 func (bind) stop(_ context.Context, frontends []*frontend) error {
 	for _, f := range frontends {
 		f.shut()
-		if !f.d.yielded { // another one of this kind may be to have the port
+		if !f.d.yielded { // another process of this kind may need the port
 			f.refuse()
 		}
 	}
 	return nil
 }
 
-// refuse keeps the port at the VIP closed, as it is while no backend is active, until letGo. Where it can't be silent,
-// clients are refused.
+// refuse keeps the port at the VIP closed until letGo, as if no backend were active. If it can't be
+// silent, it refuses clients.
 func (f *frontend) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +145,7 @@ func (f *frontend) shut() {
 
 func (f *frontend) shutListenerLocked() {
 	if f.listener != nil {
-		_ = f.listener.Close() // its loop ends
+		_ = f.listener.Close() // ends its accept loop
 		f.listener = nil
 	}
 }

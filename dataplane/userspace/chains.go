@@ -8,11 +8,11 @@ import (
 	"vipd/balancer"
 )
 
-// errLoop is why a backend gets no connections that would loop to the frontend that they leave.
+// errLoop is the reason why a backend gets no connections that would return to their frontend.
 var errLoop = errors.New("its address is that of a service that leads back to this one: connections would loop")
 
-// chains know which frontends are wanted, for those that connections come to, and for those that connect to backends: one may
-// be a frontend, too.
+// chains holds the wanted frontends by key. Because a backend may itself be a frontend, connections
+// to backends are checked for loops.
 type chains struct {
 	mu        sync.RWMutex // guards frontends; none is locked under it
 	frontends map[balancer.Key]*frontend
@@ -30,15 +30,15 @@ func (c *chains) remove(f *frontend) {
 	delete(c.frontends, f.key)
 }
 
-// at returns the frontend of a key; nil means none is wanted.
+// at returns the wanted frontend of a key, or nil.
 func (c *chains) at(k balancer.Key) *frontend {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.frontends[k]
 }
 
-// leadBack reports whether a connection from the frontend at own to a backend may come back to it, by whatever choices.
-// Where the backend is no frontend, as nearly always, that is one look.
+// leadBack reports whether a connection from the frontend at own to a backend may return to that
+// frontend. The backend is rarely a frontend, so one lookup usually suffices.
 func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -10,12 +10,13 @@ import (
 	"vipd/balancer/pick"
 )
 
-// errNoBackend: every backend was tried, is at its bound, or none is active.
+// errNoBackend means that no backend is active, or that all were tried or are at their bound.
 var errNoBackend = errors.New("no backend is left")
 
-// chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: the caller that gets
-// one releases it. The affinity comes first, then the scheduler among backends that do not rest, then the backups, then
-// those that are ejected, then the scheduler among all, then any that is ejected.
+// chooseLocked chooses the backend of a new connection or flow, except for those in tried, and
+// counts it. The caller must release the backend. The order of choice is: affinity, the scheduler
+// among backends that do not rest, backups, ejected backends, the scheduler among all, and any
+// ejected backend.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
 	if f.sticky == nil {
@@ -33,7 +34,7 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	b, err := c.choose(f.d, f.flow(client), tried)
 	switch {
 	case err != nil:
-	case ok && c.mayKnow(at, tried): // it rests or is full: this connection goes elsewhere, and the client comes back
+	case ok && c.mayKnow(at, tried): // it rests or is full: this connection uses another backend, and the client's affinity remains
 		f.sticky.Store(client.Addr(), at, now)
 	default:
 		f.sticky.Store(client.Addr(), b.addr, now)
@@ -41,8 +42,8 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	return b, c, err
 }
 
-// mayKnow reports whether clients may stay with the backend at an address: it is active, and not one that this client
-// itself has just tried in vain.
+// mayKnow reports whether clients may stay with the backend at an address: it is active, and this
+// client has not just tried it in vain.
 func (c *config) mayKnow(at netip.AddrPort, tried []*backend) bool {
 	i := c.index(at)
 	return i >= 0 && c.Backends[i].State == balancer.Active &&
@@ -53,7 +54,7 @@ func (f *frontend) flow(client netip.AddrPort) pick.Flow {
 	return pick.Flow{Client: client, VIP: f.vip}
 }
 
-// known takes the backend at an address, if it can have a new connection now.
+// known takes the backend at an address, if it can get a new connection now.
 func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backend {
 	if !c.mayKnow(at, tried) {
 		return nil
@@ -70,8 +71,8 @@ func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backe
 	return b
 }
 
-// standby takes a backup, else one that is ejected, when every active backend has failed: this connection, or another a
-// moment ago. One that is merely full has not.
+// standby takes a backup, or else an ejected backend, after every active backend has failed, for
+// this connection or recently. A full backend has not failed.
 func (c *config) standby(now int64, tried []*backend) *backend {
 	failed := func(b *backend) bool { return b.resting(now) || slices.Contains(tried, b) }
 	for i, b := range c.backends {
@@ -85,7 +86,8 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 	return c.idlest(balancer.Ejected, failed)
 }
 
-// idlest takes the backend in a state that has the fewest connections; nil means all have failed, or are full.
+// idlest takes the backend with the fewest connections in a state. It returns nil if all have
+// failed or are full.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0
@@ -103,7 +105,7 @@ func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool)
 	return best
 }
 
-// choose asks the scheduler. It goes round again when the backend was taken by others meanwhile.
+// choose asks the scheduler. It repeats the choice if the backend became full in the meantime.
 func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
 	now := d.now()
 	rest := true
@@ -117,7 +119,7 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 			if b := c.standby(now, tried); b != nil {
 				return b, nil
 			}
-			rest = false // better one that may answer again than none
+			rest = false // a resting backend may answer again
 			continue
 		}
 		if i < 0 {
@@ -133,6 +135,6 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !rest || b.awake(now, c.ConnectTimeout) {
 			return b, nil
 		}
-		b.release() // another goroutine has just begun to try it: it rests again
+		b.release() // another goroutine has just started to try it: it rests again
 	}
 }

@@ -11,29 +11,29 @@ import (
 	"vipd/dataplane"
 )
 
-// conn is one connection of a client, from the accept to the end.
+// conn is a client's connection, from the accept to the end.
 type conn struct {
 	f      *frontend
 	client *net.TCPConn
 	from   netip.AddrPort
 	since  time.Time
-	// traffic is what the relay counts.
+	// traffic holds the counters of the relay.
 	traffic traffic
-	// attempt is the dial under way.
+	// attempt is the current dial.
 	attempt attempt
 
-	// relaying moves the bytes, once there is a server; only the connection's goroutine uses it.
+	// relaying moves the bytes after the dial. Only the connection's goroutine uses it.
 	relaying *relaying
 
-	// The rest is guarded by f.mu.
+	// f.mu guards the fields below.
 	prev, next *conn
 	backend    *backend     // chosen; nil means not yet
 	retries    int          // backends that were tried before it
 	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
 	left       bool         // ended, no longer among the frontend's connections
-	// seen is the traffic at the instant seenAt, for the idle timeout, and taken how much of it had reached the sides at the last look
-	// since; 0 means there was none.
+	// seen is the traffic at the instant seenAt, for the idle timeout. taken is how much of it had
+	// reached the two sides at the last check since; 0 means no check.
 	seen, taken uint64
 	seenAt      int64
 }
@@ -44,7 +44,7 @@ const forever = time.Duration(1<<63 - 1)
 // longAgo is a deadline that has passed.
 var longAgo = time.Unix(1, 0)
 
-// serve carries one accepted connection to its end.
+// serve handles an accepted connection until its end.
 func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
 	c := &conn{f: f, client: client, from: from, since: time.Now()}
 	if !f.enter(c) {
@@ -54,7 +54,7 @@ func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
 	f.carry(c)
 }
 
-// carry takes a connection from where it stands to its end, or to the process that takes over.
+// carry continues a connection in any state, until its end or its handover.
 func (f *frontend) carry(c *conn) {
 	err := c.proceed()
 	for errors.Is(err, errPaused) {
@@ -66,7 +66,7 @@ func (f *frontend) carry(c *conn) {
 	}
 	f.leave(c, err)
 	if errors.Is(err, errPaused) {
-		err = nil // what is closed is a copy
+		err = nil // only a copy is closed
 	}
 	if c.server != nil {
 		closing(c.server, err)
@@ -78,7 +78,7 @@ func (f *frontend) carry(c *conn) {
 	}
 }
 
-// proceed connects to a backend, unless that is done, and relays until the end or a pause.
+// proceed connects to a backend, if necessary, and relays until the end or a pause.
 func (c *conn) proceed() error {
 	if c.server == nil {
 		if err := c.connect(); err != nil {
@@ -92,26 +92,26 @@ func (c *conn) proceed() error {
 	return c.relaying.relay()
 }
 
-// pauseLocked has the connection stand still, by its own goroutine.
+// pauseLocked makes the connection's goroutine stop moving bytes.
 func (c *conn) pauseLocked() {
 	c.traffic.paused.Store(true)
 	c.stopLocked()
 }
 
-// stopLocked ends what the connection's goroutine waits for.
+// stopLocked interrupts whatever the connection's goroutine waits for.
 func (c *conn) stopLocked() {
 	c.attempt.abandon()
 	c.setDeadlineLocked(longAgo)
 }
 
 func (c *conn) setDeadlineLocked(t time.Time) {
-	_ = c.client.SetDeadline(t) // both fail only where it is closed already
+	_ = c.client.SetDeadline(t) // both fail only if it is closed
 	if c.server != nil {
 		_ = c.server.SetDeadline(t)
 	}
 }
 
-// unpause continues it after a handover that failed.
+// unpause resumes it after a failed handover.
 func (c *conn) unpause() {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -121,22 +121,22 @@ func (c *conn) unpause() {
 	}
 }
 
-// closing ends a connection in the way that the whole ended: in order, or with a reset.
+// closing closes a side like the connection ended: in order, or with a reset.
 func closing(c *net.TCPConn, err error) {
 	if err != nil {
 		reset(c)
 		return
 	}
-	_ = c.Close() // nothing is left to be told
+	_ = c.Close() // the outcome no longer matters
 }
 
 // reset closes with an RST.
 func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // fails only where it is closed already
+	_ = c.SetLinger(0) // fails only if it is closed
 	_ = c.Close()
 }
 
-// enter puts c among the connections, unless the frontend is gone.
+// enter adds c to the connections, unless the frontend was removed.
 func (f *frontend) enter(c *conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,7 +158,8 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leave takes c out again, which ends as err says; with errPaused it goes on in another process. It is not touched after that.
+// leave removes c, which ended with err. With errPaused it continues in another process. c must not
+// be used afterwards.
 func (f *frontend) leave(c *conn, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +173,7 @@ func (f *frontend) leave(c *conn, err error) {
 	f.count--
 }
 
-// endLocked is the word for how a connection ends with err.
+// endLocked returns the word for the end of a connection with err.
 func (c *conn) endLocked(err error) string {
 	switch {
 	case c.cut:
@@ -185,7 +186,7 @@ func (c *conn) endLocked(err error) string {
 	return dataplane.EndReset
 }
 
-// connect finds a backend that takes the connection. Each is tried at most once.
+// connect finds a backend that accepts the connection. It tries each at most once.
 func (c *conn) connect() error {
 	var tried []*backend
 	for {
@@ -209,7 +210,7 @@ func (c *conn) connect() error {
 	}
 }
 
-// choose notes the choice, so that it is seen when the backend goes.
+// choose records the choice, so the connection is cut if the backend is removed.
 func (c *conn) choose(tried []*backend) (*backend, *config, error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -242,7 +243,7 @@ func (c *conn) reach(b *backend, conf *config) (*net.TCPConn, error) {
 	return server, nil
 }
 
-// settle makes server the other side, unless things have changed while it was dialled.
+// settle makes server the other side, unless the definition changed during the dial.
 func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	c.f.praise(b)
 	c.f.mu.Lock()
@@ -255,7 +256,7 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 		c.pauseLocked()
 	}
 	c.seenAt = c.f.d.now()
-	c.backend = c.f.conf.Load().adopt(b) // the service may have got another name
+	c.backend = c.f.conf.Load().adopt(b) // the service may have another name now
 	c.backend.total.Add(1)
 	if c.f.d.followers.some() {
 		c.f.d.followers.tell(news{true, c.describeLocked()})
@@ -263,18 +264,18 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	return true
 }
 
-// cutLocked has the connection reset, by its own goroutine.
+// cutLocked makes the connection's goroutine reset the connection.
 func (c *conn) cutLocked() {
 	c.cut = true
 	c.stopLocked()
 }
 
-// traffic is what a relay counts, and where it stands.
+// traffic holds a relay's counters, and its state.
 type traffic struct {
 	in, out atomic.Uint64
-	// half: one direction has ended.
+	// half reports whether one direction has ended.
 	half atomic.Bool
-	// paused: both directions stop, and keep what they hold.
+	// paused reports whether both directions must stop, and keep their buffered bytes.
 	paused  atomic.Bool
 	counter *counter
 }

@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Connections calls visit for the connections and flows that q names. No lock is held meanwhile: of each frontend the
-// connections that there are at the beginning are visited, with what is so of each when its turn comes.
+// Connections calls visit for the connections and flows that match q. It holds no lock during
+// visit. It visits the connections that a frontend had at the start, with their current state.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, f := range d.list() {
 		if q.Frontend != (balancer.Key{}) && q.Frontend != f.key {
@@ -30,7 +30,8 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	return d.carried.Connections(ctx, q, visit)
 }
 
-// begun lists what goes through f: what tells how each is, and whether it has not ended.
+// begun returns functions that describe the connections and flows of f, and report whether they are
+// live.
 func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,7 +43,7 @@ func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	return all
 }
 
-// describe returns how a connection is; live: it has not ended.
+// describe returns the state of a connection. live reports whether it has not ended.
 func (c *conn) describe() (entry dataplane.Connection, live bool) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -61,7 +62,7 @@ func (c *conn) describeLocked() dataplane.Connection {
 	return entry
 }
 
-// describe returns how a flow is; live: it has not ended.
+// describe returns the state of a flow. live reports whether it has not ended.
 func (f *frontend) describe(x *flow) (entry dataplane.Connection, live bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,7 +80,7 @@ func (f *frontend) describeLocked(x *flow) dataplane.Connection {
 	}
 }
 
-// stateLocked is the word for where a connection stands.
+// stateLocked returns the word for the state of a connection.
 func (c *conn) stateLocked(conf *config) string {
 	if c.server == nil {
 		return "connecting"

@@ -12,8 +12,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// counter counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for
-// counters.Retention, so that counts don't go back where something comes and goes.
+// counter holds the counters of a service's port, for all its frontends. It outlives the frontends
+// by [counters.Retention], and so do the counts of a backend, so totals do not decrease when
+// something is removed and restored.
 type counter struct {
 	connections, in, out, failures atomic.Uint64
 	service                        balancer.Name
@@ -23,7 +24,7 @@ type counter struct {
 	backends map[netip.AddrPort]*backend
 }
 
-// backend returns the one at an address, the same each time.
+// backend returns the backend at an address, always the same one.
 func (t *counter) backend(at netip.AddrPort) *backend {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +47,7 @@ func (d *Dataplane) counterLocked(f *balancer.Frontend) *counter {
 	return t
 }
 
-// forgetLocked drops what no frontend has had for so long that it is as good as new if it comes back.
+// forgetLocked removes state that no frontend has used for so long that it equals new state.
 func (d *Dataplane) forgetLocked(now time.Time) {
 	for _, f := range d.frontends {
 		c := f.conf.Load()
@@ -71,17 +72,18 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 	}
 }
 
-// Counters returns what was counted at every port of a service that is served, or was in the last hour.
+// Counters returns the counts of every port of a service that is served, or was within the last
+// hour.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	return append(d.passed(), d.carried.Counters(ctx)...)
 }
 
-// countTime bounds one reading of what conntrack carries on.
+// countTime limits the counting of connections that conntrack carries on.
 const countTime = 10 * time.Second
 
-// passed returns what has passed through this process.
+// passed returns the counts of this process.
 func (d *Dataplane) passed() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +108,7 @@ func (d *Dataplane) passed() []dataplane.FrontendCount {
 	return counts
 }
 
-// idleLocked counts the idle flows of each backend.
+// idleLocked returns the number of idle flows of each backend.
 func (d *Dataplane) idleLocked() map[*backend]int64 {
 	idle, now := map[*backend]int64{}, d.now()
 	for _, f := range d.frontends {

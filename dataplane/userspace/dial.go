@@ -14,20 +14,20 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// errCut: the connection was ended from our side.
+// errCut means that this host ended the connection.
 var errCut = errors.New("the connection was cut")
 
-// attempt is the context of one dial, reused for each of a connection: it has a deadline and can be abandoned, without
-// its own timer, channel or goroutine, which a context of package context would take.
+// attempt is the context of a dial. A connection reuses it for each dial. It has a deadline and can
+// be abandoned, but needs no timer, channel or goroutine, unlike a context of package context.
 type attempt struct {
 	deadline  time.Time
 	abandoned atomic.Bool
 
 	mu   sync.Mutex // guards stop
-	stop func()     // tells the waiter
+	stop func()     // interrupts the dial
 }
 
-// never is what Done returns: the end is told by AfterFunc, for which package context looks first.
+// never is the result of Done. The end is reported by AfterFunc, which package context prefers.
 var never = make(chan struct{})
 
 func (a *attempt) begin(patience time.Duration) {
@@ -35,7 +35,7 @@ func (a *attempt) begin(patience time.Duration) {
 	a.abandoned.Store(false)
 }
 
-// abandon ends the dial under way.
+// abandon ends the current dial.
 func (a *attempt) abandon() {
 	a.abandoned.Store(true)
 	a.mu.Lock()
@@ -52,7 +52,7 @@ func (a *attempt) AfterFunc(f func()) func() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.abandoned.Load() {
-		go f() // the caller holds a lock that f takes
+		go f() // the caller holds a lock that f needs
 		return func() bool { return false }
 	}
 	a.stop = f
@@ -78,8 +78,9 @@ func (a *attempt) Err() error {
 	return nil
 }
 
-// dial opens a connection to b within the connect timeout. While the process is out of descriptors it waits: that is
-// not the backend's fault, and the client can't tell it from a slow one.
+// dial opens a connection to b within the connect timeout. While the process has no free
+// descriptors it waits, because that is not the backend's fault, and to the client it looks like a
+// slow backend.
 func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	if c.f.d.chains.leadBack(c.f.key, b.addr) {
 		return nil, errLoop
@@ -106,11 +107,11 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	}
 }
 
-// judge draws the conclusions from a failed attempt; nil means the backend is not at fault.
+// judge handles a failed attempt. A nil error means that the backend is not at fault.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
-	case sockerr.Is(err, syscall.EADDRNOTAVAIL, syscall.EAGAIN): // the latter: of UDP
+	case sockerr.Is(err, syscall.EADDRNOTAVAIL, syscall.EAGAIN): // UDP reports EAGAIN
 		f.d.ports.note()
 		f.conf.Load().counter.failures.Add(1)
 		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
@@ -121,7 +122,7 @@ func (f *frontend) judge(b *backend, err error) {
 	default:
 		b.failures.Add(1)
 		f.conf.Load().counter.failures.Add(1)
-		if f.d.told != nil { // before b rests, so that no success after this one goes untold
+		if f.d.told != nil { // before b rests, so every later success is reported
 			f.d.told(b.target(), err)
 		}
 		if b.failed(f.d.now()) {
@@ -130,7 +131,7 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// lacks returns what clients lack at the moment and what to do about it, or "".
+// lacks returns the resource that clients currently lack, with advice, or "".
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {
@@ -141,7 +142,8 @@ func (d *Dataplane) lacks() string {
 	return lacks
 }
 
-// praise notes that b takes connections, or answers. It costs one comparison while the backend has no failures.
+// praise records that b accepts connections, or answers. It costs one comparison while the backend
+// has no failures.
 func (f *frontend) praise(b *backend) {
 	if !b.answered() {
 		return
@@ -152,7 +154,8 @@ func (f *frontend) praise(b *backend) {
 	}
 }
 
-// seldom warns, at most once in ten seconds: of what befalls many connections at once.
+// seldom logs a warning at most once in ten seconds, because such events affect many connections at
+// once.
 func (d *Dataplane) seldom(what string, args ...any) {
 	now, last := d.now(), d.warned.Load()
 	if last != 0 && now-last < int64(10*time.Second) || !d.warned.CompareAndSwap(last, now) {
@@ -161,7 +164,7 @@ func (d *Dataplane) seldom(what string, args ...any) {
 	d.log.Warn(what, args...)
 }
 
-// explainListen says what a failure to listen means and what to do.
+// explainListen adds the likely cause of a failure to listen, and advice.
 func explainListen(f *frontend, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Explain implements dataplane.Explains: it asks the tables and pickers that connections are given out by.
+// Explain implements [dataplane.Explains] with the tables and pickers that choose backends.
 func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	d.mu.Lock()
 	f := d.frontends[g.Key]
@@ -38,7 +38,7 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	return e, nil
 }
 
-// choiceOf says how the picker of a scheduler chooses.
+// choiceOf describes how the picker of a scheduler chooses.
 func choiceOf(s balancer.Scheduler) string {
 	switch s {
 	case balancer.RoundRobin:
@@ -55,7 +55,7 @@ func choiceOf(s balancer.Scheduler) string {
 	return "in turn, by weight"
 }
 
-// sockets are where connections to f come in.
+// sockets returns the sockets at which connections to f arrive.
 func (f *frontend) sockets() (all []dataplane.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// fit has a socket at the VIP see only the clients that its frontend lets in, and announce its segment size.
+// fit restricts a socket at the VIP to the clients that its frontend allows, and sets the segment
+// size that it announces.
 func fit(fd uintptr, c *config) error {
 	if c.Key.Proto == balancer.TCP {
 		if err := announce(fd, c.MSS); err != nil {
@@ -18,7 +19,7 @@ func fit(fd uintptr, c *config) error {
 	return filter(fd, c)
 }
 
-// refit is fit for a socket that is open.
+// refit is fit for an open socket.
 func refit(s syscall.Conn, c *config) error {
 	raw, err := s.SyscallConn()
 	if err != nil {

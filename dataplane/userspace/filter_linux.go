@@ -11,20 +11,20 @@ import (
 	"vipd/balancer"
 )
 
-// dropsClients: a socket filter leaves clients without an answer.
+// dropsClients reports whether a socket filter can leave clients without an answer.
 const dropsClients = true
 
-// What classic BPF loads at these offsets comes from the network header, or from the packet's metadata.
+// Classic BPF loads data at these offsets from the network header, or from the packet's metadata.
 const (
 	networkHeader = ^uint32(0x100000) + 1   // SKF_NET_OFF
 	interfaceAt   = ^uint32(0x1000) + 1 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
 	loopback      = 1                       // the index of lo, in every network namespace
-	// mostInstructions is what the kernel takes of a classic filter.
+	// mostInstructions is the kernel's limit of a classic filter.
 	mostInstructions = 4096
 )
 
-// filter has the socket see only what its frontend lets in. Established connections keep the filter that they came
-// through.
+// filter restricts the socket to clients that its frontend allows. Established connections keep the
+// filter with which they were accepted.
 func filter(fd uintptr, c *config) error {
 	program := filterProgram(c)
 	if program == nil {
@@ -32,8 +32,8 @@ func filter(fd uintptr, c *config) error {
 	}
 	err := attach(fd, program)
 	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
-		// Over net.core.optmem_max, which counts the filter to be replaced too, or only for root. What was attached is
-		// for other clients than these.
+		// The filter exceeds net.core.optmem_max, which also counts the filter to be replaced, or
+		// needs root. The attached filter is for other clients than these.
 		if err := detach(fd); err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func filter(fd uintptr, c *config) error {
 	return err
 }
 
-// attach has the socket see only what the program lets through.
+// attach restricts the socket to packets that the program accepts.
 func attach(fd uintptr, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -57,17 +57,17 @@ func attach(fd uintptr, program []bpf.Instruction) error {
 	return unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
 }
 
-// detach has the socket see everything.
+// detach removes the socket's filter.
 func detach(fd uintptr) error {
 	err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-	if errors.Is(err, unix.ENOENT) { // there was none
+	if errors.Is(err, unix.ENOENT) { // there was no filter
 		return nil
 	}
 	return err
 }
 
-// canFilter reports whether this process may filter TCP: newer kernels (6.18 does) want privileges for it, though not
-// for UDP.
+// canFilter reports whether this process may filter TCP. Newer kernels (such as 6.18) require
+// privileges for it, but not for UDP.
 func canFilter() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func canFilter() bool {
 	return attach(uintptr(fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}) == nil
 }
 
-// filterProgram returns the filter for c; nil means everything may pass.
+// filterProgram returns the filter of c, or nil if everything may pass.
 func filterProgram(c *config) []bpf.Instruction {
 	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
 	if !c.serves && c.NoEndpoints == balancer.DropClients && c.Proto == balancer.TCP {
@@ -86,7 +86,7 @@ func filterProgram(c *config) []bpf.Instruction {
 	if len(c.Sources) == 0 {
 		return nil
 	}
-	// The node itself comes through lo, whatever address it has.
+	// The node's own connections use lo, whatever their source address is.
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: interfaceAt, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: loopback, SkipTrue: 1},
@@ -103,7 +103,7 @@ func filterProgram(c *config) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// matchSource does then for packets whose source is in p, word by word.
+// matchSource executes then for packets with a source in p. It compares word by word.
 func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
 	addr, at := p.Masked().Addr().AsSlice(), networkHeader+12
 	if p.Addr().Is6() {
@@ -119,7 +119,7 @@ func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
 		code = append(code, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(addr[4*i:])})
 	}
 	code = append(code, then)
-	for i, instruction := range code { // a mismatch goes behind the last
+	for i, instruction := range code { // a mismatch jumps behind the last
 		if jump, ok := instruction.(bpf.JumpIf); ok {
 			jump.SkipTrue = uint8(len(code) - i - 1)
 			code[i] = jump

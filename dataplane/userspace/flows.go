@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane"
 )
 
-// flow is one UDP client at one frontend, with its own socket to its backend.
+// flow is a UDP client at a frontend, with its own socket to its backend.
 type flow struct {
 	client  netip.AddrPort
 	back    way
@@ -20,21 +20,21 @@ type flow struct {
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64
-	// last is the instant of the last datagram, either way.
+	// last is the instant of the last datagram in either direction.
 	last atomic.Int64
 
-	// The rest is guarded by the frontend's mu.
+	// The frontend's mu guards the fields below.
 	prev, next *flow
 	backend    *backend
 	placed     int64 // what last was when it was put in its place in the ring
 	ended      bool
 }
 
-// idle reports whether x counts as live no more.
+// idle reports whether x no longer counts as live.
 func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >= dataplane.IdleAfter }
 
-// flowTable finds flows by client, and knows their age: the ring is in the order of
-// their last datagrams, as far as is known.
+// flowTable finds flows by client, and by age: the ring has approximately the order of their last
+// datagrams.
 type flowTable struct {
 	by   map[netip.AddrPort]*flow
 	ring flow
@@ -69,8 +69,9 @@ func (t *flowTable) remove(x *flow) {
 	t.unlink(x)
 }
 
-// oldest returns the flow that is to make room, or nil. Flows are not moved at each datagram: one that turns out to have
-// had some since it was put in its place goes to the end now. After a few of those the next one will do.
+// oldest returns the flow that should make room, or nil. Flows do not move at each datagram.
+// Instead, a flow that had datagrams since it was placed moves to the end here. After a few of
+// them, it returns the next one.
 func (t *flowTable) oldest() *flow {
 	if len(t.by) == 0 {
 		return nil
@@ -88,7 +89,8 @@ func (t *flowTable) oldest() *flow {
 	return t.ring.next
 }
 
-// flowBudget bounds the flows of all frontends, and knows who has the most: the frontends that have any are a heap.
+// flowBudget limits the flows of all frontends. The frontends with flows form a heap by their
+// number of flows.
 type flowBudget struct {
 	limit int
 
@@ -103,8 +105,8 @@ type flowShare struct {
 	at   int // index among the holders, while used is not 0
 }
 
-// newFlowBudget bounds flows by half of the descriptors, and of the local ports that the system gives to all of its programs: each
-// flow takes one. 0 ports: not known.
+// newFlowBudget limits flows to half of the descriptors, and to half of the system's local ports,
+// because each flow needs one. If ports is 0, their number is unknown.
 func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	if limit <= 0 {
 		limit = 1 << 16
@@ -115,7 +117,7 @@ func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }
 
-// take counts one more flow of f, unless that would pass the bound.
+// take counts another flow of f, unless that would exceed the limit.
 func (b *flowBudget) take(f *frontend) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,8 +146,8 @@ func (b *flowBudget) give(f *frontend) {
 	}
 }
 
-// yields returns the frontend that makes room for one more flow of f: the one with the most; f itself where no other has
-// more. Nil: no client has any.
+// yields returns the frontend that must make room for another flow of f: the one with the most
+// flows, or f itself if no other has more. It returns nil if there are no flows.
 func (b *flowBudget) yields(f *frontend) *frontend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,10 +160,10 @@ func (b *flowBudget) yields(f *frontend) *frontend {
 	return f
 }
 
-// Len, Less, Swap, Push and Pop implement heap.Interface; they are called with mu held.
+// Len, Less, Swap, Push and Pop implement [heap.Interface]. The caller holds mu.
 func (b *flowBudget) Len() int { return len(b.holders) }
 
-// Less puts the frontend with the most flows first.
+// Less orders the frontend with the most flows first.
 func (b *flowBudget) Less(i, j int) bool {
 	return b.holders[i].flowShare.used > b.holders[j].flowShare.used
 }
@@ -172,14 +174,14 @@ func (b *flowBudget) Swap(i, j int) {
 	b.holders[i].flowShare.at, b.holders[j].flowShare.at = i, j
 }
 
-// Push adds a holder at the end.
+// Push appends a holder.
 func (b *flowBudget) Push(x any) {
 	f := x.(*frontend)
 	f.flowShare.at = len(b.holders)
 	b.holders = append(b.holders, f)
 }
 
-// Pop takes the last holder out.
+// Pop removes and returns the last holder.
 func (b *flowBudget) Pop() any {
 	last := len(b.holders) - 1
 	f := b.holders[last]

@@ -9,28 +9,28 @@ import (
 	"vipd/dataplane"
 )
 
-// followers are told of connections that begin and end. Without any, that costs a connection one look at count.
+// followers are the callers of Follow. Without any, a connection only checks count.
 type followers struct {
 	count atomic.Int32
 	mu    sync.Mutex // guards all
 	all   map[*follower]bool
 }
 
-// follower has what one caller of Follow is to be told.
+// follower is a caller of Follow.
 type follower struct {
 	news chan news
-	// missed: there was more than fits into news; ends is how many ends of connections are among that.
+	// missed reports whether news overflowed; ends is the number of lost ends of connections.
 	missed atomic.Bool
 	ends   atomic.Uint64
 }
 
-// news is a connection that began or ended.
+// news reports the start or the end of a connection.
 type news struct {
 	began bool
 	conn  dataplane.Connection
 }
 
-// followerBuffer is how many connections begin or end before a slow follower misses some.
+// followerBuffer is the number of events that a slow follower may be behind.
 const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
@@ -68,7 +68,8 @@ func (s *followers) remove(f *follower) {
 	s.count.Add(-1)
 }
 
-// Follow implements dataplane.FollowsConnections: a connection begins when an endpoint has taken it.
+// Follow implements [dataplane.FollowsConnections]. A connection starts when an endpoint has
+// accepted it.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	f := &follower{news: make(chan news, followerBuffer)}
 	d.followers.add(f)
@@ -89,14 +90,14 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 	}
 }
 
-// report calls lost if something was missed since the last time.
+// report calls lost if events were lost since the last call.
 func (f *follower) report(lost func(ends uint64)) {
 	if f.missed.Swap(false) {
 		lost(f.ends.Swap(0))
 	}
 }
 
-// Kill implements dataplane.EndsConnections: both sides of a connection are reset.
+// Kill implements [dataplane.EndsConnections]. It resets both sides of a connection.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	n, err = d.carried.Kill(ctx, q)
 	for _, f := range d.list() {

@@ -12,45 +12,47 @@ import (
 	"vipd/balancer/pick"
 )
 
-// frontend is one key for as long as it has a definition or connections.
+// frontend is the state of a key while it has a definition or connections.
 type frontend struct {
 	d    *Dataplane
 	key  balancer.Key
 	vip  netip.AddrPort
 	conf atomic.Pointer[config] // written under mu
-	// descriptors are those of its connections.
+	// descriptors is the number of descriptors of its connections.
 	descriptors atomic.Int64
 
 	mu sync.Mutex // guards what follows
-	// listener and packets are the sockets at VIP:port, in the bind interception; nil means not listening.
+	// listener and packets are the sockets at VIP:port in the bind interception; nil means not
+	// listening.
 	listener *net.TCPListener
 	packets  *net.UDPConn
-	// bound: these are at VIP:port, by the bind interception, and held keeps the port while there are none.
+	// bound reports whether these are at VIP:port, in the bind interception. held keeps the port
+	// while there are none.
 	bound bool
 	held  *heldPort
-	// conns are the connections, a ring through its own head.
+	// conns is the head of the ring of connections.
 	conns conn
 	count int
-	// flows are those of UDP.
+	// flows are the UDP flows.
 	flows flowTable
-	// flowShare is their part of what all frontends may have; that budget's mu guards it.
+	// flowShare is its part of the flow budget; that budget's mu guards it.
 	flowShare flowShare
-	// sticky is there once affinity was asked for.
+	// sticky exists once affinity was requested.
 	sticky *pick.Sticky
-	// removed: no definition any more; what is left ends at drainUntil.
+	// removed reports whether it has no definition; its connections end at drainUntil.
 	removed    bool
 	drainUntil time.Time
-	// ended: the dataplane is closing, and waits no longer.
+	// ended reports whether the dataplane is closing, and no longer waits.
 	ended bool
-	// handing: connections are paused, to be handed over.
+	// handing reports whether connections are paused for their handover.
 	handing bool
-	// nextLost is when a backend next loses its connections; zero means at no known time.
+	// nextLost is when a backend next loses its connections; zero means unknown.
 	nextLost time.Time
-	// idleChecked is when the janitor last looked for idle connections.
+	// idleChecked is when the janitor last checked for idle connections.
 	idleChecked int64
 }
 
-// config is one generation of a frontend: immutable, but for what its parts count.
+// config is a generation of a frontend. It is immutable, except for counters.
 type config struct {
 	*balancer.Frontend
 	serves   bool
@@ -66,8 +68,7 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 	return f
 }
 
-// configure makes g the definition. Connections of backends that it does not have any more are cut, and so are UDP
-// flows of removed ones.
+// configure sets the definition g. It cuts connections to removed backends, and UDP flows.
 func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	next := &config{Frontend: g, serves: g.Serves(), counter: t, backends: make([]*backend, len(g.Backends))}
 	for i, b := range g.Backends {
@@ -98,8 +99,8 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	}
 }
 
-// adoptLocked has connections and flows count at the backends of a service that has got another name, so that bounds
-// and the scheduler go on to see them.
+// adoptLocked moves the counts of connections and flows to the backends of a service with a new
+// name, so bounds and the scheduler still see them.
 func (f *frontend) adoptLocked(c *config) {
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.server != nil {
@@ -109,7 +110,7 @@ func (f *frontend) adoptLocked(c *config) {
 	f.flows.each(func(x *flow) { x.backend = c.adopt(x.backend) })
 }
 
-// adopt moves one connection's count to the backend of the same address.
+// adopt moves a connection's count to the backend with the same address.
 func (c *config) adopt(b *backend) *backend {
 	i := c.index(b.addr)
 	if i < 0 || c.backends[i] == b {
@@ -120,18 +121,18 @@ func (c *config) adopt(b *backend) *backend {
 	return c.backends[i]
 }
 
-// timed reports whether time alone can change something here.
+// timed reports whether something changes here by time alone.
 func (f *frontend) timed() bool {
 	c := f.conf.Load()
 	return f.removed || f.key.Proto == balancer.UDP || c.IdleTimeout > 0 ||
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
-// closed reports whether clients are to find a closed port.
+// closed reports whether clients should find a closed port.
 func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
-// find returns the definition of the backend, or nil when the frontend does not have its address any more. Where the
-// service has got another name it is another backend by now, at the same address.
+// find returns the definition of the backend, or nil if the frontend no longer has its address. If
+// the service has a new name, its backend at the same address is another one.
 func (c *config) find(b *backend) *balancer.Backend {
 	if i := c.index(b.addr); i >= 0 {
 		return &c.Backends[i]
@@ -139,7 +140,7 @@ func (c *config) find(b *backend) *balancer.Backend {
 	return nil
 }
 
-// index returns where the backend at an address is; -1 means nowhere.
+// index returns the index of the backend at an address, or -1.
 func (c *config) index(at netip.AddrPort) int {
 	i, ok := slices.BinarySearchFunc(c.Backends, at, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })
 	if !ok {
@@ -148,14 +149,14 @@ func (c *config) index(at netip.AddrPort) int {
 	return i
 }
 
-// keeps reports whether connections to b may live on.
+// keeps reports whether connections to b may continue.
 func (c *config) keeps(b *backend, now time.Time) bool {
 	is := c.find(b)
 	return is != nil && !is.Expired(now)
 }
 
-// nextUntil returns the next instant at which a backend loses its connections, by the monotonic clock: who sets the other one ends no
-// drain. Zero means there is none.
+// nextUntil returns the next instant at which a backend loses its connections, or zero. It uses the
+// monotonic clock, so a change of the system's time ends no drain.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {
@@ -169,14 +170,14 @@ func (c *config) nextUntil(now time.Time) time.Time {
 	return next
 }
 
-// cutLostLocked ends the connections and flows whose backends don't have them any more.
+// cutLostLocked ends the connections and flows to backends that have lost them.
 func (f *frontend) cutLostLocked(now time.Time) {
 	c := f.conf.Load()
 	f.nextLost = c.nextUntil(now)
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.backend != nil && !c.keeps(x.backend, now) {
 			if x.server == nil {
-				x.attempt.abandon() // it goes on to another backend
+				x.attempt.abandon() // it continues with another backend
 			} else {
 				x.cutLocked()
 			}
@@ -189,7 +190,7 @@ func (f *frontend) cutLostLocked(now time.Time) {
 	})
 }
 
-// end resets all connections, lets none in any more, and returns how many there were.
+// end resets all connections, accepts no more, and returns their number.
 func (f *frontend) end() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,8 +201,8 @@ func (f *frontend) end() int {
 	return f.count
 }
 
-// remove takes the definition away: nothing is accepted any more, flows end, and connections have until the drain's
-// end. It reports whether nothing is left.
+// remove removes the definition: the frontend accepts nothing, flows end, and connections continue
+// until the end of the drain. It reports whether nothing is left.
 func (f *frontend) remove(now time.Time) bool {
 	f.shut()
 	f.mu.Lock()
@@ -213,7 +214,8 @@ func (f *frontend) remove(now time.Time) bool {
 	return f.count == 0
 }
 
-// allows reports whether a client may connect: all may where there are no source ranges; the node itself always may.
+// allows reports whether a client may connect: any client if there are no source ranges, and always
+// the node itself.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
 	return c.Allows(client) || client.IsLoopback() || client == c.Addr || d.own.has(client)
 }

@@ -20,7 +20,7 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// The kinds of what is handed over.
+// These are the kinds of items that are handed over.
 const (
 	listenerKind = "listener" // of a frontend
 	sharedKind   = "shared"   // listener of all redirected frontends of a family
@@ -30,46 +30,48 @@ const (
 	clientsKind  = "clients" // some of those that have a backend by affinity
 )
 
-// handed describes one item. The bytes that a connection holds follow it, those of In first.
+// handed describes an item. The buffered bytes of a connection follow it, first those of In.
 type handed struct {
 	Kind string
-	// Key is the frontend's; the zero Key for a shared socket.
+	// Key is the frontend's key, or the zero Key for a shared socket.
 	Key balancer.Key `json:",omitzero"`
-	// Redirected means that the socket is not at the frontend's address: a redirect leads to it.
+	// Redirected reports whether a redirect leads to the socket, which is not at the frontend's
+	// address.
 	Redirected bool
 	Client     netip.AddrPort
-	// Backend is the other side; invalid while a connection has none.
+	// Backend is the other side; it is invalid while a connection has none.
 	Backend netip.AddrPort
-	// Local is the address from which a redirected flow is answered.
+	// Local is the source address of replies of a redirected flow.
 	Local   netip.Addr
 	Since   time.Time
 	In, Out handedHalf
 	Clients []handedClient `json:",omitempty"`
 }
 
-// handedClient is one with affinity, and when it made its last connection.
+// handedClient is a client with affinity, and the time of its last connection.
 type handedClient struct {
 	Client  netip.Addr
 	Backend netip.AddrPort
 	Last    time.Time
 }
 
-// clientsAtOnce are handed over in one item, well within the largest.
+// clientsAtOnce is the number of clients in an item, well within the maximum size.
 const clientsAtOnce = 1000
 
-// handedHalf is one direction of a connection or flow.
+// handedHalf is a direction of a connection or flow.
 type handedHalf struct {
 	Bytes uint64
-	// Ended means that the end was passed on.
+	// Ended reports whether the end was forwarded.
 	Ended bool
-	// Pending is how many bytes follow the description; Piped is how many are in a pipe, whose two ends are among the files.
+	// Pending is the number of bytes after the description. Piped is the number of bytes in a pipe,
+	// whose two ends are among the files.
 	Pending, Piped int
 }
 
 // heir is the process that takes over.
 type heir struct {
 	queue *handover.Queue
-	// failed: it takes no more.
+	// failed reports whether it accepts no more items.
 	failed atomic.Bool
 }
 
@@ -87,8 +89,9 @@ func (h *heir) send(item handed, tail []byte, files ...int) error {
 	return err
 }
 
-// HandOver implements dataplane.HandsOver. All goroutines stop reading first, so that nothing is lost between the two
-// processes: what comes meanwhile waits in the kernel. Connections that can't be handed over drain as in Close.
+// HandOver implements [dataplane.HandsOver]. All goroutines stop reading first, so nothing is lost
+// between the two processes: new data waits in the kernel. Connections that can't be handed over
+// drain as in Close.
 func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -97,14 +100,14 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	}
 	frontends, unwatched := d.list(), d.carried.Close()
 	d.heir = &heir{queue: to}
-	d.cancel() // also the janitor, and those that wait for descriptors
+	d.cancel() // also ends the janitor, and waits for descriptors
 	for _, f := range frontends {
 		f.stopReading()
 	}
 	for _, ln := range d.tables.shared() {
 		_ = ln.SetDeadline(longAgo)
 	}
-	d.tasks.Wait() // no socket is read any more
+	d.tasks.Wait() // no socket is read any longer
 	err := errors.Join(unwatched, d.handOverSockets(frontends), d.inherited.passOn(d.heir))
 	d.refuseNew()
 	for _, f := range frontends {
@@ -126,14 +129,14 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	return nil
 }
 
-// stopReading has accept loops, read loops and flows end, and leaves their sockets open. Connections that come out of an accept
-// loop now are paused.
+// stopReading ends accept loops, read loops and flows, and leaves their sockets open. Connections
+// that are accepted just now are paused.
 func (f *frontend) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.handing = true
 	if f.listener != nil {
-		_ = f.listener.SetDeadline(longAgo) // these fail only where they are closed already
+		_ = f.listener.SetDeadline(longAgo) // these fail only if they are closed
 	}
 	if f.packets != nil {
 		_ = f.packets.SetReadDeadline(longAgo)
@@ -141,7 +144,7 @@ func (f *frontend) stopReading() {
 	f.flows.each(func(x *flow) { _ = x.socket.SetReadDeadline(longAgo) })
 }
 
-// pause has the connections stand still. Each is handed over by its own goroutine.
+// pause pauses the connections. Each connection's goroutine hands it over.
 func (f *frontend) pause() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +180,8 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	return failed
 }
 
-// passOn sends what no frontend has taken: this process ends before all that it serves was applied.
+// passOn sends the items that no frontend has adopted, because this process ends before everything
+// was applied.
 func (in *inheritance) passOn(to *heir) (failed error) {
 	all := slices.Collect(maps.Values(in.sockets))
 	for _, of := range []map[balancer.Key][]inherited{in.conns, in.flows} {
@@ -187,12 +191,12 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	}
 	for _, x := range all {
 		err := to.send(x.handed, x.tail, x.files...)
-		failed = cmp.Or(failed, err) // one is as good as a thousand
+		failed = cmp.Or(failed, err) // one error is enough
 		if err != nil {
 			x.close()
 			continue
 		}
-		for _, fd := range x.files { // copies of what goes on
+		for _, fd := range x.files { // the successor has copies
 			_ = unix.Close(fd)
 		}
 	}
@@ -200,7 +204,8 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	return failed
 }
 
-// handOverClients sends the clients with affinity, after what costs more where there is no room.
+// handOverClients sends the clients with affinity. They come last, because everything else matters
+// more if there is no room.
 func (d *Dataplane) handOverClients(frontends []*frontend) error {
 	send := func(key balancer.Key, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {
@@ -227,7 +232,7 @@ func (d *Dataplane) handOverClients(frontends []*frontend) error {
 	return nil
 }
 
-// clients are those with affinity at now, as the system's clock tells it.
+// clients returns the clients with affinity at now, by the system's clock.
 func (f *frontend) clients(now time.Time) (all []handedClient) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,7 +244,7 @@ func (f *frontend) clients(now time.Time) (all []handedClient) {
 	return all
 }
 
-// handOver sends a paused connection with what it holds, and reports whether that is done.
+// handOver sends a paused connection with its buffered bytes, and reports whether it succeeded.
 func (c *conn) handOver() bool {
 	c.f.mu.Lock()
 	heir, cut := c.f.d.heir, c.cut
@@ -283,7 +288,7 @@ func (p *pump) dropPipe() {
 	}
 }
 
-// descriptor returns the descriptor of a socket that the caller keeps open meanwhile.
+// descriptor returns the descriptor of a socket that the caller keeps open.
 func descriptor(s interface {
 	SyscallConn() (syscall.RawConn, error)
 }) int {
@@ -292,11 +297,11 @@ func descriptor(s interface {
 		return -1
 	}
 	fd := -1
-	_ = raw.Control(func(n uintptr) { fd = int(n) }) // fails only where it is closed already, and so does sending -1
+	_ = raw.Control(func(n uintptr) { fd = int(n) }) // fails only if it is closed, and then sending -1 also fails
 	return fd
 }
 
-// decodeHanded returns the description of an item, and the bytes that follow it.
+// decodeHanded returns the description of an item, and the bytes after it.
 func decodeHanded(data []byte) (h handed, tail []byte, err error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&h); err != nil {

@@ -10,19 +10,20 @@ import (
 	"vipd/balancer"
 )
 
-// holds: ports that are closed to clients can be kept from everyone else.
+// holds reports whether closed ports can be kept from other programs.
 const holds = true
 
-// heldPort is a port that is ours, so that no program of the host gets what is meant for a VIP, and that is not served:
-// a TCP socket that does not listen has the kernel answer with resets, a UDP socket that is connected to itself with
-// port unreachable, and one whose filter lets nothing through not at all.
+// heldPort is a port that vipd holds without serving it, so no program of the host gets a VIP's
+// clients. For a TCP socket that does not listen the kernel sends resets, for a UDP socket that is
+// connected to itself port unreachable, and for a socket with a filter that drops everything no
+// answer.
 type heldPort struct {
 	d    *Dataplane
 	fd   int
 	port uint16
 }
 
-// hold takes the port at an address; port 0: any free one.
+// hold takes the port at an address. Port 0 selects any free port.
 func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool) (*heldPort, error) {
 	family, kind := unix.AF_INET6, unix.SOCK_STREAM
 	if at.Addr().Is4() {
@@ -48,7 +49,7 @@ func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool
 	return h, nil
 }
 
-// bind takes the port, beside established connections to it, and learns its number.
+// bind binds the port, despite established connections to it, and stores its number.
 func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	if proto == balancer.TCP && at.Port() != 0 {
 		if err := unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -79,7 +80,7 @@ func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	return nil
 }
 
-// answer has the kernel answer as it should.
+// answer selects how the kernel answers.
 func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) error {
 	switch {
 	case silent:
@@ -93,11 +94,11 @@ func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) e
 		}
 		err := unix.Connect(h.fd, sockaddr(at, h.port))
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) {
-			return nil // this host does not have the VIP: no client reaches it
+			return nil // this host does not have the VIP, so no client reaches it
 		}
 		return err
 	}
-	// Without the option others conflict with us, even those that have it.
+	// Without the option, other sockets conflict with this one, even those that have it.
 	return unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 }
 

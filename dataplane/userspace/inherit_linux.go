@@ -15,33 +15,35 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// inheritance is what an earlier process has handed over and no frontend has taken yet.
+// inheritance holds the items of an earlier process that no frontend has adopted yet.
 type inheritance struct {
 	d *Dataplane
-	// sockets are the listeners and UDP sockets of frontends, and those of redirects, whose keys have no port.
+	// sockets are the listeners and UDP sockets of frontends and of redirects, whose keys have no
+	// port.
 	sockets map[balancer.Key]inherited
-	// redirected means that an earlier process led connections here by redirects.
+	// redirected reports whether an earlier process redirected connections here.
 	redirected   bool
 	conns, flows map[balancer.Key][]inherited
 	clients      map[balancer.Key][]handedClient
 }
 
-// inherited is one item.
+// inherited is an item.
 type inherited struct {
 	handed
 	tail  []byte
 	files []int
 }
 
-// close ends what nobody carries on.
+// close ends an item that nobody continues.
 func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
-// inheritTime bounds the writes to the kernel that follow from what is not taken over.
+// inheritTime limits the changes of the kernel that follow from items that are not adopted.
 const inheritTime = 30 * time.Second
 
 var _ dataplane.HandsOver = (*Dataplane)(nil)
 
-// Inherit implements dataplane.HandsOver. Frontends take what is theirs when they are applied; discard closes the rest.
+// Inherit implements [dataplane.HandsOver]. Frontends adopt their items when they are applied;
+// discard closes the rest.
 func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -56,7 +58,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			in.clients[h.Key] = append(in.clients[h.Key], h.Clients...)
 			continue
 		}
-		if err != nil || len(item.Files) == 0 { // of another version
+		if err != nil || len(item.Files) == 0 { // from another version
 			d.log.Warn("ignoring something that the vipd before this one has handed over", "err", err)
 			item.Close()
 			continue
@@ -149,7 +151,7 @@ func openConn[C net.Conn](fd int) (C, error) {
 	return is, nil
 }
 
-// portOf returns where a socket is bound; the zero AddrPort where that can't be told.
+// portOf returns the local address of a socket, or the zero AddrPort if it is unknown.
 func portOf(fd int) netip.AddrPort {
 	var at netip.AddrPort
 	sa, _ := unix.Getsockname(fd)
@@ -162,8 +164,8 @@ func portOf(fd int) netip.AddrPort {
 	return at
 }
 
-// adopt has a frontend go on with the inherited connections that are its own. Those of backends that it does not have any more
-// are reset, like those of frontends that are not wanted.
+// adopt makes a frontend continue its inherited connections. Connections to backends that it no
+// longer has are reset, like those of unwanted frontends.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {
@@ -173,13 +175,13 @@ func (d *Dataplane) adopt(f *frontend) {
 	delete(d.inherited.conns, f.key)
 }
 
-// adoptClients has a frontend know the inherited clients before it takes any.
+// adoptClients gives a frontend its inherited clients before it accepts any.
 func (d *Dataplane) adoptClients(f *frontend) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := time.Now(); f.sticky != nil {
 		for _, c := range d.inherited.clients[f.key] {
-			f.sticky.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // by this process's clock from now on
+			f.sticky.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // from now on by this process's clock
 		}
 	}
 	delete(d.inherited.clients, f.key)
@@ -223,7 +225,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	f.mu.Lock()
 	f.linkLocked(c)
 	if f.sticky != nil {
-		if _, known := f.sticky.Lookup(x.Client.Addr(), time.Now()); !known { // else it has moved since
+		if _, known := f.sticky.Lookup(x.Client.Addr(), time.Now()); !known { // otherwise it has moved since
 			f.sticky.Store(x.Client.Addr(), x.Backend, time.Now())
 		}
 	}
@@ -232,8 +234,8 @@ func (f *frontend) adoptConn(x inherited) error {
 	return nil
 }
 
-// inherit has a pump begin where that of the process before has stopped. It returns what of the bytes and pipes is the other
-// direction's.
+// inherit makes a pump continue where the earlier process stopped. It returns the bytes and pipes
+// of the other direction.
 func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	p.ended = h.Ended
 	p.count.Store(h.Bytes)
@@ -248,10 +250,11 @@ func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	return tail, pipes
 }
 
-// hasFlows reports whether a frontend has inherited flows, which keep its socket open until they are adopted.
+// hasFlows reports whether a frontend has inherited flows, which keep its socket open until they
+// are adopted.
 func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
 
-// adoptFlowsLocked has a frontend go on with the inherited flows that are its own.
+// adoptFlowsLocked makes a frontend continue its inherited flows.
 func (f *frontend) adoptFlowsLocked() {
 	c := f.conf.Load()
 	for _, x := range f.d.inherited.flows[f.key] {
@@ -276,7 +279,8 @@ func (f *frontend) adoptFlowsLocked() {
 	delete(f.d.inherited.flows, f.key)
 }
 
-// discard closes what was inherited and no frontend has taken, resetting connections, and redirects that lead there.
+// discard closes the inherited items that no frontend has adopted. It resets connections, and
+// removes redirects to them.
 func (d *Dataplane) discard() {
 	d.applying.Lock()
 	defer d.applying.Unlock()

@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// newInterception returns what was asked for, and how it came to that in words.
+// newInterception returns the requested interception, and a description of it with the reason for
+// its choice.
 func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	want := o.Intercept
 	switch want {
@@ -33,8 +34,8 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Cleanup removes the redirects that a process which is gone has left, and nothing else. It returns what it did, a line each,
-// or, with dryRun, what it would do.
+// Cleanup removes the redirects of an earlier process. It returns descriptions of the steps, which
+// a dry run does not execute.
 func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
 	return guard.CleanupRedirects(ctx, dryRun)
 }

@@ -6,11 +6,11 @@ import (
 	"vipd/balancer"
 )
 
-// tick is how often the janitor looks: no timeout is kept more exactly than that.
+// tick is the interval of the janitor, and so the accuracy of timeouts.
 const tick = 100 * time.Millisecond
 
-// janitor does what becomes due with time: idle timeouts, the ends of drains, and of UDP flows. It costs
-// nothing where no frontend has any of these.
+// janitor handles idle timeouts, the ends of drains, and the ends of UDP flows. Frontends without
+// any of these cost nothing.
 func (d *Dataplane) janitor() {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -25,7 +25,7 @@ func (d *Dataplane) janitor() {
 	}
 }
 
-// loseFlows has flows that lead to closed sockets begin anew. What fails is tried again at the next tick.
+// loseFlows makes conntrack forget flows to closed sockets. Failures are retried at the next tick.
 func (d *Dataplane) loseFlows() {
 	d.mu.Lock()
 	keys := d.lost
@@ -44,7 +44,7 @@ func (d *Dataplane) loseFlows() {
 	}
 }
 
-// loseLocked notes that the UDP socket of a frontend is closed to which redirects led.
+// loseLocked records that a frontend's UDP socket, to which redirects led, is closed.
 func (d *Dataplane) loseLocked(k balancer.Key) {
 	if d.lost == nil {
 		d.lost = map[balancer.Key]bool{}
@@ -62,7 +62,7 @@ func (d *Dataplane) tidy(now time.Time) {
 	}
 }
 
-// tidy looks at one frontend, and reports whether nothing is left of it.
+// tidy handles the timeouts of a frontend, and reports whether nothing is left of it.
 func (f *frontend) tidy(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,8 +87,8 @@ func (f *frontend) tidy(now time.Time) bool {
 	return false
 }
 
-// cutIdleLocked ends connections that had no traffic for the timeout. Looking at all of them has its price, so that it
-// is done ten times per timeout only.
+// cutIdleLocked ends connections without traffic for the timeout. Checking all of them is
+// expensive, so it happens only ten times per timeout.
 func (f *frontend) cutIdleLocked(timeout int64) {
 	now := f.d.now()
 	if now-f.idleChecked < timeout/10 {
@@ -107,7 +107,8 @@ func (f *frontend) cutIdleLocked(timeout int64) {
 		if x.taken == allTaken && !over {
 			continue
 		}
-		// A large transfer is counted in steps, and a slow reader takes what the sockets hold: they know better.
+		// A large transfer is counted in steps, and a slow reader empties the buffers of its
+		// socket. Only the sockets show that.
 		client, server := look(x.client), look(x.server)
 		taken := client.taken + server.taken
 		quiet := min(client.quiet, server.quiet)
@@ -125,14 +126,15 @@ func (f *frontend) cutIdleLocked(timeout int64) {
 	}
 }
 
-// allTaken is a conn's taken where no side has anything to take: what comes is counted.
+// allTaken is the value of conn.taken if no side has data to take: new data is counted.
 const allTaken = ^uint64(0)
 
-// glance is what a socket says of its connection.
+// glance is a socket's view of its connection.
 type glance struct {
-	// quiet is how long ago it last received data.
+	// quiet is the time since it last received data.
 	quiet time.Duration
-	// taken is how many bytes the other side has acknowledged, and waits that there are more.
+	// taken is the number of bytes that the other side has acknowledged. waits reports whether more
+	// are unacknowledged.
 	taken uint64
 	waits bool
 }

@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// reserve is what is left for everything that is not a connection, flow, listener or pipe: files, netlink, health checks, the API, and
-// those that are kept for the end.
+// reserve returns the number of descriptors for everything except connections, flows, listeners and
+// pipes: files, netlink, health checks, the API, and the shutdown.
 func reserve(limit int) int { return min(max(limit/4, 48), 1024) }
 
-// Reserve is how many descriptors userspace mode leaves to the rest of the process.
+// Reserve returns the number of descriptors that userspace mode leaves to the rest of the process.
 func Reserve() int { return reserve(maxDescriptors()) }
 
-// budget counts descriptors in use.
+// budget counts the used descriptors.
 type budget struct {
 	limit int64
-	// flows is what connections leave for flows: they wait for room, which flows can't.
+	// flows is the number that connections reserve for flows. Connections can wait for room, but
+	// flows can't.
 	flows    int64
 	used     atomic.Int64
 	shortage shortage
 }
 
-// shortage is when something last was used up that clients need.
+// shortage is when a resource that clients need was last exhausted.
 type shortage struct{ last atomic.Pointer[time.Time] }
 
-// note remembers that a client has to wait, or is reset, because nothing is left.
+// note records that a client has to wait, or is reset, because nothing is left.
 func (s *shortage) note() {
 	now := time.Now()
 	s.last.Store(&now)
 }
 
-// shortagePeriod is how long a shortage is reported after the last client that suffered from it.
+// shortagePeriod is how long a shortage is reported after the last affected client.
 const shortagePeriod = time.Minute
 
 // isRecent reports whether the shortage must be reported.
@@ -55,7 +56,7 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 // room reports whether n more are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
-// lacks returns what to do about a recent shortage of descriptors, or "".
+// lacks returns advice about a recent shortage of descriptors, or "".
 func (b *budget) lacks() string {
 	if !b.shortage.isRecent() {
 		return ""
@@ -64,16 +65,17 @@ func (b *budget) lacks() string {
 		"raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows which service has them", b.limit)
 }
 
-// greed is how many times what is left the connections of one frontend may hold. So one frontend alone gets at most four
-// fifths of the budget, two get four ninths each, and the next frontend finds something left, whatever the clients of
-// others do. Where there is plenty, it does not bind.
+// greed is the maximum ratio between the descriptors of a frontend's connections and the remaining
+// ones. A single frontend gets at most four fifths of the budget, two get four ninths each, and
+// something remains for the next frontend, whatever the clients of others do. With many descriptors
+// it has no effect.
 const greed = 4
 
-// fair reports whether a frontend may hold as many as n.
+// fair reports whether a frontend may use n descriptors.
 func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.Load()) }
 
-// wait returns when there is room for a connection of f, which is nil where that is not known before it is accepted;
-// false: stop was closed first.
+// wait returns true when there is room for a connection of f, or false if stop is closed first. f
+// is nil if the frontend is unknown before the accept.
 func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	slower := backoff{}
 	for !b.room(2+b.flows) || f != nil && !b.fair(f.descriptors.Load()+2) {
@@ -85,8 +87,9 @@ func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	return true
 }
 
-// claim takes the descriptors of a connection of f that is accepted: when there is room, and at once when stop is closed or open
-// says no, as use then ends the connection, hands it over, or carries it as the last of its listener.
+// claim takes the descriptors of an accepted connection of f when there is room. It takes them at
+// once if stop is closed or open returns false, because then the connection is ended, handed over,
+// or carried as the last one of its listener.
 func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
 	slower := backoff{}
 	for !b.tryClaim(f) {
@@ -98,7 +101,7 @@ func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
 	}
 }
 
-// tryClaim takes them if there is room. All listeners ask at once.
+// tryClaim takes them if there is room. All listeners compete for it.
 func (b *budget) tryClaim(f *frontend) bool {
 	for {
 		used := b.used.Load()
@@ -114,7 +117,7 @@ func (b *budget) tryClaim(f *frontend) bool {
 // backoff is a growing wait: from 1 ms, doubling to 100 ms.
 type backoff struct{ next time.Duration }
 
-// sleep waits the next time; false: stop was closed first.
+// sleep waits for the next time. It returns false if stop is closed first.
 func (b *backoff) sleep(stop <-chan struct{}) bool {
 	b.next = min(max(2*b.next, time.Millisecond), 100*time.Millisecond)
 	select {

@@ -5,7 +5,8 @@ import (
 	"os"
 )
 
-// localPorts is how many ports the kernel chooses from for sockets that ask for none, of both families; 0: not known.
+// localPorts returns the number of ports from which the kernel chooses local ports, for both
+// families; 0 means unknown.
 func localPorts() int {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

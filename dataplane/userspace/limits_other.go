@@ -2,5 +2,5 @@
 
 package userspace
 
-// maxDescriptors is a number that is well within what the system can do.
+// maxDescriptors returns a number that every system supports.
 func maxDescriptors() int { return 1 << 16 }

@@ -4,8 +4,9 @@ package userspace
 
 import "syscall"
 
-// maxDescriptors is how many descriptors the process may open. The soft limit is the hard one by now: the runtime
-// raises it at start, and, unlike what Setrlimit would do here, gives child processes the old one.
+// maxDescriptors returns the number of descriptors that the process may open. The soft limit equals
+// the hard one: the runtime raises it at start, and, unlike a Setrlimit here, restores the old one
+// in child processes.
 func maxDescriptors() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur > 1<<30 {

@@ -13,10 +13,10 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// keepAlive finds clients and backends that are gone without a word.
+// keepAlive detects clients and backends that have disappeared without a FIN or RST.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
 
-// network is the form of "tcp" or "udp" that takes one family only.
+// network returns the form of "tcp" or "udp" for a single family.
 func network(k balancer.Key) string {
 	if k.Addr.Is4() {
 		return string(k.Proto) + "4"
@@ -24,8 +24,8 @@ func network(k balancer.Key) string {
 	return string(k.Proto) + "6"
 }
 
-// listenConfig is that of all listeners: plain TCP (MPTCP ones are slower, and lose the original destination), and
-// whatever prepare does to the socket before it is bound.
+// listenConfig returns the configuration of all listeners: plain TCP, because MPTCP is slower and
+// loses the original destination. prepare runs before the socket is bound.
 func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	lc := &net.ListenConfig{KeepAliveConfig: acceptedKeepAlive}
 	lc.SetMultipathTCP(false)
@@ -35,7 +35,7 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	return lc
 }
 
-// listen opens the TCP socket at the VIP, already with its filter, and starts its accept loop.
+// listen opens the TCP socket at the VIP with its filter, and starts its accept loop.
 func (f *frontend) listen() error {
 	conf := f.conf.Load()
 	if ln := f.d.inherited.listener(f); ln != nil {
@@ -66,7 +66,7 @@ func (f *frontend) acceptFrom(ln *net.TCPListener) {
 	})
 }
 
-// goAccept starts the accept loop of a socket. It waits for nothing but the kernel.
+// goAccept starts the accept loop of a socket. It only waits for the kernel.
 func (d *Dataplane) goAccept(ln *net.TCPListener, f *frontend, use func(*net.TCPConn, netip.AddrPort)) {
 	d.budget.take(1)
 	d.tasks.Go(func() {
@@ -75,9 +75,10 @@ func (d *Dataplane) goAccept(ln *net.TCPListener, f *frontend, use func(*net.TCP
 	})
 }
 
-// acceptLoop hands each connection with the two descriptors that it takes to use, until the listener is closed. While
-// the descriptors are in use, or f, whose listener it is alone unless it is nil, has its share of them, connections wait
-// in the kernel's queue. One that is accepted when others have taken the room since waits here.
+// acceptLoop passes each connection, with its two descriptors, to use until the listener is closed.
+// While all descriptors are in use, or f has used its share, connections wait in the kernel's
+// queue. f is the listener's only frontend, or nil. A connection that is accepted after others have
+// used up the room waits here.
 func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.TCPConn, netip.AddrPort)) {
 	slower := backoff{}
 	for {
@@ -91,7 +92,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 			d.budget.claim(f, d.ctx.Done(), func() bool { return isOpen(ln) })
 			from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 			use(c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // a deadline means that the socket is handed over
 			return
 		case sockerr.Is(err, syscall.ECONNABORTED):
 		default:
@@ -106,7 +107,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 	}
 }
 
-// isOpen reports whether a listener is not closed yet.
+// isOpen reports whether a listener is open.
 func isOpen(ln *net.TCPListener) bool {
 	raw, err := ln.SyscallConn()
 	return err == nil && raw.Control(func(uintptr) {}) == nil
@@ -123,7 +124,7 @@ func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
 	go d.served(f, func() { f.serve(c, from) })
 }
 
-// served runs the goroutine of a connection, and gives back what it was counted with.
+// served runs the goroutine of a connection, and returns its counts to the budgets.
 func (d *Dataplane) served(f *frontend, serve func()) {
 	defer d.conns.Done()
 	defer d.budget.give(2)
@@ -131,7 +132,7 @@ func (d *Dataplane) served(f *frontend, serve func()) {
 	serve()
 }
 
-// begin counts one more connection; false: there may be none any more.
+// begin counts another connection. It returns false if no more may start.
 func (d *Dataplane) begin() bool {
 	d.gate.RLock()
 	defer d.gate.RUnlock()

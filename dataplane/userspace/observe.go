@@ -9,8 +9,9 @@ import (
 	"vipd/dataplane"
 )
 
-// Observe returns the frontends that this process serves: what an earlier one served ended with it. In the redirect
-// interception it looks at the rules too, and what an earlier process left of them is damage.
+// Observe returns the frontends that this process serves; those of an earlier process ended with
+// it. In the redirect interception it also checks the rules, and leftover rules of an earlier
+// process are damage.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -26,20 +27,20 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
-	if len(seen.Digests) > 0 { // else nothing is applied that would mend it, though removed ones may still serve: the next frontend does
+	if len(seen.Digests) > 0 { // otherwise no frontend is applied that would repair it; the next one does
 		seen.Damage = damage
 	}
 	return seen, err
 }
 
-// Intact reports what is missing. Sockets don't go away by themselves: it is about the rules of the redirect
-// interception.
+// Intact returns what is missing in the rules of the redirect interception. Sockets do not
+// disappear.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
-	d.discard() // the engine asks once everything that is wanted has been applied
+	d.discard() // the engine calls Intact after everything wanted was applied
 	return d.tables.intact(ctx)
 }
 
-// list returns all frontends, in any order.
+// list returns all frontends in no order.
 func (d *Dataplane) list() []*frontend {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 // originalDst is SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST.
 const originalDst = 80
 
-// originalOf returns where a redirected connection was made to. For others it is the socket's own address, or an error.
+// originalOf returns the original destination of a redirected connection. For other connections it
+// returns the socket's own address, or an error.
 func originalOf(c *net.TCPConn, is4 bool) (netip.AddrPort, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -35,7 +36,8 @@ func originalOf(c *net.TCPConn, is4 bool) (netip.AddrPort, error) {
 	return at, failed
 }
 
-// original4 reads a sockaddr_in into the one structure of x/sys that has the room: family, port, address.
+// original4 reads a sockaddr_in into the only large enough structure of x/sys: family, port,
+// address.
 func original4(fd int) (netip.AddrPort, error) {
 	s, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
@@ -45,7 +47,7 @@ func original4(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
-// original6 reads a sockaddr_in6, which is the beginning of the structure.
+// original6 reads a sockaddr_in6, with which the structure starts.
 func original6(fd int) (netip.AddrPort, error) {
 	s, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {
@@ -55,7 +57,7 @@ func original6(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(s.Addr.Addr).Unmap(), port), nil
 }
 
-// wantDestination makes the socket report the address that each datagram came to.
+// wantDestination makes the socket report the destination address of each datagram.
 func wantDestination(fd uintptr, is4 bool) error {
 	if is4 {
 		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
@@ -63,8 +65,8 @@ func wantDestination(fd uintptr, is4 bool) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// destinationOf returns the address that a datagram came to. The zone of a link-local one is the number of its device, without
-// which nothing can be sent from there.
+// destinationOf returns the destination address of a datagram. The zone of a link-local address is
+// the number of its device, which replies need.
 func destinationOf(control []byte, is4 bool) netip.Addr {
 	var ip net.IP
 	device := 0
@@ -86,7 +88,7 @@ func destinationOf(control []byte, is4 bool) netip.Addr {
 	return a.Unmap()
 }
 
-// sourceControl has a datagram leave with an address as its source.
+// sourceControl returns the control message that sets the source address of a datagram.
 func sourceControl(local netip.Addr) []byte {
 	if local.Is4() {
 		return (&ipv4.ControlMessage{Src: local.AsSlice()}).Marshal()

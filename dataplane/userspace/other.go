@@ -13,35 +13,35 @@ import (
 	"vipd/balancer"
 )
 
-// What follows stands for what is Linux's alone, where the proxy runs on another system: it works, and no better than that.
+// These are replacements of Linux features on other systems. The proxy works there without them.
 
 const (
-	// dropsClients: without socket filters, clients get a reset.
+	// dropsClients is false because without socket filters clients get a reset.
 	dropsClients = false
-	// holds: a port that is closed to clients is free for others here.
+	// holds is false because other programs can bind a closed port here.
 	holds = false
 )
 
-// acceptedKeepAlive has each accepted connection send keepalives.
+// acceptedKeepAlive makes each accepted connection send keepalives.
 var acceptedKeepAlive = keepAlive
 
-// filter does nothing here: clients are checked after the accept.
+// filter does nothing, because clients are checked after the accept.
 func filter(uintptr, *config) error { return nil }
 
 func canFilter() bool { return false }
 
 func inheritKeepAlive(uintptr) error { return nil }
 
-// anyAddress does nothing here: a socket is bound to an address that the host has.
+// anyAddress does nothing. A socket can only be bound to an address of the host.
 func anyAddress(uintptr, netip.Addr) error { return nil }
 
-// announce leaves segment sizes to the kernel here.
+// announce does nothing, so the kernel selects segment sizes.
 func announce(uintptr, int) error { return nil }
 
-// look can't tell here. Bytes are counted as they pass.
+// look returns nothing. Bytes are counted as they pass.
 func look(*net.TCPConn) glance { return glance{quiet: forever} }
 
-// newInterception returns the only one that there is here.
+// newInterception returns the only interception on these systems.
 func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 	if o.Intercept == Redirect {
 		return nil, "", fmt.Errorf("intercepting by redirect: %s has no iptables: use bind", runtime.GOOS)
@@ -49,17 +49,17 @@ func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 	return bind{}, "bind", nil
 }
 
-// Cleanup has nothing to remove: sockets end with their process.
+// Cleanup does nothing, because sockets end with their process.
 func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }
 
-// heldPort is for Linux.
+// heldPort needs Linux.
 type heldPort struct{}
 
 func (d *Dataplane) hold(netip.AddrPort, balancer.Protocol, bool) (*heldPort, error) { return nil, nil }
 
 func (h *heldPort) close() {}
 
-// inheritance is what an earlier process has handed over, and heir the process that takes over. There is neither here.
+// inheritance and heir are placeholders, because these systems have no handover.
 type (
 	inheritance struct{}
 	heir        struct{}
@@ -74,7 +74,7 @@ func (*Dataplane) discard()                               {}
 func (*frontend) adoptFlowsLocked()                       {}
 func (*conn) handOver() bool                              { return false }
 
-// pipes are none where the kernel can't splice, and mover has nothing to remember.
+// pipes and mover are placeholders, because these systems have no splice.
 type (
 	pipes struct{}
 	mover struct{}
@@ -104,15 +104,15 @@ func (p *pump) run() error {
 	}
 }
 
-// localPorts are not known here.
+// localPorts returns 0, because the number is unknown.
 func localPorts() int { return 0 }
 
-// arrival returns what waits for nothing: the read does.
+// arrival returns a function that does not wait. The read waits.
 func arrival(*net.UDPConn) func() error { return func() error { return nil } }
 
 func widen(*net.UDPConn) {}
 
-// receive hands each datagram of the backend to use until the socket fails or is closed.
+// receive passes each datagram of the backend to use until the socket fails or is closed.
 func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)
 	for {
@@ -126,7 +126,7 @@ func (x *flow) receive(use func([]byte)) error {
 	}
 }
 
-// sender returns what sends to a client, or, where to is invalid, to who the socket is connected to.
+// sender returns a function that sends to a client, or to the socket's peer if to is invalid.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
 	return func(b []byte) (err error) {
 		if to.IsValid() {

@@ -8,33 +8,35 @@ import (
 )
 
 const (
-	// pipeSize is the capacity of a pipe in bytes: with a quarter of it, moving a gigabyte takes half as much CPU time again.
-	// Unprivileged users may have 64 MiB of pipes (pipe-user-pages-soft). The kernel refuses more of this size.
+	// pipeSize is the capacity of a pipe in bytes. With a quarter of it, moving a gigabyte needs 50
+	// % more CPU time. Unprivileged users may have 64 MiB of pipes (pipe-user-pages-soft); the
+	// kernel refuses more of this size.
 	pipeSize = 1 << 20
-	// sparePipes is how many pipes stay open while nothing passes through them. Opening one costs as much as moving 64 kB.
+	// sparePipes is the number of unused pipes that stay open. Opening a pipe costs as much as
+	// moving 64 kB.
 	sparePipes = 4
-	// pipePause is how long none is opened after the kernel refused one.
+	// pipePause is the pause in opening pipes after the kernel refused one.
 	pipePause = time.Second
 )
 
-// pipesFor returns how many pipes may be open at once with a budget of so many descriptors and so many bytes of memory: they take
-// an eighth of those, and a 32nd of this when all are full.
+// pipesFor returns the maximum number of open pipes with this budget of descriptors and this much
+// memory. Full pipes use at most an eighth of the descriptors, and a 32nd of the memory.
 func pipesFor(limit int, memory uint64) int { return int(min(uint64(limit)/16, memory/32/pipeSize)) }
 
 // memory returns the host's memory in bytes.
 func memory() uint64 {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
-		return 0 // can't be
+		return 0 // never happens
 	}
 	return uint64(i.Totalram) * uint64(i.Unit)
 }
 
-// pipe carries the bytes of one direction of one connection between two sockets, for as long as it holds some.
+// pipe holds bytes of one direction of a connection between two sockets.
 type pipe struct{ r, w int }
 
-// pipes are those of all connections. A pump takes one when there is something to move, and puts it back when that has
-// been moved, so that waiting connections have none. While none is to be had, pumps copy.
+// pipes are the pipes of all connections. A pump takes a pipe when there are bytes to move, and
+// returns it when they were moved, so idle connections have none. Without a pipe, pumps copy.
 type pipes struct {
 	budget *budget
 
@@ -42,12 +44,12 @@ type pipes struct {
 	most  int
 	open  int
 	free  []pipe    // the last one used is the next one taken
-	pause time.Time // none is opened until then
+	pause time.Time // no pipe is opened until then
 }
 
 func newPipes(b *budget) *pipes { return &pipes{budget: b, most: pipesFor(int(b.limit), memory())} }
 
-// take returns an empty pipe, or false if there is none to be had now.
+// take returns an empty pipe, or false if none is available now.
 func (p *pipes) take() (pipe, bool) {
 	p.mu.Lock()
 	if last := len(p.free) - 1; last >= 0 {
@@ -76,7 +78,7 @@ func (p *pipes) take() (pipe, bool) {
 	return t, err == nil
 }
 
-// put takes an empty pipe back.
+// put returns an empty pipe.
 func (p *pipes) put(t pipe) {
 	p.mu.Lock()
 	spare := len(p.free) < min(sparePipes, p.most)
@@ -89,7 +91,7 @@ func (p *pipes) put(t pipe) {
 	}
 }
 
-// discard closes a pipe with what it holds.
+// discard closes a pipe with its content.
 func (p *pipes) discard(t pipe) {
 	t.close()
 	p.mu.Lock()
@@ -98,7 +100,7 @@ func (p *pipes) discard(t pipe) {
 	p.budget.give(2)
 }
 
-// close closes the spare pipes, when no connection is left.
+// close closes the spare pipes after the last connection.
 func (p *pipes) close() {
 	for _, t := range p.free {
 		p.discard(t)
@@ -129,18 +131,18 @@ func openPipe() (pipe, error) {
 }
 
 func (t pipe) close() {
-	_ = unix.Close(t.r) // the kernel's close of a pipe can't fail
+	_ = unix.Close(t.r) // closing a pipe can't fail
 	_ = unix.Close(t.w)
 }
 
-// splicing is a pump's way through a pipe.
+// splicing is the state of a pump that uses a pipe.
 type splicing struct {
 	pipe pipe
-	held int // how many bytes are in it; 0 means the pump has no pipe
+	held int // number of bytes in it; 0 means that the pump has no pipe
 	err  error
 }
 
-// fill moves what there is to read into a pipe, if there is one to be had. It returns what read(2) would.
+// fill moves available bytes into a pipe, if one is available. It returns the same as read(2).
 func (p *pump) fill(fd int) (int, error) {
 	t, ok := p.pipes.take()
 	if !ok {
@@ -160,7 +162,7 @@ func (p *pump) fill(fd int) (int, error) {
 	}
 }
 
-// drain moves what the pipe holds to the destination, waiting for that, and gives the pipe back.
+// drain moves the pipe's content to the destination, waiting if necessary, and returns the pipe.
 func (p *pump) drain() error {
 	dst, err := p.dst.SyscallConn()
 	if err == nil {
@@ -170,7 +172,7 @@ func (p *pump) drain() error {
 		err = p.splicing.err
 	}
 	if p.isPaused(err) {
-		return err // the pipe goes along with the connection
+		return err // the pipe is handed over with the connection
 	}
 	if err == nil {
 		p.pipes.put(p.splicing.pipe)
@@ -181,7 +183,8 @@ func (p *pump) drain() error {
 	return err
 }
 
-// pour moves what the destination takes now, and returns true when there is nothing left to move, or to hope for.
+// pour moves as much as the destination accepts now. It returns true if nothing is left to move, or
+// after a failure.
 func (p *pump) pour(fd uintptr) bool {
 	s := &p.splicing
 	for s.held > 0 {

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 )
 
-// header is the PROXY header that tells a backend who the client is, and which VIP it asked for.
+// header returns the PROXY header, which tells a backend the client's address and the VIP.
 func header(version balancer.ProxyProtocol, client, vip netip.AddrPort) ([]byte, error) {
 	h := proxyproto.Header{
 		Version:           1,

@@ -15,40 +15,41 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// redirect is the interception by netfilter (guard.Redirects): to one shared port for all TCP frontends of a family, and to a
-// separate port for each of UDP, which can't be asked for the original destination. A frontend without active backends keeps its
-// redirect, which then leads to a port that is closed, and held: without it, clients would get to any program of the host that
-// listens on the same port.
+// redirect is the interception by netfilter (guard.Redirects). All TCP frontends of a family share
+// a port. A UDP frontend has its own port, because UDP sockets do not know the original
+// destination. A frontend without active backends keeps its redirect, which then leads to a closed
+// port that vipd holds. Otherwise any program of the host that listens on the same port would get
+// the clients.
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
 }
 
-// redirectFamily is one family's half.
+// redirectFamily is the redirect interception of a family.
 type redirectFamily struct {
 	r      *redirect
 	name   inet.Family
 	kernel redirector
 	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
-	// shared is the socket of all TCP frontends; nil means not needed so far.
+	// shared is the socket of all TCP frontends; nil means that it was not needed yet.
 	shared *net.TCPListener
-	// closed are the ports of frontends without active backends.
+	// closed holds the ports of frontends without active backends.
 	closed map[closedPort]*heldPort
-	// ports are where connections to each frontend shall be led.
+	// ports holds the wanted port of each frontend.
 	ports map[balancer.Key]uint16
 
 	mu sync.Mutex // guards what follows
-	// there are the ports that the kernel leads connections to.
+	// there holds the ports to which the kernel redirects.
 	there map[balancer.Key]uint16
-	// stale are the keys of UDP whose flows conntrack may lead elsewhere.
+	// stale holds the UDP keys whose flows conntrack may send to a wrong port.
 	stale map[balancer.Key]bool
-	// sure: the kernel has what there says, and nothing stale.
+	// sure reports whether the kernel redirects as in there, and nothing is stale.
 	sure bool
 }
 
-// redirector is what redirects connections of a family; *guard.Redirects does it.
+// redirector redirects connections of a family. [guard.Redirects] implements it.
 type redirector interface {
-	// Adopt says that what an earlier process has made is to stay until the first Set.
+	// Adopt keeps the redirects of an earlier process until the first Set.
 	Adopt()
 	Set(ctx context.Context, ports map[balancer.Key]uint16) error
 	Observe(ctx context.Context) (damage string, err error)
@@ -56,13 +57,14 @@ type redirector interface {
 	Close(ctx context.Context) error
 }
 
-// closedPort is what clients of a frontend without active backends meet.
+// closedPort is the kind of port for clients of a frontend without active backends.
 type closedPort struct {
 	proto  balancer.Protocol
 	silent bool
 }
 
-// newRedirect finds out for which families redirects work. An error says why they do for none.
+// newRedirect finds out for which families redirects work. It returns an error with the reason if
+// they work for none.
 func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
@@ -83,12 +85,12 @@ func newRedirect(d *Dataplane) (*redirect, error) {
 	return r, nil
 }
 
-// translates implements interception: frontends of a family without redirects are bound.
+// translates implements interception. Frontends of a family without redirects are bound.
 func (r *redirect) translates() (some, all bool) {
 	return true, len(r.families) == len(inet.Families())
 }
 
-// open asks for the redirect of f. Where redirects do not work for its family, f is bound.
+// open requests the redirect of f. If redirects do not work for its family, f is bound.
 func (r *redirect) open(f *frontend) error {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
@@ -102,7 +104,7 @@ func (r *redirect) open(f *frontend) error {
 	return nil
 }
 
-// portOf returns the port that f's traffic is sent to, with its socket open.
+// portOf returns the port to which f's traffic is redirected, and opens its socket.
 func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	if f.key.Proto == balancer.UDP {
 		if port, err := y.packetsOf(f); port != 0 || err != nil {
@@ -114,7 +116,7 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	return y.closedFor(f)
 }
 
-// closedFor returns the port of ours that f's traffic is sent to while no backend is active.
+// closedFor returns the port to which f's traffic is redirected while no backend is active.
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {
@@ -145,7 +147,7 @@ func (y *redirectFamily) listen() (uint16, error) {
 	return y.shared.Addr().(*net.TCPAddr).AddrPort().Port(), nil
 }
 
-// wildcard is where sockets for a protocol of the family are.
+// wildcard returns the address of sockets for a protocol of the family.
 func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	if y.name == inet.IPv4 {
 		return balancer.Key{Addr: netip.IPv4Unspecified(), Proto: proto}
@@ -153,16 +155,16 @@ func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: netip.IPv6Unspecified(), Proto: proto}
 }
 
-// acceptFrom starts the accept loop of the shared socket. It hands each connection to the frontend that it was made to. Those made
-// straight to our port are reset, and so are those beyond the frontend's share: the queue that they could wait in is the one of all
-// frontends.
+// acceptFrom starts the accept loop of the shared socket. It passes each connection to its
+// frontend. It resets direct connections to our port, and connections beyond a frontend's share,
+// because all frontends share the queue in which they could wait.
 func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 	y.shared = ln
 	d := y.r.d
 	d.accepts = append(d.accepts, dnat.Accepts(ln.Addr().(*net.TCPAddr).AddrPort().Port()))
 	d.goAccept(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
 		f := y.frontendOf(c)
-		if f == nil && d.inheriting.Load() { // its frontend may be applied in a moment
+		if f == nil && d.inheriting.Load() { // its frontend may be applied soon
 			d.tasks.Go(func() { y.await(c, from) })
 			return
 		}
@@ -170,7 +172,7 @@ func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 	})
 }
 
-// frontendOf returns the frontend that a connection was made to, or nil.
+// frontendOf returns the frontend of a redirected connection, or nil.
 func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
 	at, err := originalOf(c, y.name == inet.IPv4)
 	if err != nil {
@@ -179,7 +181,8 @@ func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
 	return y.r.d.chains.at(keyAt(at, balancer.TCP))
 }
 
-// await waits for the frontend of a connection that came while this process took over: the kernel had queued it already.
+// await waits for the frontend of a connection that the kernel had already queued when this process
+// took over.
 func (y *redirectFamily) await(c *net.TCPConn, from netip.AddrPort) {
 	d := y.r.d
 	var f *frontend
@@ -205,7 +208,8 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 	reset(c)
 }
 
-// packetsOf opens the socket of a UDP frontend and returns its port; 0 means new flows are not for it. The dataplane is locked.
+// packetsOf opens the socket of a UDP frontend and returns its port. It returns 0 if new flows must
+// not get there. The dataplane is locked.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -231,12 +235,12 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		f.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn)))
 	}
 	if !f.conf.Load().serves {
-		return 0, nil // open for its flows, which conntrack remembers, and for no others
+		return 0, nil // open only for its flows, which conntrack remembers
 	}
 	return f.packetsPortLocked(), nil
 }
 
-// packetsPortLocked is the port of the UDP socket; 0 while there is none.
+// packetsPortLocked returns the port of the UDP socket, or 0.
 func (f *frontend) packetsPortLocked() uint16 {
 	if f.packets == nil {
 		return 0
@@ -244,8 +248,8 @@ func (f *frontend) packetsPortLocked() uint16 {
 	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// anywhere is the reading of a socket on every address: an answer has to leave with the address that the datagram came to, for
-// conntrack to turn it back.
+// anywhere returns the reading of a socket on every address. A reply needs the datagram's
+// destination address as its source, because conntrack translates it back.
 func (y *redirectFamily) anywhere(pc *net.UDPConn) reading {
 	control := make([]byte, 256)
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
@@ -254,7 +258,7 @@ func (y *redirectFamily) anywhere(pc *net.UDPConn) reading {
 	}
 }
 
-// forget asks for the redirect of f to go.
+// forget requests the removal of the redirect of f.
 func (r *redirect) forget(f *frontend) {
 	if family := r.families[inet.Of(f.key.Addr)]; family != nil {
 		delete(family.ports, f.key)

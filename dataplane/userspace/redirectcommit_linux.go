@@ -14,8 +14,9 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// commit has the kernel redirect as was asked for, and drops conntrack's memory of flows that went elsewhere: those of UDP, and
-// connections under way that are older than their redirect. Keys that failed on their own are a KeyErrors.
+// commit writes the requested redirects, and removes conntrack's flows that lead elsewhere: UDP
+// flows, and unanswered connections that are older than their redirect. Keys that failed
+// independently are KeyErrors.
 func (r *redirect) commit(ctx context.Context) error {
 	failed := dataplane.KeyErrors{}
 	var all error
@@ -50,7 +51,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		}
 	}
 	y.there = maps.Clone(y.ports)
-	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are there, but these keys are not done
+	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects exist, but these keys are not done
 		for k := range y.stale {
 			failed[k] = err
 		}
@@ -61,9 +62,10 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	return nil
 }
 
-// misled reports whether conntrack leads a flow elsewhere than to the socket of its frontend, which may be open for such flows
-// alone. It decides only once per flow where that goes, so that a client that goes on sending would never meet a redirect that is
-// new, and go on meeting one that is not there any more. A connection is misled if nobody has answered it and no redirect leads it.
+// misled reports whether conntrack sends a flow elsewhere than to its frontend's socket, which may
+// be open only for such flows. conntrack decides once per flow, so without this a client that
+// continues to send would never use a new redirect, and would continue to use a removed one. A
+// connection is misled if it was not answered and no redirect applies to it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.TCP {
 		return !flow.Status.Has(conntrack.DstNAT) && !flow.Status.Has(conntrack.SeenReply)
@@ -87,8 +89,8 @@ func (r *redirect) lose(ctx context.Context, keys map[balancer.Key]bool) error {
 	return failed
 }
 
-// wasReset reports whether this side has reset a connection: for ten seconds conntrack would lead a client that takes the same port
-// again to where the redirect led, though that is closed by then.
+// wasReset reports whether this side has reset a connection. For ten seconds conntrack would send a
+// client that reuses the port to the redirect's port, which is closed by then.
 func wasReset(f *conntrack.Flow) bool { return f.State == "close" }
 
 func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {
@@ -106,8 +108,8 @@ func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.
 	return nil
 }
 
-// inspect removes what an earlier process has left, the first time, and later compares what is there with what we left: the next
-// commit mends it.
+// inspect removes the redirects of an earlier process on its first call. Later it returns
+// differences from the last written state, which the next commit repairs.
 func (r *redirect) inspect(ctx context.Context) ([]string, error) {
 	var damage []string
 	for _, family := range inet.Families() {
@@ -134,7 +136,7 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 	return damage, err
 }
 
-// intact looks, in one family after the other, for what is missing.
+// intact returns what is missing in either family.
 func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	for _, family := range inet.Families() {
 		y := r.families[family]
@@ -161,8 +163,8 @@ func (r *redirect) shared() (all []*net.TCPListener) {
 	return all
 }
 
-// inherit leaves the redirects of an earlier process until the first commit replaces them. Clients' flows to UDP ports that stay
-// the same stay in conntrack.
+// inherit keeps the redirects of an earlier process until the first commit replaces them. Flows to
+// UDP ports that stay the same are kept.
 func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	for _, y := range r.families {
 		y.kernel.Adopt()
@@ -175,11 +177,11 @@ func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	}
 }
 
-// writeTime bounds how long taking the redirects back may take.
+// writeTime limits the removal of redirects.
 const writeTime = 30 * time.Second
 
-// stop has every redirect lead to a closed port. It goes on where ctx has ended: they would lead clients to ports that others
-// may get.
+// stop makes every redirect lead to a closed port. It continues after the end of ctx, because
+// otherwise redirects would lead clients to ports that other programs may get.
 func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
@@ -212,13 +214,14 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	}
 	for _, y := range r.families {
 		if y.shared != nil {
-			_ = y.shared.Close() // its loop ends
+			_ = y.shared.Close() // ends its accept loop
 		}
 	}
 	return failed
 }
 
-// close removes the redirects and what conntrack still leads that way of connections that are gone, and then the closed ports.
+// close removes the redirects and conntrack's flows of ended connections that use them, and then
+// the closed ports.
 func (r *redirect) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// errPaused means that a connection stands still, to be handed over to another process.
+// errPaused means that a connection is paused for its handover to another process.
 var errPaused = errors.New("the connection is paused")
 
 func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
@@ -22,14 +22,16 @@ func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
 	return r
 }
 
-// relay carries bytes both ways until both directions have ended, and counts them in its traffic. It is the one place that
-// moves bytes: an event loop could take its place.
+// relay carries bytes both ways until both directions have ended, and counts them in its traffic.
+// Only relay moves bytes.
 //
-// The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
-// reset, a deadline in the past, set to cut the connection) both stop and it returns the first cause; what
-// to do with the connections is up to the caller, who closes them in any case. What a side had sent before it was reset still
-// reaches the other one: an answer to a request that it did not read to the end. Where such a deadline was set to pause the
-// connection, it returns errPaused, and the pumps know what they have read and not written: relay may be called again.
+// The end of one direction is forwarded, and the other direction continues. relay returns nil if
+// both ended in order. After a failure (a reset, or a deadline in the past that cuts the
+// connection) both stop, and it returns the first cause. The caller closes the connections. Data
+// that a side had sent before its reset still reaches the other side, such as a response to a
+// request that it did not read completely. If the deadline pauses the connection, relay returns
+// errPaused, and the pumps keep the bytes that were read but not written: relay may be called
+// again.
 func (r *relaying) relay() error {
 	r.other.Go(func() { r.run(&r.out) })
 	r.run(&r.in)
@@ -40,7 +42,7 @@ func (r *relaying) relay() error {
 	return r.err
 }
 
-// relaying is one connection in a relay.
+// relaying is a connection in a relay.
 type relaying struct {
 	*traffic
 	in, out pump
@@ -49,7 +51,7 @@ type relaying struct {
 	err     error // the first cause
 }
 
-// run moves one direction to its end, and passes that on.
+// run moves one direction to its end, and forwards the end.
 func (r *relaying) run(p *pump) {
 	if p.ended { // before the connection was paused
 		return
@@ -61,7 +63,7 @@ func (r *relaying) run(p *pump) {
 			err = p.passEnd()
 		}
 	}
-	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
+	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // ENOTCONN: dst is closed, and its own direction knows the cause
 		return
 	}
 	if p.isPaused(err) {
@@ -72,15 +74,15 @@ func (r *relaying) run(p *pump) {
 	if p.lost {
 		until = time.Now().Add(lastWords)
 	}
-	_ = p.src.SetDeadline(until) // both fail only where it is closed already
+	_ = p.src.SetDeadline(until) // both fail only if it is closed
 	_ = p.dst.SetDeadline(until)
 }
 
-// lastWords is how long what a side sent before it was reset may take to the other one.
+// lastWords limits the forwarding of data that a side sent before its reset.
 const lastWords = 5 * time.Second
 
-// passEnd passes on the end of a direction whose source may still take data. Where that was reset, of which the other direction was
-// told, it is none.
+// passEnd forwards the end of a direction whose source can still receive data. If the source was
+// reset, which the other direction reports, this is not an orderly end.
 func (p *pump) passEnd() error {
 	if sockerr.Is(p.src.CloseRead(), syscall.ENOTCONN) {
 		return syscall.ECONNRESET
@@ -88,23 +90,23 @@ func (p *pump) passEnd() error {
 	return p.dst.CloseWrite()
 }
 
-// pump is one direction.
+// pump moves bytes in one direction.
 type pump struct {
 	src, dst   *net.TCPConn
 	count, sum *atomic.Uint64
 	pipes      *pipes
 	paused     *atomic.Bool
-	ended      bool // in order, and that was passed on
-	lost       bool // dst was reset, which only the other direction may still read from
+	ended      bool // in order, and forwarded
+	lost       bool // dst was reset, and only the other direction may still read from it
 	mover
 }
 
-// isPaused reports whether an error is that of a deadline which pauses the connection.
+// isPaused reports whether an error is caused by the deadline that pauses the connection.
 func (p *pump) isPaused(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && p.paused.Load()
 }
 
-// wrote notes what a write came to.
+// wrote records the result of a write.
 func (p *pump) wrote(n int, err error) {
 	p.count.Add(uint64(n))
 	p.sum.Add(uint64(n))

@@ -9,33 +9,35 @@ import (
 )
 
 const (
-	// small is how much is read at once while traffic comes in messages. Most fit; what fills it is taken for bulk.
+	// small is the size of reads while traffic comes in messages. Most fit; a message that fills it
+	// is treated as bulk.
 	small = 16 << 10
-	// bulk is how much is then moved at once, at most, through a pipe.
+	// bulk is the maximum size of moves of bulk through a pipe.
 	bulk = 1 << 20
-	// large is how much is read at once of bulk where there is no pipe.
+	// large is the size of reads of bulk without a pipe.
 	large = 64 << 10
 )
 
-// buffers are in use only between a read and the write of what it got: waiting connections have none.
+// Buffers are used only between a read and the following write, so idle connections have none.
 var (
 	smallBuffers = sync.Pool{New: func() any { b := make([]byte, small); return &b }}
 	largeBuffers = sync.Pool{New: func() any { b := make([]byte, large); return &b }}
 )
 
-// errNoPipe is why a pump copies bulk, too.
+// errNoPipe is the reason why a pump copies bulk.
 var errNoPipe = errors.New("there is no pipe to be had")
 
-// mover is what a pump remembers between the calls of step.
+// mover is the state of a pump between the calls of step.
 type mover struct {
-	err      error  // io.EOF: the end, in order
+	err      error  // io.EOF means the end, in order
 	bulk     bool   // the last read filled the buffer
-	pending  []byte // was read, and could not be written before the connection was paused
+	pending  []byte // read, but not written before the connection was paused
 	splicing splicing
 }
 
-// run moves bytes until the end, which is nil, or a failure. Messages are read and written through a buffer: splice
-// would cost two more system calls for each, which weigh more than copying a little. Bulk goes through a pipe, on Linux.
+// run moves bytes until the end, which is nil, or a failure. It copies messages through a buffer,
+// because splice needs two more system calls for each, which cost more than copying a little. On
+// Linux, bulk goes through a pipe.
 func (p *pump) run() error {
 	raw, err := p.src.SyscallConn()
 	if err == nil {
@@ -65,7 +67,7 @@ func (p *pump) run() error {
 	}
 }
 
-// resume writes what was read before the connection was paused.
+// resume writes the bytes that were read before the connection was paused.
 func (p *pump) resume() error {
 	p.err = nil
 	if len(p.pending) > 0 {
@@ -82,8 +84,8 @@ func (p *pump) resume() error {
 	return nil
 }
 
-// step moves what there is to read, and returns true when there is something to look at: the end, a failure, or bytes in
-// a pipe. False: there is nothing now, call again.
+// step moves the available bytes. It returns true if the caller must act: at the end, after a
+// failure, or if a pipe holds bytes. It returns false if nothing is available now.
 func (p *pump) step(fd uintptr) bool {
 	for {
 		buffers, end := &smallBuffers, io.EOF
@@ -92,11 +94,12 @@ func (p *pump) step(fd uintptr) bool {
 			if n > 0 {
 				return true
 			}
-			// Otherwise reading tells what there is. EAGAIN is nothing, or an urgent byte, which splice never passes.
+			// Otherwise reading shows the state. EAGAIN means no data, or an urgent byte, which
+			// splice never passes.
 			if err != syscall.EAGAIN {
-				buffers = &largeBuffers // there is no pipe, most often
+				buffers = &largeBuffers // usually because there is no pipe
 				if err != nil && err != errNoPipe {
-					end = err // the kernel tells of a reset once: reading finds an end then
+					end = err // the kernel reports a reset once; the next read returns an end
 				}
 			}
 		}
@@ -114,7 +117,7 @@ func (p *pump) step(fd uintptr) bool {
 	}
 }
 
-// copy reads once, and writes what it got.
+// copy reads once, and writes the result.
 func (p *pump) copy(fd uintptr, buffers *sync.Pool) (n int, err error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)

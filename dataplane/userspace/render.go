@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// Render writes, for each frontend, where the proxy listens and where it sends connections, one line each.
+// Render returns a line for each frontend's listener and each backend.
 func Render(frontends []*balancer.Frontend) string {
 	var b strings.Builder
 	for _, f := range frontends {
@@ -38,7 +38,7 @@ func Render(frontends []*balancer.Frontend) string {
 	return b.String()
 }
 
-// options are the settings that f does not leave at "none".
+// options returns the settings of f that are not "none".
 func options(f *balancer.Frontend) []string {
 	var o []string
 	if f.AffinityTimeout > 0 {

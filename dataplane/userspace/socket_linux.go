@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acceptedKeepAlive leaves accepted connections alone: they have what the listener has, which saves four system calls
-// for each.
+// acceptedKeepAlive changes nothing, because accepted connections inherit the listener's options.
+// This saves four system calls for each.
 var acceptedKeepAlive = net.KeepAliveConfig{}
 
 // inheritKeepAlive makes a listener's connections send keepalives.
@@ -36,8 +36,8 @@ func anyAddress(fd uintptr, a netip.Addr) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
 }
 
-// announce bounds the segment size that connections of a socket announce, and what they send; with 0 their links do. The kernel
-// refuses more than its largest unscaled window (MAX_TCP_WINDOW).
+// announce limits the segment size that a socket's connections announce and send. With 0, their
+// links limit it. The kernel refuses more than its largest unscaled window (MAX_TCP_WINDOW).
 func announce(fd uintptr, mss int) error {
 	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, 32767)); err != nil {
 		return fmt.Errorf("bounding the segment size: %w", err)
@@ -45,14 +45,14 @@ func announce(fd uintptr, mss int) error {
 	return nil
 }
 
-// look asks the kernel for what a relay does not see.
+// look asks the kernel for details that a relay can't see.
 func look(c *net.TCPConn) glance {
 	g := glance{quiet: forever}
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return g
 	}
-	_ = raw.Control(func(fd uintptr) { // fails only where it is closed already
+	_ = raw.Control(func(fd uintptr) { // fails only if it is closed
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			g = glance{time.Duration(info.Last_data_recv) * time.Millisecond, info.Bytes_acked, info.Unacked > 0 || info.Notsent_bytes > 0}
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ownAddresses knows the node's own addresses. It reads them when one is asked for that it does not know, at most
+// ownAddresses holds the node's own addresses. It reads them again for an unknown address, at most
 // once a second.
 type ownAddresses struct {
 	mu    sync.Mutex
@@ -29,7 +29,7 @@ func readOwnAddresses() map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
-		return known // no source is local then: the strict side
+		return known // no source is local then, which is the strict choice
 	}
 	for _, n := range networks {
 		if p, err := netip.ParsePrefix(n.String()); err == nil {

@@ -14,24 +14,25 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// datagram is the largest that there is.
+// datagram is the maximum size of a datagram.
 const datagram = 64 << 10
 
-// datagrams are buffers for one; a flow or a frontend has one only between a read and the write of what it got.
+// datagrams are buffers for a datagram. A flow or a frontend has one only between a read and the
+// following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
-// trial is how long a backend that failed may take to refuse a flow, before it counts as one that takes datagrams without an
-// answer: the kernel gives a neighbour up after three seconds.
+// trial is how long a backend that failed may take to refuse a flow, before it counts as accepting
+// datagrams without an answer. The kernel declares a neighbor unreachable after three seconds.
 const trial = 4 * time.Second
 
-// wantPacketsLocked reports whether the UDP socket is to be open. While no backend is active it stays for the flows that
-// are there: see endIdleFlowsLocked.
+// wantPacketsLocked reports whether the UDP socket should be open. While no backend is active it
+// stays open for existing flows: see endIdleFlowsLocked.
 func (f *frontend) wantPacketsLocked() bool {
 	c := f.conf.Load()
 	return c.serves || c.NoEndpoints == balancer.DropClients || f.packets != nil && len(f.flows.by) > 0
 }
 
-// openPacketsLocked makes the UDP socket at the VIP what the definition says.
+// openPacketsLocked opens or closes the UDP socket at the VIP according to the definition.
 func (f *frontend) openPacketsLocked() error {
 	c := f.conf.Load()
 	switch {
@@ -71,15 +72,15 @@ func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
 func (f *frontend) shutPacketsLocked() {
 	f.flows.each(f.endFlowLocked)
 	if f.packets != nil {
-		_ = f.packets.Close() // its loop ends
+		_ = f.packets.Close() // ends its read loop
 		f.packets = nil
 	}
 }
 
-// reading reads one datagram into a buffer, and says who sent it and how an answer goes back.
+// reading reads a datagram into a buffer, and returns its sender and the return path of replies.
 type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
 
-// bound is the reading of a socket at one address.
+// bound returns the reading of a socket at one address.
 func bound(pc *net.UDPConn) reading {
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
@@ -87,7 +88,7 @@ func bound(pc *net.UDPConn) reading {
 	}
 }
 
-// receive hands the clients' datagrams to their flows, until the socket is closed.
+// receive passes the clients' datagrams to their flows, until the socket is closed.
 func (f *frontend) receive(pc *net.UDPConn, read reading) {
 	defer f.d.budget.give(1)
 	slower := backoff{}
@@ -100,9 +101,9 @@ func (f *frontend) receive(pc *net.UDPConn, read reading) {
 		switch {
 		case err == nil:
 			slower = backoff{}
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // a deadline means that the socket is handed over
 			return
-		default: // what an earlier reply met, or no memory
+		default: // an error of an earlier reply, or no memory
 			if !slower.sleep(f.d.ctx.Done()) {
 				return
 			}
@@ -120,20 +121,21 @@ func (f *frontend) receiveOne(read reading) error {
 	return err
 }
 
-// way is how a flow's answers go back: through the socket that its datagrams came to.
+// way is the return path of a flow's replies: the socket that received its datagrams.
 type way struct {
 	socket *net.UDPConn
-	// local is the address that they came to, where the socket has several; else invalid.
+	// local is the destination address of the datagrams if the socket has several addresses.
+	// Otherwise it is invalid.
 	local netip.Addr
 }
 
-// forward sends one datagram on, to the next backend where one turns out to refuse.
+// forward sends a datagram to the backend, or to the next one if that refuses it.
 func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	var tried []*backend
 	for {
 		x := f.flowOf(back, client, tried)
 		if x == nil {
-			return // as networks do: dropped
+			return // dropped, as in networks
 		}
 		x.last.Store(f.d.now())
 		switch err := x.send(b); {
@@ -143,14 +145,14 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
-		case !errors.Is(err, net.ErrClosed): // else it was ended meanwhile, for no fault of its backend
-			return // too large, no memory: the datagram's own fate
+		case !errors.Is(err, net.ErrClosed): // otherwise it was ended for a reason other than its backend
+			return // too large, or no memory: this only affects the datagram
 		}
 	}
 }
 
-// flowOf returns the client's flow, a new one if need be; nil means there is no backend for it, or it may not have one. It is
-// called by the read loop of the frontend's socket alone.
+// flowOf returns the client's flow, and creates it if necessary. It returns nil if there is no
+// backend, or the client may not have a flow. Only the read loop of the frontend's socket calls it.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	f.mu.Lock()
 	x, may := f.flowLocked(back, client)
@@ -160,7 +162,7 @@ func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *fl
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, may := f.flowLocked(back, client); !may { // things have changed meanwhile
+	if _, may := f.flowLocked(back, client); !may { // the state has changed in the meantime
 		f.d.flows.give(f)
 		return nil
 	}
@@ -177,14 +179,14 @@ func (f *frontend) flowLocked(back way, client netip.AddrPort) (x *flow, may boo
 		if x.back == back {
 			return x, false
 		}
-		f.endFlowLocked(x) // the client comes another way now
+		f.endFlowLocked(x) // the client uses another address now
 	}
 	c := f.conf.Load()
 	return nil, !f.removed && c.serves && f.packets == back.socket && c.allows(f.d, client.Addr())
 }
 
-// newFlowLocked opens a flow to the backend that is chosen, in a place that was taken for it; nil means there is none, or no
-// socket for it.
+// newFlowLocked opens a flow to the chosen backend, in a place that was reserved for it. It returns
+// nil if there is no backend or no socket.
 func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backend) *flow {
 	b, c, err := f.chooseLocked(client, tried)
 	if err != nil {
@@ -217,7 +219,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	return x
 }
 
-// beginFlowLocked puts a flow among those of f, and starts its goroutine.
+// beginFlowLocked adds a flow to f, and starts its goroutine.
 func (f *frontend) beginFlowLocked(x *flow) {
 	x.send = way{socket: x.socket}.sender(netip.AddrPort{})
 	x.placed = f.d.now()
@@ -228,10 +230,11 @@ func (f *frontend) beginFlowLocked(x *flow) {
 	f.d.tasks.Go(func() { f.reply(x, b) })
 }
 
-// roomForFlow takes a place for one more flow of f. Where there is none, the oldest flow of the frontend with the most
-// makes room, so that no service can take the flows of all. No frontend is locked.
+// roomForFlow reserves a place for another flow of f. If there is none, the oldest flow of the
+// frontend with the most flows makes room, so no service can use up all places. No frontend is
+// locked.
 func (d *Dataplane) roomForFlow(f *frontend) bool {
-	const tries = 4 // others may take the place that was made
+	const tries = 4 // others may take the place
 	made := d.budget.room(1)
 	for range tries {
 		if made && d.flows.take(f) {
@@ -246,7 +249,8 @@ func (d *Dataplane) roomForFlow(f *frontend) bool {
 	return false
 }
 
-// endOldest ends the flow that has been quiet for longest, and reports whether there was one.
+// endOldest ends the flow that has been idle for the longest time, and reports whether there was
+// one.
 func (f *frontend) endOldest() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -258,13 +262,14 @@ func (f *frontend) endOldest() bool {
 	return true
 }
 
-// reply carries the datagrams of backend back until the flow ends, and ends it where it can't go on.
+// reply forwards the datagrams of the backend until the flow ends, and ends it if it can't
+// continue.
 func (f *frontend) reply(x *flow, backend *backend) {
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
 		f.praise(backend)
 		x.last.Store(f.d.now())
-		if err := send(b); err == nil { // else dropped, as networks do
+		if err := send(b); err == nil { // otherwise it is dropped, as in networks
 			x.out.Add(uint64(len(b)))
 			x.counter.out.Add(uint64(len(b)))
 		}
@@ -283,23 +288,24 @@ func (f *frontend) reply(x *flow, backend *backend) {
 	f.endFlow(x, err)
 }
 
-// goesOn has a flow go on whose trial is over. False: it is handed over.
+// goesOn continues a flow after its trial. It returns false if the flow is handed over.
 func (f *frontend) goesOn(x *flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.handing {
 		return false
 	}
-	_ = x.socket.SetReadDeadline(time.Time{}) // fails only where it is closed, as the next read says
+	_ = x.socket.SetReadDeadline(time.Time{}) // fails only if it is closed, which the next read reports
 	return true
 }
 
-// refuses reports whether an error says that the backend, or a network on the way, does not take datagrams.
+// refuses reports whether an error means that the backend, or a network on the way, does not accept
+// datagrams.
 func refuses(err error) bool {
 	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
 
-// passing reports whether an error of reading is no reason to stop.
+// passing reports whether a read error is no reason to stop.
 func passing(err error) bool {
 	return sockerr.Is(err, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR)
 }
@@ -316,7 +322,7 @@ func (f *frontend) endFlow(x *flow, err error) *backend {
 	return b
 }
 
-// endFlowLocked takes a flow out and closes its socket, which ends its goroutine.
+// endFlowLocked removes a flow and closes its socket, which ends its goroutine.
 func (f *frontend) endFlowLocked(x *flow) {
 	if x.ended {
 		return
@@ -332,7 +338,8 @@ func (f *frontend) endFlowLocked(x *flow) {
 	f.d.budget.give(1)
 }
 
-// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open for its flows only. The dataplane is locked, too.
+// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open only for its
+// flows. The dataplane is also locked.
 func (f *frontend) endIdleFlowsLocked(c *config) {
 	now := f.d.now()
 	if c.IdleTimeout > 0 && now-f.idleChecked >= int64(c.IdleTimeout)/10 {
@@ -346,7 +353,7 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 	if f.packets != nil && !f.wantPacketsLocked() {
 		f.shutPacketsLocked()
 		if f.bound {
-			_ = f.holdLocked(false) // fails where another program took the port just now: Observe tells
+			_ = f.holdLocked(false) // fails if another program has just taken the port: Observe reports it
 		} else {
 			f.d.loseLocked(f.key)
 		}

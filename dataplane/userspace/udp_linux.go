@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrival returns what waits until there is a datagram to read, without a buffer for it: most of many frontends are idle.
+// arrival returns a function that waits for a datagram without a buffer for it, because most of
+// many frontends are idle.
 func arrival(pc *net.UDPConn) func() error {
 	raw, err := pc.SyscallConn()
 	if err != nil {
@@ -24,11 +25,12 @@ func arrival(pc *net.UDPConn) func() error {
 	}
 }
 
-// burst is how many datagrams are read before a look at whether the socket is closed or has a deadline that passed.
+// burst is the number of datagrams between two checks whether the socket is closed or its deadline
+// has passed.
 const burst = 64
 
-// receive hands each datagram of the backend to use until the socket fails, is closed or has a deadline that passed, even
-// where there is always a next one.
+// receive passes each datagram of the backend to use until the socket fails, is closed or its
+// deadline passes, even if datagrams arrive without a pause.
 func (x *flow) receive(use func([]byte)) error {
 	raw, err := x.socket.SyscallConn()
 	for err == nil {
@@ -37,7 +39,8 @@ func (x *flow) receive(use func([]byte)) error {
 	return err
 }
 
-// receiveBurst waits for datagrams, and holds a buffer only while there is something to read. Closing the socket waits for it.
+// receiveBurst waits for datagrams, and holds a buffer only while it reads. Closing the socket
+// waits for it.
 func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
@@ -61,11 +64,12 @@ func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	return cmp.Or(err, failed)
 }
 
-// answers is how many bytes of answers may wait in the devices' queues, with what the kernel needs beside them: as many as fit into
-// a queue of fq_codel. All clients of a frontend have its socket in common, and with less one whose link is slow takes all.
+// answers is the number of bytes of replies that may wait in the queues of devices, including the
+// kernel's overhead: the size of a queue of fq_codel. All clients of a frontend share its socket,
+// so with less, a client with a slow link would use all of it.
 const answers = 32 << 20
 
-// widen makes room for answers in the socket of a frontend.
+// widen enlarges the send buffer of a frontend's socket.
 func widen(pc *net.UDPConn) {
 	raw, err := pc.SyscallConn()
 	if err == nil {
@@ -73,13 +77,13 @@ func widen(pc *net.UDPConn) {
 			return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, answers/2)
 		})
 	}
-	if err != nil { // it takes CAP_NET_ADMIN
-		_ = pc.SetWriteBuffer(answers / 2) // as much as this user may have
+	if err != nil { // needs CAP_NET_ADMIN
+		_ = pc.SetWriteBuffer(answers / 2) // the maximum of an unprivileged user
 	}
 }
 
-// sender returns what sends to a client, or, where to is invalid, to who the socket is connected to, and drops what there is no
-// room for: no one waits for whose link is slow. It is for one goroutine at a time.
+// sender returns a function that sends to a client, or to the socket's peer if to is invalid. It
+// drops datagrams without room, so nobody waits for a slow link. Its calls must not overlap.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
 	raw, err := w.socket.SyscallConn()
 	if err != nil {
@@ -106,7 +110,7 @@ func (w way) sender(to netip.AddrPort) func([]byte) error {
 	}
 }
 
-// zoneIndex is the number of a zone's device; 0 where there is none.
+// zoneIndex returns the number of a zone's device, or 0.
 func zoneIndex(zone string) uint32 {
 	if zone == "" {
 		return 0

@@ -16,38 +16,40 @@ import (
 	"vipd/dataplane/internal/dnat"
 )
 
-// Interception is how connections to a VIP reach the proxy.
+// Interception is a method of bringing connections to the proxy.
 type Interception string
 
-// The interceptions.
+// These are the interceptions.
 const (
-	// Auto is Redirect where netfilter can do it, else Bind.
+	// Auto selects Redirect if netfilter supports it, and Bind otherwise.
 	Auto Interception = "auto"
-	// Redirect has netfilter send traffic for VIPs to ports of the proxy. Linux only.
+	// Redirect makes netfilter send traffic for VIPs to ports of the proxy. It needs Linux.
 	Redirect Interception = "redirect"
-	// Bind listens on VIP:port itself. The addresses must be local.
+	// Bind listens on VIP:port. The addresses must be local.
 	Bind Interception = "bind"
 )
 
-// Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
-// tries it, and the others only once that one got through: a backend that swallows packets costs one client a second
-// one connect timeout, not every n-th client. Those that no other backend can take try it all the same.
+// Rest is how long a backend that failed is never the first choice. Afterwards a single new
+// connection tries it, and others only after that one succeeded. So a backend that drops packets
+// costs one client per second a connect timeout, instead of every n-th client. Connections without
+// another backend try it anyway.
 const Rest = time.Second
 
-// Options are what New needs.
+// Options are the options of [New].
 type Options struct {
 	Log *slog.Logger
-	// Intercept is how connections reach the proxy. Default Auto.
+	// Intercept selects how connections reach the proxy. The default is Auto.
 	Intercept Interception
-	// maxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
-	// open, less a reserve for everything else.
+	// maxDescriptors limits the file descriptors of connections, flows and listeners. The default
+	// is the limit of the process minus a reserve.
 	maxDescriptors int
-	// maxFlows bounds the UDP flows of all frontends together; at the bound, the oldest one of the frontend with the most
-	// makes room. Default 65536, and never more than half of maxDescriptors, or of net.ipv4.ip_local_port_range.
+	// maxFlows limits the UDP flows of all frontends. At the limit, the oldest flow of the frontend
+	// with the most flows makes room. The default is 65536, and never more than half of
+	// maxDescriptors or of net.ipv4.ip_local_port_range.
 	maxFlows int
 }
 
-// Dataplane carries frontends out by proxying. See the package's documentation.
+// Dataplane forwards frontends by proxying. See the package's documentation.
 type Dataplane struct {
 	log     *slog.Logger
 	own     *ownAddresses
@@ -60,19 +62,20 @@ type Dataplane struct {
 	carried *dnat.Carried
 	filters bool // sockets can be filtered
 	detail  string
-	// epoch is what instants are counted from.
+	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, unless nil, gets the result of each dial; set before the first Apply.
+	// told, if not nil, receives the result of each dial. It is set before the first Apply.
 	told      func(balancer.Target, error)
 	followers followers
-	// inherited is what the process before this one has handed over and no frontend has taken yet; applying guards it.
+	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
+	// guards it.
 	inherited inheritance
-	// inheriting: not everything that is wanted has been applied since Inherit.
+	// inheriting reports whether something wanted has not been applied since Inherit.
 	inheriting atomic.Bool
-	// heir is where connections are handed over to; nil means that they are not.
+	// heir receives the connections during a handover, and is nil otherwise.
 	heir   *heir
-	warned atomic.Int64 // the instant of the last of the warnings that are given seldom
+	warned atomic.Int64 // the instant of the last rate-limited warning
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
@@ -80,25 +83,26 @@ type Dataplane struct {
 	conns  sync.WaitGroup // connections only: what Close drains
 
 	gate     sync.RWMutex // guards shutting
-	shutting bool         // no connection is begun any more: conns only counts down
+	shutting bool         // no connection starts any longer: conns only counts down
 
-	// accepts end what other modes know of the sockets that redirects lead to; guarded by applying.
+	// accepts end other modes' knowledge of the sockets that redirects lead to; guarded by
+	// applying.
 	accepts []func()
 
-	// applying is held by what the engine calls, one at a time and for as long as it takes; taken before mu.
+	// applying serializes the calls of the engine, which may be slow. It is locked before mu.
 	applying sync.Mutex
 
-	mu        sync.Mutex // guards what follows, for moments only; taken before a frontend's
+	mu        sync.Mutex // guards the fields below, only briefly; locked before a frontend's mu
 	frontends map[balancer.Key]*frontend
-	timed     map[*frontend]struct{} // those that the janitor looks at
-	lost      map[balancer.Key]bool  // UDP frontends to whose sockets conntrack may lead flows, though they are closed
+	timed     map[*frontend]struct{} // the frontends that the janitor checks
+	lost      map[balancer.Key]bool  // UDP frontends with closed sockets to which conntrack may still send flows
 	counters  map[counters.Port]*counter
 	running   bool // the janitor runs
 	closed    bool
 	yielded   bool // another dataplane has the new connections
 }
 
-// HandsOver is implemented on Linux only.
+// HandsOver is only implemented on Linux.
 var (
 	_ dataplane.Dataplane          = (*Dataplane)(nil)
 	_ dataplane.Yields             = (*Dataplane)(nil)
@@ -109,7 +113,8 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
+// New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end
+// with Close.
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{
@@ -135,28 +140,29 @@ func New(o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Traits implements dataplane.Dataplane. The detail is how connections are intercepted and, where that was chosen, why.
+// Traits implements [dataplane.Dataplane]. The detail describes the interception and the reason for
+// its choice.
 func (d *Dataplane) Traits() dataplane.Traits {
 	translates, all := d.tables.translates()
 	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.lacks(), Drains: true}
 }
 
-// ReportDials implements dataplane.ReportsDials. For UDP, an answer or a trial without a refusal is a success, and a
-// refused datagram is a failure.
+// ReportDials implements [dataplane.ReportsDials]. For UDP, an answer or a trial without a refusal
+// is a success, and a refused datagram is a failure.
 func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.told = report }
 
 // DialRetries implements dataplane.ReportsDials.
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
-// Capabilities says what userspace mode can honour here. Without the right to filter sockets, it can't leave clients
-// without an answer.
+// Capabilities returns the features that userspace mode supports here. Without the right to filter
+// sockets, it can't leave clients without an answer.
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	c := Capabilities()
 	c.DropsClients = d.filters
 	return c
 }
 
-// Capabilities says what userspace mode can honour where it has the privileges, for those that have no Dataplane.
+// Capabilities returns the features that userspace mode supports with all privileges.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:            "userspace",
@@ -174,13 +180,14 @@ func Capabilities() balancer.Capabilities {
 // Digest covers every field.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
-// now is the instant of the dataplane's monotonic clock that times of rest and idleness are told in.
+// now returns the current instant of the dataplane's monotonic clock, for times of rest and
+// idleness.
 func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Yield implements dataplane.Yields: it removes the redirects, accepts what was on its way, and lets go of its ports:
-// another dataplane of this kind may be the next to have them.
+// Yield implements [dataplane.Yields]. It removes the redirects, accepts connections in progress,
+// and releases its ports, because another dataplane of this kind may need them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -193,13 +200,14 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	return errors.Join(err, d.tables.stop(ctx, d.list()))
 }
 
-// underWay is how long connections that were on their way when this dataplane stepped aside may take to be accepted.
+// underWay limits the time for accepting connections in progress after this dataplane has yielded.
 const underWay = 2 * time.Second
 
-// Close stops accepting, waits for established connections, those of each frontend for its DrainTimeout and all until ctx
-// ends, and resets those that are left. UDP flows end at once. Meanwhile new clients meet what they do while no backend is active, and never another program on the port.
-// Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
-// descriptor is left.
+// Close stops accepting, waits for established connections, and resets those that are left. The
+// connections of a frontend have its DrainTimeout, and all have until the end of ctx. UDP flows end
+// at once. New clients are treated as if no backend were active, and never reach another program on
+// the port. keep has no effect, because nothing is forwarded without this process. When Close
+// returns, no goroutine and no descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.discard()
 	d.applying.Lock()
@@ -232,7 +240,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// end marks the dataplane as closed, and reports whether it was not.
+// end marks the dataplane as closed, and reports whether it was open.
 func (d *Dataplane) end() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,22 +249,23 @@ func (d *Dataplane) end() bool {
 	return !was
 }
 
-// refuseNew lets no connection begin any more.
+// refuseNew prevents new connections.
 func (d *Dataplane) refuseNew() {
 	d.gate.Lock()
 	defer d.gate.Unlock()
 	d.shutting = true
 }
 
-// drain waits until all connections have ended, those of each frontend for its DrainTimeout and all until ctx ends. It resets
-// those that are left at the end of ctx, and returns how many these were.
+// drain waits until all connections have ended. The connections of a frontend have its
+// DrainTimeout, and all have until the end of ctx. Then it resets the remaining ones, and returns
+// their number.
 func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int) {
-	for _, f := range frontends { // each drains for its own time, within that of the whole
+	for _, f := range frontends { // each drains for its own time, within the total time
 		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
 		defer cut.Stop()
 	}
 	drained := make(chan struct{})
-	go func() { // ends below: the connections that are left are reset
+	go func() { // ends below: the remaining connections are reset
 		d.conns.Wait()
 		close(drained)
 	}()
