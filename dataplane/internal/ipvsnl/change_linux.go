@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// batchSize is the number of changes that are sent at once. What goes from process to kernel and back costs next to nothing
-// then, and others that wait for IPVS's lock don't wait long.
+// batchSize is the number of changes that are sent at once. The switches between process and kernel
+// are then negligible, and others do not wait long for IPVS's lock.
 const batchSize = 128
 
 // Do implements Conn.
@@ -51,14 +51,14 @@ func (k *Client) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// change sends those of ops whose indices part has, and returns why the kernel has not done each; nil means that it has, or, with
-// an error, that nothing is known of it.
+// change sends the ops with the indexes in part. It returns the kernel's refusal of each, or nil.
+// With an error, nil means that the outcome is unknown.
 func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
 	refusals, err := ask(ctx, k, func(s *socket) {
 		for _, i := range part {
 			s.op(&ops[i])
 		}
-		s.Ask() // of the others the kernel tells what it refused
+		s.Ask() // for the others the kernel only reports refusals
 		dataplane.Wrote(ctx, len(s.B))
 	}, func(s *socket) ([]error, error) { return s.refusals(len(part)) })
 	if err == nil && slices.Contains(refusals, error(syscall.ENOENT)) {
@@ -69,7 +69,7 @@ func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, err
 	return refusals, err
 }
 
-// refusals reads the answers to the n messages that were sent last, see nlsock.Socket.Refusals.
+// refusals reads the answers to the last n messages, see [nlsock.Socket.Refusals].
 func (s *socket) refusals(n int) ([]error, error) {
 	refusals, err := s.Refusals(s.seq-uint32(n)+1, s.seq)
 	if errors.Is(err, nlsock.ErrLost) {

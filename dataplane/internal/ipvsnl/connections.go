@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readConnections reads what /proc/net/ip_vs_conn shows, and hands on connections of protocols that frontends have,
-// until yield returns false:
+// readConnections decodes /proc/net/ip_vs_conn, and passes connections of protocols that frontends
+// have to yield, until it returns false:
 //
 //	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 //	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899
@@ -19,7 +19,7 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
-		if n == 0 { // the head
+		if n == 0 { // the header
 			continue
 		}
 		c, ok, err := readConnection(lines.Bytes(), states)
@@ -33,7 +33,8 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 	return lines.Err()
 }
 
-// readConnection reads a line. It is not ok for protocols that no frontend has. The names of states are kept in states.
+// readConnection decodes a line. ok is false for protocols that no frontend has. states shares the
+// names of states.
 func readConnection(line []byte, states map[string]string) (c Connection, ok bool, err error) {
 	var words [9][]byte
 	for i := range words {

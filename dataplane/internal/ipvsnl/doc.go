@@ -1,4 +1,5 @@
-// Package ipvsnl speaks with the kernel's IPVS: virtual servers, their destinations, counters and connections.
+// Package ipvsnl talks to the kernel's IPVS about virtual servers, their destinations, counters and
+// connections.
 //
 //	conn, err := ipvsnl.Open(ctx, log)
 //	defer conn.Close()
@@ -7,31 +8,31 @@
 //		{Verb: ipvsnl.AddDestination, Service: ipvsnl.Service{Key: web}, Destination: ipvsnl.Destination{Addr: endpoint, Forward: balancer.NATForward, Weight: 1}},
 //	})
 //
-// The kernel is asked to change what an Op says and nothing besides: what is there already, or is not there, is an
-// error of that Op. Nothing is remembered here, not even who made a virtual server: that is for callers to
-// know.
+// The kernel changes exactly what an Op says: an object that already exists, or is missing, is an
+// error of that Op. This package keeps no state, not even who created a virtual server.
 //
-// # How it is asked
+// # Messages
 //
-// The timeouts are github.com/moby/ipvs's. The rest is our own messages, for what that library has not:
+// The timeouts use github.com/moby/ipvs. Everything else uses our own messages, for features that
+// the library lacks:
 //
-//   - Changes go 128 at once. The kernel answers the last, and what it refuses; so each has its own error, and one costs
-//     a twentieth of what it costs alone.
-//   - Counters are read with 64 bits, which 32 are too few for; so are weights, which the library cuts to 16.
-//   - A destination's address family is told, without which tunnels can't lead from one to the other.
-//   - Lists that were lost for want of room are read again. The library's are halves then.
-//   - Whether there is a scheduler is asked in a way that makes nothing.
-//   - An answer that does not come is waited for no longer than the caller does, and ten seconds: the library's handles
-//     wait forever, and two goroutines at one do so, too. See Kernel.
-//   - The number of virtual servers comes from a socket option, because no message tells it.
+//   - Changes are sent in groups of 128. The kernel answers the last one, and those that it refuses, so each has its
+//     own error, and costs a twentieth of a single message.
+//   - Counters and weights have their full size of 64 and 32 bits; the library reads 32 and 16.
+//   - A destination has an address family. Tunnels to the other family need it.
+//   - Lists that were lost for lack of room are read again. The library returns incomplete lists.
+//   - The existence of a scheduler is tested without creating anything.
+//   - A missing answer is awaited no longer than ten seconds or the caller's context. The library's handles wait
+//     forever, and so do two goroutines that share one. See [Client].
+//   - The number of virtual servers comes from a socket option, because no message contains it.
 //
-// Whole tables are read from /proc/net/ip_vs: for 2,000 virtual servers of ten destinations a tenth of the time that a
-// message for each virtual server takes. It shows no thresholds, and no flag but persistence: Services has the flags,
-// Destinations the thresholds.
+// Whole tables are read from /proc/net/ip_vs. For 2,000 virtual servers with ten destinations this
+// needs a tenth of the time of a message for each virtual server. The file shows neither
+// thresholds, which Destinations returns, nor flags except for persistence, which Services returns.
 //
 // # What the kernel does
 //
-// Counters are what the kernel added up last, which it does each two seconds. Changing the scheduler of a virtual server
-// takes some ten milliseconds. A destination that is added is looked for among all those deleted in the last minute, so
-// deleting very many makes adding slow for that long.
+// The kernel updates its counters every two seconds. Changing the scheduler of a virtual server
+// needs about ten milliseconds. The kernel searches an added destination among all destinations
+// that were deleted in the last minute, so additions are slow after very many deletions.
 package ipvsnl

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soGetInfo is IP_VS_SO_GET_INFO. The netlink message of like name does not tell the number of virtual servers.
+// soGetInfo is IP_VS_SO_GET_INFO. The netlink message with a similar name does not contain the
+// number of virtual servers.
 const soGetInfo = 64 + 1024 + 64 + 1
 
 // getInfo is struct ip_vs_getinfo.

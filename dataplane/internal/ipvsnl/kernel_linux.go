@@ -10,26 +10,28 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Client is the IPVS of the kernel, in the network namespace that the process runs in.
+// Client is the connection to the kernel's IPVS in the network namespace of the process.
 //
-// A caller takes the one socket, and hands it to a goroutine that speaks with the kernel while the caller watches: a
-// call into the kernel can't be interrupted, and may hang on its lock or on a module that it loads. When an answer does
-// not come in time, that socket and goroutine are given up, and the next question goes over a new socket.
+// A caller acquires the single socket, and passes it to a goroutine that talks to the kernel while
+// the caller watches. A system call can't be interrupted, and may hang on the kernel's lock or on a
+// module that it loads. If an answer does not arrive in time, the socket and its goroutine are
+// abandoned, and the next request uses a new socket.
 type Client struct {
-	// turn holds the socket for the next caller; nil means it is to be opened first.
+	// turn holds the socket for the next caller; nil means that it must be opened first.
 	turn chan *socket
 	// done is closed by Close, once.
 	done chan struct{}
 	once sync.Once
 	// open opens the socket.
 	open func(context.Context) (*socket, error)
-	// limit is the longest that one exchange of messages may take, however long the caller would wait.
+	// limit is the maximum duration of an exchange of messages, regardless of the caller's context.
 	limit time.Duration
 }
 
 var _ Conn = (*Client)(nil)
 
-// maxExchange is the limit of an exchange. Loading a scheduler's module is the longest of what may rightly take time.
+// maxExchange is the maximum duration of an exchange. Loading a scheduler's module is the slowest
+// legitimate operation.
 const maxExchange = 10 * time.Second
 
 func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Client {
@@ -38,7 +40,7 @@ func newKernel(open func(context.Context) (*socket, error), limit time.Duration)
 	return k
 }
 
-// Close ends the connection with the kernel, after the exchange that is going on.
+// Close closes the connection after the current exchange.
 func (k *Client) Close() (err error) {
 	k.once.Do(func() {
 		close(k.done)
@@ -72,8 +74,9 @@ func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	return s, nil
 }
 
-// ask sends what write puts together and lets read have the answers, or returns ErrNoAnswer when that takes too long.
-// What read changes besides its results must not be used then.
+// ask sends the messages that write builds, and lets read process the answers. It returns
+// ErrNoAnswer if that takes too long. Then the caller must not use anything that read changes
+// besides its results.
 func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.acquire(ctx)
 	if err != nil {
@@ -88,7 +91,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 		}
 		return read(s)
 	})
-	if late || s.owing { // answers that are not waited for may come yet: not over a socket that is asked again
+	if late || s.owing { // late answers must not arrive on a socket that is used again
 		s.abandon()
 		k.turn <- nil
 	} else {
@@ -97,7 +100,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 	return answer, err
 }
 
-// watch runs do in a goroutine, and gives it up, late, when it lasts longer than ctx or limit.
+// watch runs do in a goroutine. It returns late if do takes longer than ctx or limit.
 func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
 	type result struct {
 		answer T
@@ -120,14 +123,15 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 	}
 }
 
-// unloaded returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
-// nil means it is there. The kernel's number for this is the one for destinations and schedulers that are not.
+// unloaded returns the reason why IPVS can't answer after it was removed from the kernel, and makes
+// the next request look for it again. It returns nil if IPVS is loaded. The kernel reports this
+// with the same number as missing destinations and schedulers.
 func (k *Client) unloaded() (err error) {
 	var s *socket
 	select {
 	case s = <-k.turn:
 	default:
-		return nil // who has the socket finds it out
+		return nil // the socket's user finds out
 	}
 	if !loaded() {
 		err = fmt.Errorf("%w: it was unloaded", ErrUnsupported)

@@ -11,19 +11,19 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// The messages besides those of Verb (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+// These are the messages besides those of [Verb] (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
 const (
 	getService     = 4
 	getDestination = 8
 )
 
-// What a message is about (IPVS_CMD_ATTR_...).
+// These are the attributes of a message (IPVS_CMD_ATTR_...).
 const (
 	aboutService     = 1
 	aboutDestination = 2
 )
 
-// What is said of a virtual server (IPVS_SVC_ATTR_...).
+// These are the attributes of a virtual server (IPVS_SVC_ATTR_...).
 const (
 	serviceFamily    = 1
 	serviceProtocol  = 2
@@ -37,7 +37,7 @@ const (
 	serviceStats64   = 12
 )
 
-// What is said of a destination (IPVS_DEST_ATTR_...).
+// These are the attributes of a destination (IPVS_DEST_ATTR_...).
 const (
 	destinationAddr     = 1
 	destinationPort     = 2
@@ -52,7 +52,7 @@ const (
 	destinationStats64  = 12
 )
 
-// What is counted (IPVS_STATS_ATTR_...).
+// These are the attributes of counters (IPVS_STATS_ATTR_...).
 const (
 	statsConnections = 1
 	statsInPackets   = 2
@@ -61,7 +61,7 @@ const (
 	statsOutBytes    = 5
 )
 
-// version is that of the protocol: IPVS_GENL_VERSION.
+// version is the version of the protocol: IPVS_GENL_VERSION.
 const version = 1
 
 // begin starts a message.
@@ -77,7 +77,7 @@ func familyOf(a netip.Addr) uint16 {
 	return unix.AF_INET6
 }
 
-// op puts a change into out.
+// op writes a change.
 func (s *socket) op(o *Op) {
 	s.begin(byte(o.Verb), 0)
 	s.Nest(aboutService)
@@ -94,7 +94,7 @@ func (s *socket) op(o *Op) {
 	s.End()
 }
 
-// key says which virtual server it is about.
+// key writes the key of the virtual server.
 func (s *socket) key(k balancer.Key) {
 	s.Native16(serviceFamily, familyOf(k.Addr))
 	s.Native16(serviceProtocol, uint16(k.Proto.Number()))
@@ -104,15 +104,15 @@ func (s *socket) key(k balancer.Key) {
 
 func (s *socket) service(v *Service) {
 	s.String(serviceScheduler, v.Scheduler)
-	s.Attribute(serviceFlags, 8) // struct ip_vs_flags: the flags, and which of them are meant
+	s.Attribute(serviceFlags, 8) // struct ip_vs_flags: the flags, and the mask of valid flags
 	s.B = binary.NativeEndian.AppendUint32(s.B, uint32(v.Flags))
 	s.B = binary.NativeEndian.AppendUint32(s.B, ^uint32(0))
 	s.Native32(serviceTimeout, uint32(v.Timeout/time.Second))
 	s.netmask(v.Key.Addr.BitLen())
 }
 
-// netmask says that a persistent client is a single address: all bits of a mask for IPv4, the length of a prefix for
-// IPv6, where the kernel wants one whether the virtual server is persistent or not.
+// netmask makes a persistent client a single address. IPv4 uses a mask, and IPv6 the length of a
+// prefix, which the kernel requires even without persistence.
 func (s *socket) netmask(bits int) {
 	if bits == 32 {
 		s.Native32(serviceNetmask, ^uint32(0))
@@ -134,10 +134,10 @@ func (s *socket) destination(d *Destination, identity bool) {
 	s.Native32(destinationLower, d.Lower)
 }
 
-// attributes reads a message's attributes, one after the other.
+// attributes reads the attributes of a message.
 type attributes struct{ nlsock.Attributes }
 
-// atLeast is the value, or n zeros where it is shorter, which is an error.
+// atLeast returns the value. If it is shorter than n bytes, which is an error, it returns n zeros.
 func (a *attributes) atLeast(n int) []byte {
 	if len(a.Value) < n {
 		a.Err = nlsock.ErrMalformed
@@ -150,7 +150,7 @@ func (a *attributes) u16() uint16  { return binary.NativeEndian.Uint16(a.atLeast
 func (a *attributes) u32() uint32  { return binary.NativeEndian.Uint32(a.atLeast(4)) }
 func (a *attributes) be16() uint16 { return binary.BigEndian.Uint16(a.atLeast(2)) }
 
-// counter is 64 bits wide, or 32 where an old kernel has no wider one.
+// counter has 64 bits, or 32 in old kernels.
 func (a *attributes) counter() uint64 {
 	if len(a.Value) < 8 {
 		return uint64(a.u32())
@@ -158,7 +158,7 @@ func (a *attributes) counter() uint64 {
 	return binary.NativeEndian.Uint64(a.Value)
 }
 
-// addrOf reads an address, which the kernel gives room for IPv6 in either family.
+// addrOf decodes an address, which has the size of IPv6 in both families.
 func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	switch {
 	case family == unix.AF_INET && len(b) >= 4:
@@ -169,7 +169,7 @@ func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// about returns what a message says of kind.
+// about returns the nested attributes of a kind.
 func about(body []byte, kind uint16) (attributes, error) {
 	if len(body) < unix.GENL_HDRLEN {
 		return attributes{}, nlsock.ErrMalformed
@@ -183,8 +183,8 @@ func about(body []byte, kind uint16) (attributes, error) {
 	return attributes{}, nlsock.ErrMalformed
 }
 
-// readService reads a virtual server. It is not ok where that has no key: it goes by a firewall mark, or by a protocol
-// that no frontend has.
+// readService decodes a virtual server. ok is false if it has no key, because it has a firewall
+// mark, or a protocol that no frontend has.
 func readService(body []byte) (v ServiceState, ok bool, err error) {
 	a, err := about(body, aboutService)
 	if err != nil {
@@ -224,7 +224,7 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 	return v, err == nil, err
 }
 
-// readDestination reads a destination of a virtual server of that family.
+// readDestination decodes a destination of a virtual server of that family.
 func readDestination(body []byte, family uint16) (d DestinationState, err error) {
 	a, err := about(body, aboutDestination)
 	if err != nil {
@@ -252,7 +252,7 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 			d.Active = a.u32()
 		case destinationInactive:
 			d.Inactive = a.u32()
-		case destinationFamily: // from Linux 3.18 on
+		case destinationFamily: // since Linux 3.18
 			family = a.u16()
 		case destinationStats:
 			stats = a.Value
@@ -269,7 +269,7 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 	return d, err
 }
 
-// readStats reads counters of 64 bits, or those of 32 where the kernel, before Linux 4.1, has no others.
+// readStats decodes 64-bit counters, or 32-bit counters of kernels before Linux 4.1.
 func readStats(narrow, wide []byte) (s Stats, err error) {
 	if wide == nil {
 		wide = narrow

@@ -32,11 +32,11 @@ func (k *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	return nil
 }
 
-// withHandle lets do speak over its own handle, for no longer than any exchange: a handle whose answer does not come
-// waits forever, and two goroutines at one would as well.
+// withHandle calls do with a new handle, and limits its duration like any exchange. A handle
+// without an answer waits forever, and so do two goroutines that share one.
 func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T, error)) (T, error) {
-	// Without IPVS a handle reports success for everything, and remembers for good that there is none: not before the
-	// kernel has it.
+	// Without IPVS a handle reports success for everything, and never notices that it is loaded
+	// later. So the kernel must have it first.
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		return *new(T), err
 	}
@@ -56,7 +56,7 @@ func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T,
 	})
 	gaveUp.Store(late)
 	if h := handle.Load(); late && h != nil {
-		go h.Close() // ends its waiting
+		go h.Close() // interrupts its wait
 	}
 	return answer, err
 }

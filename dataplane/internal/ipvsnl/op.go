@@ -12,10 +12,10 @@ import (
 	"vipd/balancer"
 )
 
-// Verb says what an Op does.
+// Verb is the kind of an [Op].
 type Verb uint8
 
-// The verbs. Their numbers are the kernel's (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+// These are the verbs. Their numbers are the kernel's (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
 const (
 	AddService        Verb = 1
 	EditService       Verb = 2
@@ -25,16 +25,16 @@ const (
 	DeleteDestination Verb = 7
 )
 
-// Op is one change: one message to the kernel.
+// Op is a change, sent as a single message.
 type Op struct {
 	Verb Verb
-	// Service is the virtual server. Only AddService and EditService look at more than its Key.
+	// Service is the virtual server. Only AddService and EditService use more than its Key.
 	Service Service
-	// Destination is the one that is added, edited or deleted. Deleting looks at its Addr only.
+	// Destination is the destination to add, edit or delete. Deleting only uses its Addr.
 	Destination Destination
 }
 
-// String says what the op does, as errors do.
+// String describes the op in error texts.
 func (o Op) String() string {
 	switch o.Verb {
 	case AddService:
@@ -53,23 +53,23 @@ func (o Op) String() string {
 	return fmt.Sprintf("unknown change %d", uint8(o.Verb))
 }
 
-// The errors that callers ask for, with errors.Is.
+// These are the errors that callers test with errors.Is.
 var (
-	// ErrExists: the virtual server, or the destination, is there already.
+	// ErrExists means that the virtual server or the destination already exists.
 	ErrExists = errors.New("it exists already")
-	// ErrNoService: there is no such virtual server.
+	// ErrNoService means that the virtual server does not exist.
 	ErrNoService = errors.New("there is no such virtual server")
-	// ErrNoDestination: the virtual server has no such destination.
+	// ErrNoDestination means that the virtual server has no such destination.
 	ErrNoDestination = errors.New("the virtual server has no such destination")
-	// ErrNoScheduler: the kernel lacks the scheduler, and the module of that name can't be loaded.
+	// ErrNoScheduler means that the kernel lacks the scheduler, and can't load its module.
 	ErrNoScheduler = errors.New("the kernel has no such scheduler, and no such module can be loaded")
-	// ErrNoAnswer: the kernel did not answer in time. Whether the change was made is not known.
+	// ErrNoAnswer means that the kernel did not answer in time, so the outcome is unknown.
 	ErrNoAnswer = errors.New("the kernel does not answer")
-	// ErrUnsupported: there is no IPVS here, for the reason that the error gives.
+	// ErrUnsupported means that IPVS can't be used here. The error gives the reason.
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
 
-// Refused turns the kernel's number for why an op was not done into an error of this package.
+// Refused converts the kernel's error number of a refused op to an error of this package.
 func (o Op) Refused(errno error) error {
 	if errno == nil {
 		return nil
@@ -96,12 +96,12 @@ func (o Op) Refused(errno error) error {
 	return fmt.Errorf("%s: %w", o, err)
 }
 
-// errNone is the error for a virtual server that was to be read and is not there.
+// errNone returns the error of a read of a missing virtual server.
 func errNone(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
 
-// Invalid returns why an op can't even be put into a message; nil means it can. The kernel does not get to see it then.
+// Invalid returns the reason why an op can't be encoded as a message, or nil.
 func (o Op) Invalid() error {
 	s, d := &o.Service, &o.Destination
 	var err error
@@ -122,7 +122,7 @@ func (o Op) Invalid() error {
 		err = fmt.Errorf("%q is no way to forward", d.Forward)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
 		err = fmt.Errorf("weight %d: %w", d.Weight, syscall.ERANGE)
-	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels look for the former
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels check the former
 		err = fmt.Errorf("thresholds %d and %d: %w", d.Upper, d.Lower, syscall.ERANGE)
 	default:
 		return nil
@@ -130,14 +130,15 @@ func (o Op) Invalid() error {
 	return fmt.Errorf("%s: %w", o, err)
 }
 
-// plain reports whether a is an address as the kernel has them.
+// plain reports whether a has the kernel's form of an address.
 func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }
 
-// schedulerSize is what a scheduler's name has room in, with a byte that ends it: IP_VS_SCHEDNAME_MAXLEN.
+// schedulerSize is the size of a scheduler's name including its terminating zero:
+// IP_VS_SCHEDNAME_MAXLEN.
 const schedulerSize = 16
 
-// methods are the ways to forward by their numbers: IP_VS_CONN_F_MASQ and the following ones.
+// methods are the forwarding methods by their numbers: IP_VS_CONN_F_MASQ and the following ones.
 var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
 
-// method returns the number of a way to forward; -1 means there is none.
+// method returns the number of a forwarding method, or -1.
 func method(f balancer.Forward) int { return slices.Index(methods[:], f) }

@@ -14,16 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableBits is the size of the connection table that IPVS gets where it is loaded here, as a power of two. What is the
-// default on most kernels, 12, makes for long chains from 100,000 connections on; 20 takes 8 to 16 MiB, and is the most
-// that older kernels allow.
+// tableBits is the size of the connection table if IPVS is loaded here, as a power of two. The
+// usual default, 12, results in long chains from 100,000 connections on. 20 needs 8 to 16 MiB, and
+// is the maximum of older kernels.
 const tableBits = 20
 
-// maxLoading is the longest that loading the module may take.
+// maxLoading limits the loading of the module.
 const maxLoading = 30 * time.Second
 
-// Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
-// error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
+// Open finds the kernel's IPVS. If necessary, it loads it with a large connection table, and logs
+// that. It returns ErrUnsupported, with the reason and advice, if there is none, or if this process
+// may not use it.
 func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
@@ -37,20 +38,21 @@ func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 		case errors.Is(err, unix.EPERM):
 			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
 		case errors.Is(err, ErrUnsupported):
-			err = errors.Unwrap(err) // what was asked for matters to nobody
+			err = errors.Unwrap(err) // the failed request does not matter
 		}
 		return nil, errors.Join(err, k.Close())
 	}
 	return k, nil
 }
 
-// find returns the number of IPVS in the running kernel.
+// find returns the number of the IPVS family in the running kernel.
 func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	var failed error
 	if !loaded() {
 		failed = load(ctx, log)
 	}
-	// Asked for what it lacks, the kernel loads it, without our option, and in containers where we could not.
+	// The kernel loads a missing family on request, without our option, and also in containers that
+	// can't load modules.
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {
 	case err == nil && failed != nil:
@@ -63,7 +65,7 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	return f.ID, nil
 }
 
-// loaded reports whether the kernel has IPVS at work, without making it load it.
+// loaded reports whether IPVS is loaded, without loading it.
 func loaded() bool {
 	_, err := os.Stat(tableFile)
 	return err == nil
@@ -87,17 +89,17 @@ func load(ctx context.Context, log *slog.Logger) error {
 	return fmt.Errorf("%w: %s", ErrUnsupported, explainFailure(said))
 }
 
-// modprobe runs the program of that name, and returns what it says.
+// modprobe runs modprobe, and returns its output.
 func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	program, err := exec.LookPath("modprobe")
 	if err != nil {
-		program = "/sbin/modprobe" // not every PATH has it
+		program = "/sbin/modprobe" // it may be missing in PATH
 	}
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
-// explainFailure says why loading ip_vs fails, from what modprobe said, and the command that helps; in short, for it is shown
-// wherever the mode is.
+// explainFailure returns the reason why loading ip_vs failed, from modprobe's output, and advice.
+// It is short, because it is shown with the mode.
 func explainFailure(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
@@ -110,7 +112,7 @@ func explainFailure(said string) string {
 	return "it is not loaded, and `modprobe ip_vs` fails: " + said + " (dmesg may say why)"
 }
 
-// release is the running kernel's.
+// release returns the running kernel's release.
 func release() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -14,13 +14,13 @@ import (
 	"vipd/balancer"
 )
 
-// What the kernel shows of the network namespace of the thread that looks.
+// These files show the network namespace of the thread that reads them.
 const (
 	tableFile       = "/proc/thread-self/net/ip_vs"
 	connectionsFile = "/proc/thread-self/net/ip_vs_conn"
 )
 
-// maxTableRead is the limit for reading a whole table, which takes time with its size.
+// maxTableRead limits the reading of a whole table, whose time grows with its size.
 const maxTableRead = 2 * time.Minute
 
 // Table implements Conn.
@@ -43,8 +43,9 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 	return table, nil
 }
 
-// Names returns which virtual servers there are, vipd's and others', and how many others, which no frontend can have: for
-// firewall marks, and for other protocols. It needs no Kernel; without the module there are none.
+// Names returns the virtual servers, vipd's and others', and the number of those that no frontend
+// can have: for firewall marks, and for other protocols. It needs no Client. Without the module
+// there are none.
 func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -61,8 +62,8 @@ func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	return keys, others, nil
 }
 
-// Connections implements Conn. What the kernel needs for it grows faster than the table: it begins each part, of 4 KiB,
-// with a search from the start, through all buckets.
+// Connections implements [Conn]. Its cost grows faster than the table: for each part of 4 KiB, the
+// kernel searches from the start through all buckets.
 func (k *Client) Connections(ctx context.Context) iter.Seq2[Connection, error] {
 	return func(yield func(Connection, error) bool) {
 		err := k.usable(ctx)
@@ -92,7 +93,7 @@ func (k *Client) usable(ctx context.Context) error {
 	}
 }
 
-// reader ends with its context.
+// reader is an io.Reader that ends with its context.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

@@ -12,14 +12,14 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is how often a list is asked for again that was lost for want of room.
+// rereads is how often a list is requested again after it was lost for lack of room.
 const rereads = 3
 
 // Service implements Conn.
 func (k *Client) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
 	const doing = "reading virtual server"
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
-		return ServiceState{}, errNone(doing, key) // there can't be one
+		return ServiceState{}, errNone(doing, key) // it can't exist
 	}
 	v, err := ask(ctx, k, func(s *socket) {
 		s.ask(getService, 0, key)
@@ -58,25 +58,25 @@ func (k *Client) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 		d, err := readDestination(body, family)
 		return d, true, err
 	})
-	if err == nil && len(all) == 0 { // so it is for a virtual server that is not there, too
+	if err == nil && len(all) == 0 { // the same answer as for a missing virtual server
 		_, err := k.Service(ctx, key)
 		return nil, err
 	}
 	return all, k.failed(err, doing, key)
 }
 
-// failed names what was read.
+// failed adds the object of the read to err.
 func (k *Client) failed(err error, doing string, what any) error {
 	if err == nil {
 		return nil
 	}
-	if err == syscall.ENOENT { // these questions have no such answer
+	if err == syscall.ENOENT { // these requests have no such answer
 		err = cmp.Or(k.unloaded(), err)
 	}
 	return fmt.Errorf("%s %v: %w", doing, what, err)
 }
 
-// ask puts a question about one virtual server into out.
+// ask writes a request about a virtual server.
 func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 	s.begin(command, flags)
 	s.Nest(aboutService)
@@ -85,7 +85,7 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 	s.End()
 }
 
-// list asks for a list, again where there was no room for it.
+// list requests a list, and repeats the request if there was no room for the answer.
 func list[T any](ctx context.Context, k *Client, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
@@ -104,8 +104,8 @@ func list[T any](ctx context.Context, k *Client, write func(*socket), read func(
 	}
 }
 
-// answers reads the answers to the one message that was sent, and gives their bodies to read. It returns the kernel's
-// number for why it has none, as a syscall.Errno.
+// answers reads the answers to the single message that was sent, and passes their bodies to read.
+// It returns the kernel's refusal as a syscall.Errno.
 func (s *socket) answers(read func(body []byte) error) error {
 	for {
 		m, err := s.Receive()

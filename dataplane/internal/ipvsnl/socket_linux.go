@@ -6,18 +6,19 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// receiveBuffer is what the kernel may have ready for us: refusals of a whole batch, which are 1 KiB each in its account.
+// receiveBuffer is the size of the socket's receive buffer. It has room for the refusals of a whole
+// batch, for each of which the kernel accounts 1 KiB.
 const receiveBuffer = 4 << 20
 
-// socket speaks generic netlink with the kernel. It is for one goroutine at a time, but for Close.
+// socket is a generic netlink socket. Except for Close, calls of its methods must not overlap.
 type socket struct {
 	*nlsock.Socket
-	// family is the number of IPVS in this kernel.
+	// family is the number of the IPVS family in this kernel.
 	family uint16
 	seq    uint32
 	// What is sent next.
 	nlsock.Writer
-	// owing: a question was sent whose answers have not all come.
+	// owing reports whether a request was sent whose answers have not all arrived.
 	owing bool
 }
 
@@ -26,14 +27,14 @@ func openSocket(family uint16) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = s.Control(func(fd uintptr) { // without it there is room for fewer refusals: slower, and no less right
+	_ = s.Control(func(fd uintptr) { // without the option there is room for fewer refusals, which is only slower
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	})
-	s.Patience = 2 * maxExchange // a Kernel gives a socket up before
+	s.Patience = 2 * maxExchange // a Client abandons a socket earlier
 	return &socket{Socket: s, family: family}, nil
 }
 
-// abandon closes the socket for good without waiting: closing lasts as long as a call with it is in the kernel.
+// abandon closes the socket without waiting. Closing waits for calls that are in the kernel.
 func (s *socket) abandon() {
 	go func() { _ = s.Close() }()
 }

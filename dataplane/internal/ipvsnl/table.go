@@ -12,7 +12,7 @@ import (
 	"vipd/balancer"
 )
 
-// readTable reads what /proc/net/ip_vs shows, and counts the others: virtual servers that no frontend can have, which are those for
+// readTable decodes /proc/net/ip_vs, and counts the virtual servers that no frontend can have, for
 // firewall marks and for other protocols.
 //
 //	IP Virtual Server version 1.2.1 (size=4096)
@@ -27,7 +27,7 @@ func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, er
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
-		if n < 3 { // the head
+		if n < 3 { // the header
 			continue
 		}
 		if err := t.line(lines.Bytes()); err != nil {
@@ -38,24 +38,26 @@ func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, er
 	return t.table, t.others, lines.Err()
 }
 
-// lineBuffer has room for any line, and for as much as the kernel gives at once, which is 4 KiB, or all that a virtual
-// server with more than that has.
+// lineBuffer has room for any line, and for the kernel's output of one read: 4 KiB, or a whole
+// virtual server if that is longer.
 const lineBuffer = 64 << 10
 
-// tableReader puts lines together.
+// tableReader assembles virtual servers from lines.
 type tableReader struct {
 	table  map[balancer.Key]TableService
 	others int
-	// key and entry are the virtual server whose destinations follow; there is none where entry.Scheduler is "".
+	// key and entry are the virtual server whose destinations follow. There is none if
+	// entry.Scheduler is "".
 	key   balancer.Key
 	entry TableService
-	// destinations has those of entry and room for more: many virtual servers share one piece of memory.
+	// destinations holds the destinations of entry, with room for more. Many virtual servers share
+	// an array.
 	destinations []TableDestination
 	first        int
 	names        map[string]string
 }
 
-// end keeps the virtual server that was read last.
+// end stores the virtual server that was read last.
 func (t *tableReader) end() {
 	if t.entry.Scheduler == "" {
 		return
@@ -120,7 +122,7 @@ func (t *tableReader) destination(rest []byte) error {
 	return nil
 }
 
-// name makes a string of a scheduler's name, one for all.
+// name returns a scheduler's name as a string, and shares equal strings.
 func (t *tableReader) name(b []byte) string {
 	if s, ok := t.names[string(b)]; ok {
 		return s
@@ -130,7 +132,7 @@ func (t *tableReader) name(b []byte) string {
 	return s
 }
 
-// errLine: a line is not what Linux up to 6.18 writes.
+// errLine means that a line does not have the format of Linux up to 6.18.
 var errLine = fmt.Errorf("not as expected")
 
 func protocolNamed(word []byte) balancer.Protocol {
@@ -145,7 +147,7 @@ func protocolNamed(word []byte) balancer.Protocol {
 	return ""
 }
 
-// forwardNamed is the reverse of ip_vs_fwd_name in the kernel, which has no name for bypass.
+// forwardNamed is the inverse of ip_vs_fwd_name in the kernel, which has no name for bypass.
 func forwardNamed(word []byte) balancer.Forward {
 	switch string(word) {
 	case "Masq":
@@ -160,7 +162,7 @@ func forwardNamed(word []byte) balancer.Forward {
 	return ""
 }
 
-// cut returns the first word of a line, and what follows it and its blanks.
+// cut returns the first word of a line, and the rest without leading blanks.
 func cut(line []byte) (word, rest []byte) {
 	i := 0
 	for i < len(line) && line[i] == ' ' {
@@ -177,7 +179,7 @@ func cut(line []byte) (word, rest []byte) {
 	return line[i:j], line[k:]
 }
 
-// hexAddrPort reads 0A600001:0050 or [fd00:0000:0000:0000:0000:0000:0000:0001]:0050.
+// hexAddrPort decodes 0A600001:0050 or [fd00:0000:0000:0000:0000:0000:0000:0001]:0050.
 func hexAddrPort(b []byte) (netip.AddrPort, error) {
 	if len(b) < 5 || b[len(b)-5] != ':' {
 		return netip.AddrPort{}, errLine
@@ -189,7 +191,7 @@ func hexAddrPort(b []byte) (netip.AddrPort, error) {
 	return hexAddr(at, port)
 }
 
-// hexAddr reads 0A600001, or an IPv6 address with all its digits, and a port of four digits.
+// hexAddr decodes 0A600001, or an IPv6 address with all its digits, and a port of four digits.
 func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	p, ok := hexNumber(port, 4)
 	if !ok {
@@ -218,7 +220,7 @@ func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(a), uint16(p)), nil
 }
 
-// hexNumber reads a number of that many digits.
+// hexNumber decodes a number with that many digits.
 func hexNumber(b []byte, digits int) (n uint32, ok bool) {
 	if len(b) != digits {
 		return 0, false

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Bytecode writes a program as the match bpf reads it: its length and instructions in decimals. Offsets count from the header of
-// the family.
+// Bytecode formats a program for the match bpf: its length and instructions in decimals. Offsets
+// are relative to the family's header.
 func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		panic("xtables: " + err.Error()) // the programs are constant but for numbers
+		panic("xtables: " + err.Error()) // the programs are constant, except for numbers
 	}
 	var b strings.Builder
 	fmt.Fprint(&b, len(raw))

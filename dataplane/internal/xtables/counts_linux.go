@@ -14,8 +14,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// FullCounts returns how many packets each rule of the chains whose names begin with prefix has matched since it was written, in the
-// order of the rules; in the nat table only the first of each connection is seen.
+// FullCounts returns the number of packets that each rule has matched since it was written, for the
+// chains whose names have the prefix, in the order of the rules. The nat table only sees the first
+// packet of each connection.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	if t.variant == NFT {
@@ -55,7 +56,7 @@ func countsLegacy(family inet.Family, table string, wanted func(name []byte) boo
 	return counts, err
 }
 
-// listedCounts reads the counters in what "-S chain -v" prints: "-A chain ... -c 12 720 -j ...".
+// listedCounts parses the counters in the output of "-S chain -v": "-A chain ... -c 12 720 -j ...".
 func listedCounts(text string) map[string][]uint64 {
 	counts := map[string][]uint64{}
 	for line := range strings.Lines(text) {
@@ -66,7 +67,7 @@ func listedCounts(text string) map[string][]uint64 {
 			counts[words[1]] = nil
 		case words[0] == "-A":
 			var packets uint64
-			for i := 2; i+2 < len(words); i++ { // the last one, for a comment may say the same
+			for i := 2; i+2 < len(words); i++ { // the last one, because a comment may contain the same
 				if words[i] == "-c" {
 					packets, _ = strconv.ParseUint(words[i+1], 10, 64)
 				}
@@ -89,7 +90,7 @@ func countsNFT(ctx context.Context, family inet.Family, table string, chains []s
 	return counts, err
 }
 
-// countOf returns what a rule's first counter says.
+// countOf returns the first counter of a rule.
 func countOf(attrs []byte) uint64 {
 	for a := nlsock.In(attrs); a.Next(); {
 		if a.Kind != unix.NFTA_RULE_EXPRESSIONS {

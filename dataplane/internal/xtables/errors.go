@@ -10,17 +10,17 @@ import (
 	"syscall"
 )
 
-// UnsupportedError says that something can't be used on this host, and what would change that.
+// UnsupportedError says that this host lacks a feature, and how to get it.
 type UnsupportedError struct {
-	// Feature is what was asked for, such as "ip6tables".
+	// Feature is the missing feature, such as "ip6tables".
 	Feature string
-	// Need is the way out, such as "install iptables: apt-get install iptables".
+	// Need is the advice, such as "install iptables: apt-get install iptables".
 	Need string
-	// Err is what was seen; nil where nothing more is known.
+	// Err is the cause, or nil if it is unknown.
 	Err error
 }
 
-// Error names the feature, what was seen, and the way out.
+// Error returns the feature, the cause and the advice.
 func (e *UnsupportedError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("%s does not work here: %s", e.Feature, e.Need)
@@ -28,27 +28,27 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s does not work here: %v: %s", e.Feature, e.Err, e.Need)
 }
 
-// Unwrap returns what was seen.
+// Unwrap returns the cause.
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
-// ErrIncompatible is the error of reading a table back in which there are rules that iptables can't print.
+// ErrIncompatible means that a table can't be read because it has rules that iptables can't print.
 var ErrIncompatible = errors.New("it holds rules that iptables can't read: give them their own table; nft list ruleset shows them")
 
-// OpError is a program of iptables that ended with an error.
+// OpError is the failure of a program of iptables.
 type OpError struct {
-	// Op is what was done, such as "iptables-nft-restore".
+	// Op is the operation, such as "iptables-nft-restore".
 	Op string
-	// Line is the line of the input that was refused, counted from 1; 0 means the program named none.
+	// Line is the number of the refused line, counted from 1; 0 means that the program named none.
 	Line int
 	// Input is the text of that line.
 	Input string
-	// Text is what the program said, in one line.
+	// Text is the program's message in one line.
 	Text string
-	// Err is how the program ended.
+	// Err is the program's exit status.
 	Err error
 }
 
-// Error names the program, the line that it refused, and its reason.
+// Error returns the program, the refused line, and the reason.
 func (e *OpError) Error() string {
 	text := e.Text
 	if text == "" {
@@ -60,17 +60,17 @@ func (e *OpError) Error() string {
 	return fmt.Sprintf("running %s: line %d, %q: %s", e.Op, e.Line, e.Input, text)
 }
 
-// Unwrap returns how the program ended.
+// Unwrap returns the program's exit status.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// IsBusy reports whether err says that another program held the tables for too long, so that trying again will help.
+// IsBusy reports whether another program held the tables for too long, so a retry will help.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false
 	}
 	reasons := []string{"holding the xtables lock", "Resource temporarily unavailable", "Device or resource busy"}
 	return slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(err.Error(), reason) }) ||
-		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not even be started
+		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not be started
 }
 
 // IsIncompatible reports whether err says that a table holds rules of nft that iptables can neither read nor change.
@@ -78,7 +78,8 @@ func IsIncompatible(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
 }
 
-// failure makes the error of a program from what it wrote to stderr. input is what it was given, "" if nothing.
+// failure returns the error of a program from its output to stderr. input is the program's input,
+// or "".
 func failure(op, input, stderr string, err error) *OpError {
 	e := &OpError{Op: op, Text: firstReason(stderr), Err: err}
 	n := refusedLine(stderr)
@@ -86,8 +87,8 @@ func failure(op, input, stderr string, err error) *OpError {
 	if n < 1 || n > len(lines) {
 		return e
 	}
-	// iptables-nft notices only at the COMMIT that a jump's target is missing, and names a line at the end or beyond it;
-	// the name that it quotes gives the rule away.
+	// iptables-nft notices a missing target of a jump only at COMMIT, and names a line at the end
+	// or after it. The quoted name identifies the rule.
 	if name := quotedName(stderr); name != "" && targetOf(lines[n-1]) != name && strings.HasSuffix(e.Text, "does not exist") {
 		for i := n - 2; i >= 0 && !strings.HasPrefix(lines[i], "*"); i-- {
 			if targetOf(lines[i]) == name {
@@ -117,7 +118,7 @@ func refusedLine(stderr string) int {
 	return n
 }
 
-// quotedName returns the first name in quotes, of a chain, a set or a target.
+// quotedName returns the first name in quotes: a chain, a set or a target.
 func quotedName(stderr string) string {
 	if m := regexp.MustCompile("[`']([^`']+)'").FindStringSubmatch(stderr); m != nil {
 		return m[1]
@@ -125,7 +126,8 @@ func quotedName(stderr string) string {
 	return ""
 }
 
-// firstReason puts into one line what the program said, without its advice and the line number that OpError has apart.
+// firstReason returns the program's message in one line, without its advice and the line number,
+// which OpError has separately.
 func firstReason(stderr string) string {
 	var parts []string
 	for line := range strings.Lines(stderr) {

@@ -1,9 +1,9 @@
 package xtables
 
-// Variant is where the kernel keeps the rules.
+// Variant is a variant of iptables, which determines where the kernel keeps the rules.
 type Variant string
 
-// The variants: Auto follows the host.
+// These are the variants. Auto follows the host.
 const (
 	Auto   Variant = "auto"
 	NFT    Variant = "nft"

@@ -17,10 +17,11 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Find returns the tool of a family. Auto takes the variant that the host's other rules use: that of plain "iptables"
-// if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
-// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where another program
-// held the tables for too long, one of which IsBusy is true.
+// Find returns the tool of a family. Auto selects the variant with the host's other rules: the
+// variant of plain "iptables" if that has any, else the other one if that has any, else the variant
+// of plain "iptables". A trial chain proves that the tool works. Otherwise the error is an
+// [UnsupportedError] with advice, or satisfies IsBusy if another program held the tables for too
+// long.
 func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, variant)
@@ -34,8 +35,8 @@ func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Lo
 	return tool, nil
 }
 
-// Existing returns the tools of every variant of a family that may hold rules, without writing anything: for who has to
-// remove what an earlier process left, whatever variant that used.
+// Existing returns the tools of every variant of a family that may hold rules, without writing
+// anything. It serves to remove what an earlier process left in any variant.
 func Existing(ctx context.Context, family inet.Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool
@@ -50,12 +51,12 @@ func Existing(ctx context.Context, family inet.Family) []*Tool {
 	return tools
 }
 
-// finder is Find with its outside in fields.
+// finder implements Find. Its fields replace the environment in tests.
 type finder struct {
 	family inet.Family
 	run    command
 	look   func(program string) (path string, err error)
-	// loaded returns the legacy tables that this network namespace has had any use of.
+	// loaded returns the legacy tables that were used in this network namespace.
 	loaded     func(inet.Family) []string
 	privileged func() bool
 }
@@ -67,7 +68,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	case NFT, Legacy:
 		tool.program = f.program(variant)
 		if _, err := f.look(tool.program); err != nil {
-			// Some systems have the plain names only.
+			// Some systems only have the plain names.
 			if of, plainErr := f.plainVariant(ctx); plainErr != nil || of != variant {
 				return nil, f.unsupported(tool.program, err)
 			}
@@ -93,7 +94,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	return tool, nil
 }
 
-// plainVariant asks the program without a suffix which variant it is.
+// plainVariant returns the variant of the program without a suffix.
 func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	program := f.family.Program()
 	if _, err := f.look(program); err != nil {
@@ -106,11 +107,11 @@ func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	if strings.Contains(stdout, "nf_tables") {
 		return NFT, nil
 	}
-	return Legacy, nil // versions before 1.8 know no other, and do not say so
+	return Legacy, nil // versions before 1.8 only know legacy, and do not report it
 }
 
-// inUse reports whether others have rules there. It asks of legacy only the tables that are loaded, because
-// asking for a table loads it.
+// inUse reports whether others have rules in the variant. In legacy it only reads loaded tables,
+// because reading a table loads it.
 func (f *finder) inUse(ctx context.Context, program string, variant Variant) bool {
 	if _, err := f.look(program + "-save"); err != nil {
 		return false
@@ -137,10 +138,10 @@ func hasForeignRules(saved string) bool {
 	return false
 }
 
-// program returns the name of the family's program of one variant.
+// program returns the name of the family's program of a variant.
 func (f *finder) program(b Variant) string { return f.family.Program() + "-" + string(b) }
 
-// unsupported finds the way out for err.
+// unsupported returns an error with advice for err.
 func (f *finder) unsupported(feature string, err error) error {
 	if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 		return err
@@ -157,12 +158,13 @@ func (f *finder) unsupported(feature string, err error) error {
 	return &UnsupportedError{Feature: feature, Need: need, Err: err}
 }
 
-// HasTable reports whether the table may have rules. To ask the legacy variant for a table loads it, which costs all packets.
+// HasTable reports whether the table may have rules. Reading a table of the legacy variant would
+// load it, which slows down all packets.
 func (t *Tool) HasTable(table string) bool {
 	return t.variant == NFT || slices.Contains(legacyTables(t.family), table)
 }
 
-// legacyTables reads the loaded tables from the kernel, as the calling thread sees it.
+// legacyTables returns the loaded tables of the calling thread's network namespace.
 func legacyTables(family inet.Family) []string {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if family == inet.IPv6 {
@@ -170,7 +172,7 @@ func legacyTables(family inet.Family) []string {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil // not loaded, or not for us to read: then the trial says so
+		return nil // not loaded, or not readable: the trial shows it
 	}
 	return strings.Fields(string(text))
 }

@@ -17,12 +17,13 @@ import (
 // hooks is NF_INET_NUMHOOKS (linux/netfilter.h).
 const hooks = 5
 
-// hookName is the kernel's chain of a hook, in the order of enum nf_inet_hooks (linux/netfilter.h).
+// hookName returns the kernel's chain of a hook, in the order of enum nf_inet_hooks
+// (linux/netfilter.h).
 func hookName(hook int) string {
 	return [hooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[hook]
 }
 
-// The options of linux/netfilter_ipv4/ip_tables.h; those of ip6_tables.h have the same numbers.
+// These are the options of linux/netfilter_ipv4/ip_tables.h; ip6_tables.h has the same numbers.
 const (
 	optGetInfo    = 64 // IPT_SO_GET_INFO
 	optGetEntries = 65 // IPT_SO_GET_ENTRIES
@@ -31,7 +32,7 @@ const (
 // tableNameLen is XT_TABLE_MAXNAMELEN (linux/netfilter/x_tables.h).
 const tableNameLen = 32
 
-// getInfo is struct ipt_getinfo, and struct ip6t_getinfo.
+// getInfo is struct ipt_getinfo and struct ip6t_getinfo.
 type getInfo struct {
 	name       [tableNameLen]byte
 	validHooks uint32
@@ -41,8 +42,8 @@ type getInfo struct {
 	size       uint32
 }
 
-// legacySocket asks the kernel of the network namespace it was opened in for legacy's tables. That loads a table that
-// was not used before.
+// legacySocket reads legacy's tables in the network namespace in which it was opened. Reading an
+// unused table loads it.
 type legacySocket struct {
 	fd     int
 	family inet.Family
@@ -64,7 +65,7 @@ func openLegacy(family inet.Family) (*legacySocket, error) {
 
 func (s *legacySocket) close() { _ = unix.Close(s.fd) }
 
-// get is getsockopt, for options that read a question from b too.
+// get is getsockopt for options that also read a request from b.
 func (s *legacySocket) get(option uintptr, b unsafe.Pointer, size int) error {
 	n := uint32(size)
 	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), s.level, option, uintptr(b), uintptr(unsafe.Pointer(&n)), 0)
@@ -103,18 +104,20 @@ func legacyStamp(family inet.Family, table string) (Stamp, error) {
 	return i.stamp(), nil
 }
 
-// entriesAt is where the entries are in struct ipt_get_entries: after the table's name and a size, aligned.
+// entriesAt is the offset of the entries in struct ipt_get_entries: after the table's name and a
+// size, aligned.
 const entriesAt = (tableNameLen + 4 + 7) &^ 7
 
-// attempts is how often a table is read again that changes meanwhile.
+// attempts is how often a table is read again after it has changed during the read.
 const attempts = 10
 
-// errInterrupted says that rules changed while they were read.
+// errInterrupted means that rules changed while they were read.
 var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
 
-// readLegacy calls read with a copy of the table, which takes its size in memory meanwhile: 30 MB for 114,000 rules.
+// readLegacy calls read with a copy of the table, which needs memory of its size: 30 MB for 114,000
+// rules.
 func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
-	if runtime.GOARCH == "386" { // it aligns differently
+	if runtime.GOARCH == "386" { // 386 has another alignment
 		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}
 	}
 	s, err := openLegacy(family)
@@ -136,7 +139,8 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	if err != nil {
 		return err
 	}
-	// Not from the heap: a probe would make the collector run for it, and keep it.
+	// The buffer is not on the heap, because a probe would trigger a garbage collection, and the
+	// heap would keep it.
 	buf, err := unix.Mmap(-1, 0, entriesAt+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("making room for table %s of %d bytes: %w", table, info.size, err)
@@ -145,7 +149,7 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	copy(buf[:tableNameLen-1], table)
 	binary.NativeEndian.PutUint32(buf[tableNameLen:], info.size)
 	err = s.get(optGetEntries, unsafe.Pointer(&buf[0]), len(buf))
-	if errors.Is(err, unix.EAGAIN) { // it has another size by now
+	if errors.Is(err, unix.EAGAIN) { // its size has changed
 		return errInterrupted
 	}
 	if err != nil {
@@ -161,7 +165,8 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	return read(&blob{entries: buf[entriesAt:], info: info, layout: layoutOf(s.family)})
 }
 
-// entryLayout is where the fields of struct ipt_entry and struct ip6t_entry are, with 8-byte alignment.
+// entryLayout holds the offsets of the fields of struct ipt_entry and struct ip6t_entry, with
+// 8-byte alignment.
 type entryLayout struct{ targetOffset, nextOffset, counters, size int }
 
 func layoutOf(family inet.Family) entryLayout {
@@ -171,37 +176,39 @@ func layoutOf(family inet.Family) entryLayout {
 	return entryLayout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}
 }
 
-// Of struct xt_entry_target (linux/netfilter/x_tables.h).
+// These belong to struct xt_entry_target (linux/netfilter/x_tables.h).
 const (
 	targetNameAt  = 2
 	targetNameLen = 29 // XT_EXTENSION_MAXNAMELEN
 	targetLen     = 32 // its data follows: a verdict, or the name of a chain
 )
 
-// blob is a legacy table as the kernel has it: the chains one after the other. A chain of the kernel's begins where its
-// hook enters, each other one after an entry whose target is ERROR and which bears its name. The last entry of each is
-// its policy, and no rule. One more ERROR ends the table.
+// blob is a legacy table in the kernel's form: one chain after the other. A chain of the kernel
+// starts at the entry of its hook. Any other chain starts after an entry with the target ERROR,
+// which has the chain's name. The last entry of each chain is its policy. A last ERROR ends the
+// table.
 type blob struct {
 	entries []byte
 	info    getInfo
 	layout  entryLayout
 }
 
-// rule is one entry of a blob.
+// rule is an entry of a blob.
 type rule struct {
-	at     int    // where it begins
+	at     int    // its offset
 	count  uint64 // packets that it has matched
-	jumpTo int    // where the chain that it leads to begins; -1 means it leads to none
-	// onward: it has no target, so that packets go on.
+	jumpTo int    // offset of the chain that it leads to, or -1
+	// onward reports whether it has no target, so packets continue.
 	onward bool
 }
 
-// errBlob says that a table is not made as this package knows it.
+// errBlob means that a table has an unknown layout.
 var errBlob = errors.New("reading legacy's table: it is not laid out as expected")
 
-// walk calls chain at the beginning of each chain, and rule for each of its rules. name is valid until chain returns.
+// walk calls chain at the start of each chain, and rule for each of its rules. name is valid until
+// chain returns.
 func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
-	last := -1 // the entry before, of the same chain
+	last := -1 // the previous entry of the same chain
 	for at := 0; at < len(b.entries); {
 		target, next, ok := b.entry(at)
 		if !ok {
@@ -227,9 +234,10 @@ func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
 	return nil
 }
 
-// chains are those of the table, each with the sum of its rules and of those that lead to it.
+// chains returns the table's chains, each with the number of its rules plus the rules that lead to
+// it.
 func (b *blob) chains() (chains []nft.Found, err error) {
-	begin := map[int]int{} // where its rules do, and its index
+	begin := map[int]int{} // from the offset of a chain's rules to its index
 	var leads []int
 	err = b.walk(func(name []byte, at int) {
 		begin[at] = len(chains)
@@ -248,7 +256,7 @@ func (b *blob) chains() (chains []nft.Found, err error) {
 	return chains, err
 }
 
-// entry returns where an entry's target is, and where the next entry.
+// entry returns the offsets of an entry's target and of the next entry.
 func (b *blob) entry(at int) (target, next int, ok bool) {
 	if at+b.layout.size+targetLen > len(b.entries) {
 		return 0, 0, false
@@ -283,7 +291,7 @@ func (b *blob) rule(at int) rule {
 	return r
 }
 
-// errorName returns the name in a target, if that is ERROR.
+// errorName returns the name in a target, if the target is ERROR.
 func errorName(target []byte) (name []byte, ok bool) {
 	if string(cString(target[targetNameAt:targetNameAt+targetNameLen])) != "ERROR" {
 		return nil, false
@@ -291,7 +299,7 @@ func errorName(target []byte) (name []byte, ok bool) {
 	return cString(target[targetLen:]), true
 }
 
-// cString returns what is before the first NUL.
+// cString returns the bytes before the first NUL.
 func cString(b []byte) []byte {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		return b[:i]

@@ -5,40 +5,46 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether to compare a table with what it should be: if it was changed since it was last
-// found, or left, in order. Comparing grows with the table, and others may change rules all the time. So after a credit
-// comparisons are share times as far apart as they took, but no more than seenPause where the stamp shows a change: probes
-// come each second, and a change must be found within two, also on a machine that is so busy that a comparison takes
-// long. The zero Look knows nothing, and is one at sizes.
+// Look decides at each probe whether to compare a table with its expected state: if it has changed
+// since it was last found correct. The cost of a comparison grows with the table, and other
+// programs may change rules all the time. So after a credit, comparisons are share times as far
+// apart as they took. If the stamp shows a change, the pause is at most maxSeenPause: probes come
+// once a second, and a change must be found within two seconds, even on a busy machine. The zero
+// Look knows nothing, and checks sizes.
 type Look struct {
-	// always compares also where legacy's stamp shows no change, because it can miss one.
+	// always requests comparisons even if legacy's stamp shows no change, because the stamp can
+	// miss a change.
 	always bool
-	// maxPause is the longest pause where the stamp shows no change; 0 means longestPause.
+	// maxPause is the maximum pause if the stamp shows no change; 0 means maxSizesPause.
 	maxPause time.Duration
 
-	// stamp is the table's when it was last compared or left; sure: it was in order.
+	// stamp is the table's stamp when it was last compared or written. sure reports whether the
+	// table was correct then.
 	stamp Stamp
 	sure  bool
-	// recheckAt is when to compare in any case, because others may have changed it while we did; zero if they have not.
+	// recheckAt is when to compare in any case, because others may have changed the table during
+	// our write. It is zero if they have not.
 	recheckAt time.Time
-	// owed is the time that comparisons took and that was not waited for yet, at the time of the last one, ended.
+	// owed is the unpaid time of comparisons at the end of the last one, and ended the time of that
+	// end.
 	owed  time.Duration
 	ended time.Time
 }
 
 const (
-	// share is the part of the time that comparisons take in the long run: half a hundredth.
+	// share limits comparisons to one part in share of the time.
 	share = 200
-	// credit is how long they may take at once without a pause.
+	// credit is the time for comparisons without a pause.
 	credit = 20 * time.Millisecond
-	// maxSeenPause is the longest pause before a change that the stamp shows is looked at.
+	// maxSeenPause is the maximum pause before a comparison if the stamp shows a change.
 	maxSeenPause = time.Second
-	// maxSizesPause is the longest pause where the stamp shows none; contentPause is that of contents.
+	// maxSizesPause and maxContentPause are the maximum pauses if the stamp shows no change, for
+	// sizes and for contents.
 	maxSizesPause   = 10 * time.Second
 	maxContentPause = 2 * time.Minute
 )
 
-// stamper is what tells stamps, and how many transactions it has made; *Tool does it.
+// stamper returns stamps, and the number of its transactions. [Tool] implements it.
 type stamper interface {
 	Stamp(table string) (Stamp, error)
 	Commits() uint32
@@ -46,8 +52,8 @@ type stamper interface {
 
 var _ stamper = (*Tool)(nil)
 
-// Probe calls compare if the table is due, and returns what that says is wrong. Where the table has fewer entries than
-// are ours it does not wait, for that alone proves that something is gone.
+// Probe calls compare if the table is due, and returns its result. If the table has fewer entries
+// than we own, it does not wait, because that proves that something is missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -62,7 +68,7 @@ func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string
 		return "", nil
 	}
 	reason, err = compare()
-	// A change during the comparison is seen by the next stamp.
+	// The next stamp shows a change during the comparison.
 	l.stamp, l.sure, l.recheckAt = stamp, reason == "" && err == nil, time.Time{}
 	l.charge(began, time.Now())
 	return reason, err
@@ -72,7 +78,7 @@ func (l *Look) unchanged(stamp Stamp, now time.Time) bool {
 	return l.sure && stamp == l.stamp && (l.recheckAt.IsZero() || now.Before(l.recheckAt)) && (stamp.Generation != 0 || !l.always)
 }
 
-// remainingCost is what is left to be waited for, divided by share.
+// remainingCost returns the unpaid time of comparisons.
 func (l *Look) remainingCost(now time.Time) time.Duration {
 	return max(0, l.owed-now.Sub(l.ended)/share)
 }
@@ -87,15 +93,15 @@ func (l *Look) charge(began, ended time.Time) {
 	l.owed, l.ended = min(l.remainingCost(began)+ended.Sub(began), credit+cmp.Or(l.maxPause, maxSizesPause)/share), ended
 }
 
-// Found takes in that the table was read, and is from now on what it should be; stamp is that from before the reading,
-// the zero Stamp if that is not known.
+// Found records that the table was read, and is correct from now on. stamp is from before the
+// reading; the zero Stamp means unknown.
 func (l *Look) Found(stamp Stamp) {
 	l.stamp, l.sure, l.recheckAt = stamp, stamp != Stamp{}, time.Time{}
 }
 
-// Writing is called before we change the table, and what it returns afterwards. Where that leaves open whether others
-// have changed it too, it is compared: in nft at the next probe, because our transactions are counted, and in legacy,
-// which does not tell, after seenPause.
+// Writing is called before we change the table, and its result afterwards. If other programs may
+// have changed the table at the same time, it is compared: in nft at the next probe, because our
+// transactions are counted, and in legacy, which does not count them, after maxSeenPause.
 func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	before, err := s.Stamp(table)
 	untouched := l.sure && err == nil && before == l.stamp
@@ -111,14 +117,14 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	}
 }
 
-// Contents is a Look at what is in chains.
+// Contents returns a Look at the content of chains.
 func Contents() Look { return Look{always: true, maxPause: maxContentPause} }
 
-// Watch is a Look at the sizes of chains, and one at what is in them, which costs more and is paced by itself. The zero
-// Watch knows nothing.
+// Watch consists of a Look at the sizes of chains, and a Look at their content, which is more
+// expensive and has its own pace. The zero Watch knows nothing.
 type Watch struct{ sizes, content Look }
 
-// Probe is Look.Probe with both comparisons: the content is compared where sizes differ in nothing.
+// Probe is [Look.Probe] with both comparisons. The content is compared if the sizes are correct.
 func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -131,13 +137,13 @@ func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content f
 	return w.content.probe(stamp, func() int { return 0 }, content)
 }
 
-// Found is Look.Found.
+// Found is [Look.Found].
 func (w *Watch) Found(stamp Stamp) {
 	w.sizes.Found(stamp)
 	w.content.Found(stamp)
 }
 
-// Writing is Look.Writing.
+// Writing is [Look.Writing].
 func (w *Watch) Writing(s stamper, table string) (wrote func()) {
 	sizes, content := w.sizes.Writing(s, table), w.content.Writing(s, table)
 	return func() {

@@ -14,19 +14,21 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// ChainHash is what a chain's content is known by. Prints are compared with ==; they mean nothing to another process.
+// ChainHash identifies the content of a chain. Values are comparable with ==, but only within a
+// process.
 type ChainHash struct {
-	// Rules is how many rules the chain has.
+	// Rules is the number of the chain's rules.
 	Rules int
-	// Sum is a hash of the rules as the kernel keeps them, in order, without their counters.
+	// Sum is a hash of the rules in the kernel's form, in order, without their counters.
 	Sum uint64
 }
 
-// seed is that of all prints.
+// seed is the seed of all hashes.
 var seed = maphash.MakeSeed()
 
-// ChainHashes returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
-// chains only the rules count that lead to chains whose names begin with prefix. It costs what FullCounts does.
+// ChainHashes returns the hashes of the named chains, without missing ones. Of the kernel's own
+// chains, it only includes the rules that lead to chains whose names have the prefix. It costs as
+// much as FullCounts.
 func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
 		prints, err = hashesNFT(ctx, t.family, table, prefix, chains)
@@ -39,13 +41,14 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 	return prints, nil
 }
 
-// NotWritten is the error of a chain that has other rules than the programs said they wrote, as its print shows.
+// NotWritten returns the error of a chain whose hash shows other rules than the programs claimed to
+// have written.
 func NotWritten(table, chain string, got ChainHash) error {
 	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
 		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
 }
 
-// isHook reports whether a chain is the kernel's own.
+// isHook reports whether a chain belongs to the kernel.
 func isHook(chain string) bool {
 	for h := range hooks {
 		if hookName(h) == chain {
@@ -68,7 +71,7 @@ func hashesNFT(ctx context.Context, family inet.Family, table, prefix string, ch
 	return prints, err
 }
 
-// hashRuleNFT takes in a rule without its handle, its place and its counters.
+// hashRuleNFT adds a rule without its handle, its position and its counters.
 func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	for a := nlsock.In(attrs); a.Next(); {
 		switch a.Kind {
@@ -86,7 +89,7 @@ func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	}
 }
 
-// hashPiece takes in a piece so that no two sequences of pieces come to the same.
+// hashPiece adds a piece such that different sequences of pieces have different input.
 func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
 	var head [8]byte
 	binary.NativeEndian.PutUint16(head[:], kind)
@@ -133,11 +136,11 @@ func hashesLegacy(family inet.Family, table, prefix string, chains []string) (ma
 	return prints, err
 }
 
-// hash takes in a rule without its counters and without where the chains are that it leads to.
+// hash adds a rule without its counters and the offsets of the chains that it leads to.
 func (b *blob) hash(sum *maphash.Hash, r rule, to string) {
 	target, next, _ := b.entry(r.at)
 	entry := b.entries[r.at:next]
-	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // what it matches by itself; a cache of the kernel's follows
+	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // its own matches; a cache of the kernel follows
 	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // further matches
 	if r.jumpTo >= 0 || r.onward {
 		hashPiece(sum, 2, []byte(to))

@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// Lead is a rule that leads to chains of a prefix, from a chain that has another.
+// Lead is a rule of another chain that leads to a chain with a given prefix.
 type Lead struct {
-	// Chain is where the rule is, such as PREROUTING.
+	// Chain is the chain of the rule, such as PREROUTING.
 	Chain string
-	// Rule is as iptables-save prints it, without "-A" and the chain's name.
+	// Rule is the rule as iptables-save prints it, without "-A" and the name of the chain.
 	Rule string
-	// Target is where it leads.
+	// Target is the chain that it leads to.
 	Target string
 }
 
-// Saved calls visit with each chain of the table whose name begins with prefix, and with its rules as iptables-save
-// prints them, without "-A" and the name; it returns the rules of other chains that lead to those. Only the rules of one
-// chain are kept at a time. An error of visit ends it, and is returned. ErrIncompatible: what is there can't be read.
+// Saved calls visit for each chain of the table whose name has the prefix, with its rules as
+// iptables-save prints them, without "-A" and the name. It returns the rules of other chains that
+// lead to those. It only keeps the rules of one chain at a time. An error of visit ends it, and is
+// returned. ErrIncompatible means that the table can't be read.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"
@@ -41,12 +42,12 @@ func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain
 	return r.leads, nil
 }
 
-// savedReader takes in what a save program writes: all chains, and then the rules, chain by chain.
+// savedReader reads the output of a save program: all chains, and then the rules of each chain.
 type savedReader struct {
 	prefix   string
 	visit    func(chain string, rules []string) error
 	declared map[string]bool // chains that were not visited yet
-	chain    string          // the one that rules come of; "" for those of others
+	chain    string          // the chain of the current rules; "" for other programs' chains
 	rules    []string
 	leads    []Lead
 	err      error
@@ -61,7 +62,7 @@ func (r *savedReader) line(line string) error {
 		chain, rule, _ := strings.Cut(line[len("-A "):], " ")
 		r.err = r.rule(chain, rule)
 	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, " is incompatible"):
-		r.err = ErrIncompatible // chains of others beside the kernel's, "contains incompatible base-chains", hide nothing
+		r.err = ErrIncompatible // foreign chains next to the kernel's, "contains incompatible base-chains", hide nothing
 	}
 	return r.err
 }
@@ -86,7 +87,7 @@ func (r *savedReader) rule(chain, rule string) error {
 	return nil
 }
 
-// flush visits the chain whose rules have come.
+// flush visits the chain whose rules were read.
 func (r *savedReader) flush() error {
 	if r.chain == "" {
 		return nil
@@ -97,7 +98,7 @@ func (r *savedReader) flush() error {
 	return r.visit(chain, rules)
 }
 
-// end visits the last one, and those without rules.
+// end visits the last chain, and the chains without rules.
 func (r *savedReader) end() error {
 	if err := r.flush(); err != nil {
 		return err
@@ -110,7 +111,7 @@ func (r *savedReader) end() error {
 	return nil
 }
 
-// stream runs a program, and calls line with each line that it writes, until that returns an error.
+// stream runs a program, and calls line for each line of output until line returns an error.
 func stream(ctx context.Context, line func(string) error, program string, args ...string) (stderr string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -6,23 +6,25 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Stamp is what a table is known by at a glance. Stamps are compared with ==.
+// Stamp identifies the state of a table cheaply. Values are comparable with ==.
 type Stamp struct {
-	// Generation is the number of the last transaction of nft in this network namespace, in whatever table and by
-	// whatever program; 0 in legacy.
+	// Generation is the number of nft's last transaction in this network namespace, in any table
+	// and by any program. It is 0 in legacy.
 	Generation uint32
-	// Entries is the number of entries of legacy's table; 0 in nft. A rule is one, a chain that is not the kernel's two
-	// more. Fewer entries than are ours alone prove that something of ours is gone.
+	// Entries is the number of entries of legacy's table; it is 0 in nft. A rule is one entry, and
+	// a chain that is not the kernel's has two more. Fewer entries than ours alone prove that
+	// something of ours is missing.
 	Entries int
 	// Bytes is the size of those entries.
 	Bytes int
-	// layout is where the kernel's chains begin and end in legacy's table.
+	// layout holds the offsets of the starts and ends of the kernel's chains in legacy's table.
 	layout [2 * hooks]uint32
 }
 
-// Stamp looks at the table, some 20 us. While it stays the same no rule has changed; in nft that is exact, and
-// changes elsewhere in the namespace change it too. In legacy it does not show a change that keeps number, size, and the
-// bounds of the kernel's chains: one rule for another of the same make. The zero Stamp comes with an error.
+// Stamp returns the table's stamp in about 20 us. While it stays the same, no rule has changed. In
+// nft that is exact, but changes to other tables also change it. In legacy it misses a change that
+// keeps the number, the size, and the offsets of the kernel's chains, such as the replacement of a
+// rule by one of the same form. With an error it returns the zero Stamp.
 func (t *Tool) Stamp(table string) (Stamp, error) {
 	if t.variant == Legacy {
 		return legacyStamp(t.family, table)

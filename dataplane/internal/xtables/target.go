@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// targetOf returns what a rule jumps or goes to, and is not led astray by what a comment says.
+// targetOf returns the target of a rule's jump or goto. It ignores comments.
 func targetOf(rule string) string {
 	var words []string
 	for len(rule) > 0 {

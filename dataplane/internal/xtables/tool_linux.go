@@ -16,43 +16,45 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// waitSeconds is how long a program waits for others that hold the lock of the tables.
+// waitSeconds is how long a program waits for the lock of the tables.
 const waitSeconds = 5
 
-// Tool is one family's iptables with one variant. Its methods may be called by several goroutines; each runs the
-// program in the network namespace of its caller's thread.
+// Tool is a variant of iptables for one family. Its methods are safe for concurrent use. Each runs
+// the program in the network namespace of its caller's thread.
 type Tool struct {
 	family  inet.Family
 	variant Variant
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	run     command
-	// reader makes the reader of rules when it is first asked for.
+	// reader creates the reader of rules on its first call.
 	reader func() (*iptables.IPTables, error)
-	// commits counts the transactions that were done.
+	// commits counts the successful transactions.
 	commits atomic.Uint32
 }
 
-// command runs a program with input, and returns what it wrote. err is an *exec.ExitError where the program ran.
+// command runs a program with input, and returns its output. err is an *exec.ExitError if the
+// program ran.
 type command func(ctx context.Context, input, program string, args ...string) (stdout, stderr string, err error)
 
-// Family returns the family that the tool writes rules of.
+// Family returns the family of the tool's rules.
 func (t *Tool) Family() inet.Family { return t.family }
 
 // Variant returns NFT or Legacy.
 func (t *Tool) Variant() Variant { return t.variant }
 
-// Why says in some words why it is this variant, such as "configured".
+// Why returns a short reason for the choice of the variant, such as "configured".
 func (t *Tool) Why() string { return t.why }
 
-// Restore runs input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
-// is one transaction: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
+// Restore runs input, in the syntax of iptables-restore. It does not change anything that input
+// does not name. Each COMMIT is a transaction. An error is an [OpError] that quotes the refused
+// line; earlier blocks stay done.
 func (t *Tool) Restore(ctx context.Context, input string) error {
 	_, err := t.restore(ctx, input)
 	return err
 }
 
-// restore is Restore, and returns what the program wrote, which is what input asked for, also where it has failed later.
+// restore is Restore, and returns the program's output, even if it fails later.
 func (t *Tool) restore(ctx context.Context, input string) (stdout string, err error) {
 	op := t.program + "-restore"
 	dataplane.Wrote(ctx, len(input))
@@ -64,15 +66,15 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 	return stdout, nil
 }
 
-// Commits returns how many transactions this Tool has made. Those of a restore that failed are not counted.
+// Commits returns the number of this Tool's transactions, without those of a failed restore.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// outputWait is how long after a program's end what it has written may take to be read: by this process, which may have to wait for a
-// processor.
+// outputWait is how long reading a program's output may take after its end, because this process
+// may have to wait for a processor.
 const outputWait = 10 * time.Second
 
-// execute is the command that starts programs. When ctx ends the program is killed; its transaction is done or it is
-// not.
+// execute is the command that starts programs. When ctx ends, the program is killed; its
+// transaction either took effect or did not.
 func execute(ctx context.Context, input, program string, args ...string) (string, string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)

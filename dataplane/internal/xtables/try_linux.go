@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// trialEnd bounds the removal of what a trial has written.
+// trialEnd limits the removal of a trial's chain.
 const trialEnd = 20 * time.Second
 
-// Try writes rules to a trial chain of the table, reads them back, and removes it: whether this kernel and these
-// programs know the matches and targets that the rules use. The error says what was refused, or that not all is there that was
-// written. read is how these programs print the rules. Nothing is left where ctx ends meanwhile, either.
+// Try writes rules to a trial chain of the table, reads them, and removes the chain. It shows
+// whether this kernel and these programs support the matches and targets of the rules. The error
+// says what was refused or is missing. read are the rules as these programs print them. Nothing is
+// left, even if ctx ends.
 func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
 	_, err = t.Write(ctx, table, []Group{{Write: []Chain{{Name: TrialChain, Rules: rules}}}})
 	if err == nil {
@@ -28,7 +29,7 @@ func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []s
 	return read, nil
 }
 
-// readTrial reads the rules of the trial chain, of which there are n.
+// readTrial reads the n rules of the trial chain.
 func (t *Tool) readTrial(ctx context.Context, table string, n int) (read []string, err error) {
 	read, err = t.Rules(ctx, table, TrialChain)
 	if err == nil && len(read) != n {

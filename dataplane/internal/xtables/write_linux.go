@@ -10,46 +10,50 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// blockLimit is how much may go into one COMMIT, beyond the first group. 0 is no limit.
+// blockLimit limits the content of a COMMIT after the first group. 0 means no limit.
 type blockLimit struct{ chains, rules int }
 
-// nftBlock is what iptables-nft-restore takes best in one COMMIT: its time grows with the square of the chains. 13,336
-// chains with 113,335 rules into an empty table took 2.0 to 2.2 s (0.7 s of legacy, in one COMMIT) with 100 to 300
-// chains a COMMIT, 2.5 s with 1,000, 4.7 to 5.8 s in one. In what order the chains come, and whether all are declared
-// before the first rule, made no difference above the noise of 5 % there.
+// nftBlock is the best size of a COMMIT for iptables-nft-restore, whose time grows with the square
+// of the chains. Writing 13,336 chains with 113,335 rules into an empty table took 2.0 to 2.2 s
+// (legacy: 0.7 s in one COMMIT) with 100 to 300 chains per COMMIT, 2.5 s with 1,000, and 4.7 to 5.8
+// s in one. The order of the chains, and whether all are declared before the first rule, made no
+// difference above the noise of 5 %.
 func nftBlock() blockLimit { return blockLimit{chains: 300, rules: 1500} }
 
-// nftCrowdedBlock is what it takes best where the table has many rules in use, which the kernel walks at each COMMIT:
-// writing all of those chains again took 12.7 s with 300 chains a COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, 9.8 s with
-// 4,000.
+// nftCrowdedBlock is the best size if the table has many rules in use, because the kernel walks
+// through them at each COMMIT. Writing all of those chains again took 12.7 s with 300 chains per
+// COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
 func nftCrowdedBlock() blockLimit { return blockLimit{chains: 2000, rules: 10000} }
 
-// crowdedEntries is how many rules, and jumps, make a table crowded.
+// crowdedEntries is the number of rules and jumps that make a table crowded.
 const crowdedEntries = 20000
 
-// minBlockRules is where smaller blocks are no remedy any more.
+// minBlockRules is the block size below which smaller blocks do not help.
 const minBlockRules = 50
 
-// Write applies groups in their order, and returns how many are done. Where that is not all of them, err is about
-// groups[done], of which nothing is done, nor of those after it. Only where ctx ends, or another program holds the tables
-// (IsBusy), or the program does not start, more may have been done than it says: writing the same groups again is right
-// then too.
+// Write applies groups in order, and returns the number of applied ones. If it is smaller than the
+// number of groups, err is about groups[done]: neither that group nor a later one has taken effect.
+// Only if ctx ends, another program holds the tables (IsBusy), or the program does not start, more
+// groups may have been applied. Writing the same groups again is always correct.
 //
-// A refused rule is an *OpError that quotes it. Legacy's kernel says of a group only that it takes it or not: the error
-// names a chain of the group, and quotes COMMIT.
+// A refused rule is an [OpError] that quotes it. Legacy's kernel only accepts or refuses a whole
+// group: the error then names a chain of the group, and quotes COMMIT.
 //
-// Small groups share a transaction, because each costs: nft walks all rules of the table (0.4 us each), legacy copies
-// them (4 us each). Where the kernel bounds what fits into one (in a user namespace nft takes some 500 rules), blocks
-// become smaller; a group that does not fit alone is refused with "Message too long".
+// Small groups share a transaction, because each transaction is expensive: nft walks through all
+// rules of the table (0.4 us each), and legacy copies them (4 us each). If the kernel limits the
+// size of a transaction (in a user namespace nft accepts about 500 rules), blocks become smaller. A
+// group that is too large on its own is refused with "Message too long".
 func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done int, err error) {
 	return t.writer(ctx, table, groups).write(ctx, groups)
 }
 
-// WriteCounted is Write, and returns what the rules of the named chains had counted, as FullCounts does. In nft the kernel tells of
-// each rule that is deleted, with its last count. In legacy, where reading them takes a quarter as long as writing, the writer
-// returns what it has read. What rules count until it has written is lost: the kernel hands the last counts to the program, which
-// drops them. That was 2.8 % of 30,000 flows in three seconds with 12 changes, some 7 ms a change. Counters are no reason not to
-// write: chains whose counters can't be read are absent in the result.
+// WriteCounted is [Tool.Write], and returns the counters of the rules of the named chains, as
+// FullCounts does. In nft the kernel reports each deleted rule with its last counter. In legacy,
+// reading counters takes a quarter of the time of writing, and the writer returns the counters that
+// it has read. Packets between reading and writing are lost, because the program drops the kernel's
+// last counters: 2.8 % of 30,000 flows in three seconds with 12 changes, about 7 ms for each
+// change. Chains whose counters can't be read are missing in the result, which does not prevent the
+// write.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {
@@ -70,7 +74,7 @@ func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, c
 	return done, counts, err
 }
 
-// writer returns what writes groups.
+// writer returns a writer of groups.
 func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer {
 	w := &writer{tool: t, table: table}
 	if t.variant == NFT {
@@ -82,7 +86,8 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	return w
 }
 
-// crowded looks how much is in a table of nft. Where it can't it says no, and writing will say why.
+// crowded reports whether a table of nft is crowded. If it can't be read, crowded returns false,
+// and the write will show the reason.
 func (t *Tool) crowded(ctx context.Context, table string) bool {
 	n := 0
 	chains, err := t.list(ctx, table)
@@ -92,18 +97,18 @@ func (t *Tool) crowded(ctx context.Context, table string) bool {
 	return err == nil && n > crowdedEntries
 }
 
-// writer is one call of Write.
+// writer is the state of a call of Write.
 type writer struct {
 	tool  *Tool
 	table string
 	limit blockLimit
-	// asked are the chains whose counters the next run is to tell, and counts what came of that.
+	// asked are the chains whose counters the next run lists, and counts holds the results.
 	asked  []string
 	counts map[string][]uint64
 }
 
-// write is Write: when one run fails it finds out, with as few further runs as it can, about which group that is.
-// Writing a group twice does no harm.
+// write implements Write. If a run fails, it finds the responsible group with as few further runs
+// as possible. Writing a group twice is harmless.
 func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	if len(groups) == 0 {
 		return 0, nil
@@ -123,13 +128,13 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	}
 	b, group := blockAt(blocks, op.Line)
 	switch {
-	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is not there any more, and nothing was done
+	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is missing, and nothing was done
 		return w.write(ctx, groups)
 	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > minBlockRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}
 		n, err := w.write(ctx, groups[b.lo:])
 		return b.lo + n, err
-	case group >= 0: // those before it were undone with it, or are done
+	case group >= 0: // groups before it were undone with it, or are done
 		if n, earlier := w.write(ctx, groups[b.lo:group]); earlier != nil {
 			return b.lo + n, earlier
 		}
@@ -160,15 +165,15 @@ func (g *Group) describe() string {
 	return fmt.Sprintf("chain %s and %d more", g.Write[0].Name, names-1)
 }
 
-// block is the groups lo to hi-1 in one COMMIT, and where they are in the input.
+// block is the groups lo to hi-1 in one COMMIT, with their lines in the input.
 type block struct {
 	lo, hi int
 	first  []int // the first line of each group
 	commit int   // the line of COMMIT
 }
 
-// blockAt returns the block and the group that a line belongs to. A line that is no group's, such as COMMIT, has group -1;
-// one that is nowhere belongs to a block of everything.
+// blockAt returns the block and the group of a line. The group is -1 for a line that belongs to no
+// group, such as COMMIT. An unknown line belongs to a block of all groups.
 func blockAt(blocks []block, line int) (b block, group int) {
 	i := sort.Search(len(blocks), func(i int) bool { return line <= blocks[i].commit })
 	if line == 0 || i == len(blocks) {
@@ -181,7 +186,8 @@ func blockAt(blocks []block, line int) (b block, group int) {
 	return b, b.lo + sort.SearchInts(b.first, line+1) - 1
 }
 
-// render writes the input of one run. A chain that is in two groups gets two blocks, so that each does what it says.
+// render writes the input of a run. A chain in two groups results in two blocks, so both groups
+// take effect.
 func (w *writer) render(groups []Group) (string, []block) {
 	var out strings.Builder
 	var blocks []block
@@ -229,7 +235,8 @@ func (g *Group) render(put func(parts ...string)) {
 	}
 }
 
-// fill returns the end of the block that begins with groups[lo]: one group, and as many more as are within the limit.
+// fill returns the end of the block that starts with groups[lo]: that group, and as many more as
+// the limit allows.
 func (w *writer) fill(groups []Group, lo int) int {
 	chains, rules := 0, 0
 	seen := map[string]bool{}

@@ -16,13 +16,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Fake is an ipvsnl.Conn without a kernel. It refuses what the kernel refuses: both are driven through the same
-// histories by a test. Its methods may be called from several goroutines; its fields are to be set before.
+// Fake is an [ipvsnl.Conn] without a kernel. It refuses what the kernel refuses; a test compares
+// both over the same histories. Its methods are safe for concurrent use; its fields must be set
+// before.
 type Fake struct {
-	// Schedulers are those that there are; nil means all of IPVS.
+	// Schedulers are the available schedulers. If nil, all of IPVS's are available.
 	Schedulers []string
-	// Fault, if set, is asked ahead of each change; the change is not made where it returns an error. It must not call
-	// the Fake.
+	// Fault, if set, is called before each change. If it returns an error, the change is not made.
+	// It must not call the Fake.
 	Fault func(ipvsnl.Op) error
 
 	mu          sync.Mutex
@@ -43,7 +44,7 @@ var KernelSchedulers = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh",
 
 var _ ipvsnl.Conn = (*Fake)(nil)
 
-// NewFake returns one without virtual servers, with the kernel's timeouts.
+// NewFake returns a Fake without virtual servers, with the kernel's timeouts.
 func NewFake() *Fake {
 	return &Fake{
 		services: map[balancer.Key]*fakeService{},
@@ -51,14 +52,15 @@ func NewFake() *Fake {
 	}
 }
 
-// Ops returns the changes that were asked for so far, refused ones too.
+// Ops returns the requested changes, including refused ones.
 func (f *Fake) Ops() []ipvsnl.Op {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.ops)
 }
 
-// SetDestination lets change edit what the Fake says of a destination: its connections and counters, as traffic would.
+// SetDestination changes the state of a destination, such as its connections and counters, as
+// traffic would.
 func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*ipvsnl.DestinationState)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +90,7 @@ func (f *Fake) Flush() {
 	clear(f.services)
 }
 
-// usable locks the Fake if it can be asked, and returns why it can't otherwise.
+// usable locks the Fake. If the Fake can't be used, it returns an error without the lock.
 func (f *Fake) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -155,10 +157,10 @@ func (f *Fake) changeLocked(op ipvsnl.Op) error {
 	return nil
 }
 
-// hashed is the flag with which the kernel marks a virtual server of its table.
+// hashed is the flag that the kernel sets for a virtual server in its table.
 const hashed ipvsnl.Flags = 1 << 1
 
-// kept returns what the kernel keeps of a virtual server.
+// kept returns the part of a virtual server that the kernel stores.
 func kept(s ipvsnl.Service) ipvsnl.Service {
 	s.Flags &^= hashed
 	return s
@@ -196,7 +198,7 @@ func (s *fakeService) change(op ipvsnl.Op) error {
 	return nil
 }
 
-// reachable reports whether the kernel takes the address for one that packets can be sent to.
+// reachable reports whether the kernel considers that packets can be sent to the address.
 func reachable(a netip.Addr) bool {
 	if a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false
