@@ -12,16 +12,16 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Conn commits transactions to nf_tables, and reads what is there, in the network namespace that it was opened in. It is for
-// one goroutine at a time.
+// Conn commits transactions to nf_tables and reads its state, in the network namespace in which it
+// was opened. Calls of its methods must not overlap.
 type Conn struct {
 	sock *nlsock.Socket
-	room int // bytes that the socket takes at once
-	hear int // bytes that it keeps until they are read
+	room int // size of the socket's send buffer
+	hear int // size of the socket's receive buffer
 	seq  uint32
-	// commits counts the transactions that had an effect.
+	// commits counts the transactions that took effect.
 	commits uint32
-	// events: nil means that Listen was not called.
+	// events is nil if Listen was not called.
 	events *events
 }
 
@@ -33,7 +33,7 @@ func Open() (*Conn, error) {
 	}
 	c := &Conn{sock: s, seq: 1}
 	err = s.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // for its texts alone
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // only for its texts
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 		c.hear, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	})
@@ -53,15 +53,16 @@ func (c *Conn) Close() error {
 
 // Error is the kernel's refusal of a transaction, which had no effect.
 type Error struct {
-	// Step is the refused command in nft's words, cut where it is long; empty where the kernel named none.
+	// Step is the refused command in nft's words, shortened if necessary. It is empty if the kernel
+	// named none.
 	Step string
-	// Detail is the kernel's own explanation, often empty.
+	// Detail is the kernel's explanation, which is often empty.
 	Detail string
 	// Errno is the reason.
 	Errno syscall.Errno
 }
 
-// Error says what was refused and why.
+// Error returns the refused step and the reason.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("nf_tables refused")
@@ -78,11 +79,12 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// echoed is more than the kernel takes of a socket's room for one element that it sends back.
+// echoed is an upper bound of a socket's buffer space for an element that the kernel returns.
 const echoed = 1 << 10
 
-// Commit applies the transaction, and fills in its Deleted, unless that is more than the socket may hold: without the right
-// to pass the limit of the system, some 400 elements. An error of type *Error names the first step that was refused.
+// Commit commits the transaction, and fills in its Deleted, unless these exceed the socket's
+// buffer: about 400 elements without the right to exceed the system's limit. An error of type
+// *Error names the first refused step.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil
@@ -102,7 +104,7 @@ func (c *Conn) Commit(t *Tx) error {
 	if err := c.sock.Send(b); err != nil {
 		return fmt.Errorf("sending a transaction of %d bytes to nf_tables: %w", len(b), err)
 	}
-	last := from + uint32(len(steps)) - 2 // before the end of the batch: acknowledged
+	last := from + uint32(len(steps)) - 2 // the last message before the end of the batch is acknowledged
 	refused, err := c.answers(last, t)
 	if err == nil && refused == nil {
 		c.commits++
@@ -124,18 +126,19 @@ func clip(s string) string {
 	return s
 }
 
-// refusal is an error with the number of the message that it is about.
+// refusal is an error with the number of its message.
 type refusal struct {
 	Error
 	seq uint32
 }
 
-// answers waits for the acknowledgement of message last, or the first refusal. What is echoed comes before.
+// answers waits for the acknowledgement of message last, or the first refusal. Echoed elements
+// precede it.
 func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	for {
 		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
-			continue // more refusals than there is room for: the first ones are there
+			continue // there are more refusals than room, but the first ones were received
 		}
 		if err != nil {
 			return nil, fmt.Errorf("waiting for nf_tables: %w", err)
@@ -163,7 +166,7 @@ func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	}
 }
 
-// detail is the text of an extended acknowledgement.
+// detail returns the text of an extended acknowledgement.
 func detail(m *nlsock.Messages) string {
 	const header = 4 + unix.SizeofNlMsghdr // the error, and the header of the refused message
 	if len(m.Body) < header || m.Flags&unix.NLM_F_ACK_TLVS == 0 {
@@ -177,8 +180,9 @@ func detail(m *nlsock.Messages) string {
 	return ""
 }
 
-// grow makes one of the socket's buffers take n bytes, and notes how many it takes: a transaction is sent at once. Without the right
-// to pass the limit of the system (a user namespace) that is 2 x net.core.wmem_max or rmem_max.
+// grow makes a socket buffer hold n bytes, because a transaction is sent at once, and records its
+// size. Without the right to exceed the system's limit (in a user namespace) it is 2 x
+// net.core.wmem_max or rmem_max.
 func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	if n <= *room {
 		return nil
@@ -192,7 +196,7 @@ func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	return errors.Join(controlled, err)
 }
 
-// Generation is the number of the last transaction in this namespace, by whomever.
+// Generation returns the number of the last transaction in this namespace, by any program.
 func (c *Conn) Generation() (id uint32, err error) {
 	err = c.list(msgGetGen, 0, false, nil, func(body []byte) {
 		for a := nlsock.In(body); a.Next(); {

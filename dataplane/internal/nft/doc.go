@@ -1,5 +1,5 @@
-// Package nft describes nf_tables objects as values, sends them to the kernel in one netlink transaction, and prints the
-// same values as input of "nft -f".
+// Package nft describes nf_tables objects as values, sends them to the kernel in a netlink
+// transaction, and prints them as input of "nft -f".
 //
 //	place := nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 //	services := &nft.Set{Name: "svc", Key: place, Verdict: true}
@@ -14,10 +14,11 @@
 //	c, err := nft.Open()
 //	err = c.Commit(&tx)
 //
-// Rules are statements over expressions: what "nft" would print, not the kernel's registers. What this package loads is what
-// nft would have loaded for the same text, including the user data from which nft prints sets declared by "typeof"; tests
-// hold it to that. A transaction takes effect as a whole or not at all.
+// Rules consist of statements and expressions, as nft prints them, not of the kernel's registers.
+// This package loads exactly what nft would load for the same text, including the user data from
+// which nft prints sets that are declared by "typeof"; tests compare both. A transaction takes
+// effect as a whole or not at all.
 //
-// The package knows the expressions and statements that vipd uses and no others. It imports nothing of vipd but nlsock.
-// Values and text are portable; Conn needs Linux.
+// The package only supports the expressions and statements that vipd uses. It imports only nlsock
+// of vipd. Values and text are portable; Conn needs Linux.
 package nft

@@ -13,22 +13,26 @@ import (
 // eventGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const eventGroup = 7
 
-// eventRoom is how much the kernel keeps of what it tells, in bytes: thousands of changes by others, or generations of our own.
+// eventRoom is the size of the buffer for events, in bytes: thousands of changes by others, or of
+// our own generations.
 const eventRoom = 1 << 20
 
-// eventPatience is how long the kernel may take to tell of a transaction that it has applied.
+// eventPatience is how long the kernel may take to report a transaction that has taken effect.
 const eventPatience = time.Second
 
-// events are what the kernel tells of transactions: each change with its table, and behind the changes the generation.
+// events are the kernel's reports of transactions: each change with its table, and then the
+// generation.
 type events struct {
 	sock *nlsock.Socket
-	told uint32 // the generation of the last transaction that was told of
-	// touched counts, by table, what other programs have changed; lost counts where the kernel could not tell.
+	told uint32 // the generation of the last reported transaction
+	// touched is the number of changes by other programs, by table. lost counts the losses of
+	// events.
 	touched map[Table]uint64
 	lost    uint64
 }
 
-// Listen subscribes to the kernel's reports of transactions, for Foreign. Without the privilege there are none.
+// Listen subscribes to the kernel's events about transactions, for Foreign. Without the privilege
+// there are none.
 func (c *Conn) Listen() error {
 	sock, err := listen(eventRoom)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
@@ -38,7 +42,7 @@ func (c *Conn) Listen() error {
 		return err
 	}
 	e := &events{sock: sock, touched: map[Table]uint64{}}
-	if e.told, err = c.Generation(); err != nil { // of what was committed before, nothing is told
+	if e.told, err = c.Generation(); err != nil { // transactions before are not reported
 		_ = sock.Close()
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -46,7 +50,7 @@ func (c *Conn) Listen() error {
 	return nil
 }
 
-// listen opens a socket to which the kernel tells of transactions, and for which it keeps so many bytes.
+// listen opens a socket for events about transactions, with a buffer of that size.
 func listen(room int) (*nlsock.Socket, error) {
 	sock, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, room, eventGroup)
 	if err != nil {
@@ -58,8 +62,9 @@ func listen(room int) (*nlsock.Socket, error) {
 	return sock, nil
 }
 
-// Foreign counts the changes that other programs have made in a table, up to a generation. What the kernel did not tell of counts
-// as one; without Listen each generation does that this connection has not made.
+// Foreign returns the number of changes that other programs have made in a table, up to a
+// generation. Lost events count as a change. Without Listen, each generation that this connection
+// has not made counts.
 func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	if c.events == nil {
 		return uint64(upTo - c.commits)
@@ -68,9 +73,10 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	return c.events.touched[t] + c.events.lost
 }
 
-// hear reads what was told, until it has come to a generation: the kernel tells of a transaction just after it has begun to hold.
+// hear reads events up to a generation, because the kernel reports a transaction shortly after it
+// has taken effect.
 func (e *events) hear(upTo uint32) {
-	for int32(upTo-e.told) > 0 { // generations may pass 1<<32
+	for int32(upTo-e.told) > 0 { // generations may wrap around
 		m, err := e.sock.Within(eventPatience)
 		if err != nil {
 			e.lost++
@@ -98,7 +104,8 @@ func (e *events) note(m *nlsock.Messages) {
 	}
 }
 
-// come takes in that a generation was told of: one that was given up may come late, and one that is skipped had no room.
+// come processes the report of a generation. A report that was given up may arrive late, and a
+// skipped one was lost.
 func (e *events) come(generation uint32) {
 	ahead := int32(generation - e.told)
 	if ahead > 1 {
@@ -109,11 +116,13 @@ func (e *events) come(generation uint32) {
 	}
 }
 
-// deletedRoom is how much the kernel keeps of a transaction of another program, in bytes: some 20,000 rules, deleted and added.
+// deletedRoom is the size of the buffer for events about another program's transaction, in bytes:
+// about 20,000 rules, deleted and added.
 const deletedRoom = 64 << 20
 
-// DeletedRules calls rule with the attributes of each rule of a table that is deleted while during runs, and with its chain: the
-// kernel reads a rule's counters once no packet begins to pass it. Of what exceeds deletedRoom, some are missing.
+// DeletedRules calls rule with the chain and the attributes of each rule of a table that is deleted
+// while during runs. The kernel reads a rule's counters when packets no longer reach it. Rules
+// beyond deletedRoom may be missing.
 func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {
 	sock, err := listen(deletedRoom)
 	if err != nil {
@@ -121,7 +130,7 @@ func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte))
 		return err
 	}
 	during()
-	sock.Drain() // the kernel has told before the other program has its answer
+	sock.Drain() // the kernel reports it before the other program gets its answer
 	for {
 		m, err := sock.Receive()
 		if errors.Is(err, unix.ENOBUFS) {

@@ -8,14 +8,15 @@ import (
 // TableFamily is the address family of a table.
 type TableFamily byte
 
-// The families. Each has its own tables: one for both (inet) would need a test of the family in each rule.
+// These are the families. Each has its own tables. A table for both (inet) would need a match of
+// the family in each rule.
 const (
 	IPv4   TableFamily = 2  // NFPROTO_IPV4, "ip"
 	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them
 	IPv6   TableFamily = 10 // NFPROTO_IPV6, "ip6"
 )
 
-// String is nft's word: ip, ip6 or netdev.
+// String returns nft's word: ip, ip6 or netdev.
 func (f TableFamily) String() string {
 	switch f {
 	case IPv6:
@@ -26,19 +27,21 @@ func (f TableFamily) String() string {
 	return "ip"
 }
 
-// Expr is a value that rules read: a field of the packet, a number, or several values behind each other.
+// Expr is a value that rules read: a field of the packet, a number, or a concatenation of values.
 type Expr interface {
-	// text is the expression as nft prints it.
+	// text returns nft's form of the expression.
 	text(f TableFamily) string
-	// kind is its type, which formats values and describes sets.
+	// kind returns its type, which formats values and describes sets.
 	kind(f TableFamily) kind
-	// load writes the expressions that put the value into register reg; temp is the first register that is free.
+	// load writes the expressions that load the value into register reg. temp is the first free
+	// register.
 	load(m *message, f TableFamily, reg, temp int)
-	// typeof writes what describes the expression in the user data of a set.
+	// typeof writes the description of the expression in a set's user data.
 	typeof(u *userdata, f TableFamily)
 }
 
-// kind is a type of values: nft's number for it, the bytes of a value, and their order. IPv4 and IPv6 addresses differ.
+// kind is a type of values: nft's number, the size of a value, and its byte order. IPv4 and IPv6
+// addresses have different kinds.
 type kind struct {
 	id    uint32
 	size  int
@@ -46,7 +49,7 @@ type kind struct {
 	parts []kind // of a concatenation
 }
 
-// order is the order of the bytes of a value, as user data says it.
+// order is the byte order of a value, as user data encodes it.
 type order uint32
 
 const (
@@ -55,10 +58,11 @@ const (
 	wire   order = 2
 )
 
-// registers is how many 32-bit registers values take.
+// registers returns the number of 32-bit registers that a value occupies.
 func (k kind) registers() int { return (k.size + 3) / 4 }
 
-// Numbers of nft's types (its include/datatype.h). The kernel only keeps them for listings.
+// These are the numbers of nft's types (its include/datatype.h). The kernel only stores them for
+// listings.
 const (
 	typeVerdict = 0xffffff00
 	typeInteger = 4
@@ -73,7 +77,7 @@ const (
 	typeOther   = 0 // in no key or data here
 )
 
-// Concat is several values behind each other, each padded to 32 bits: the key of most maps.
+// Concat is a concatenation of values, each padded to 32 bits. It is the key of most maps.
 type Concat []Expr
 
 func (c Concat) text(f TableFamily) string {
@@ -109,7 +113,7 @@ func (c Concat) typeof(u *userdata, f TableFamily) {
 	})
 }
 
-// Numgen is a number below Mod: random, or the next one of a counter that belongs to the rule.
+// Numgen is a number below Mod: random, or the next value of the rule's counter.
 type Numgen struct {
 	Random bool
 	Mod    uint32
@@ -167,10 +171,11 @@ func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 	})
 }
 
-// typeof describes any number: nft 1.0.6 crashes as it lists a set that is declared by a hash.
+// typeof describes an arbitrary number, because nft 1.0.6 crashes when it lists a set that is
+// declared by a hash.
 func (Jhash) typeof(u *userdata, f TableFamily) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
 
-// Lookup is what a map has for a key. A rule in which it is read goes no further where the map has nothing.
+// Lookup is the value of a key in a map. If the map has no element, the rule ends.
 type Lookup struct {
 	Key Expr
 	In  *Set

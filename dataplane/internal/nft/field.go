@@ -1,9 +1,9 @@
 package nft
 
-// Field is a field of the packet, of its way through the host, or of its connection.
+// Field is a field of the packet, of its path through the host, or of its connection.
 type Field byte
 
-// The fields.
+// These are the fields.
 const (
 	Saddr        Field = iota // source address
 	Daddr                     // destination address
@@ -26,7 +26,7 @@ const (
 	Maxseg                    // maximum segment size that a TCP SYN announces
 )
 
-// source is where the kernel takes a field from.
+// source is where the kernel reads a field.
 type source byte
 
 const (
@@ -37,17 +37,17 @@ const (
 	fromTCP
 )
 
-// spec is all that is to say about a field in one family.
+// spec describes a field in a family.
 type spec struct {
 	text   string
 	kind   kind
 	source source
-	at     uint32 // offset in a header, else the key of meta or ct, or the kind of a TCP option
-	// nft's numbers of the field's protocol and of the field in it, for user data.
+	at     uint32 // offset in a header, or the key of meta or ct, or the kind of a TCP option
+	// These are nft's numbers of the field's protocol and of the field, for user data.
 	protocol, field uint32
 }
 
-// Numbers of protocols in nft's user data (its enum proto_desc_id).
+// These are the numbers of protocols in nft's user data (its enum proto_desc_id).
 const (
 	protocolTransport = 11
 	protocolIPv4      = 12

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Is matches a field with one value: a protocol's number, an interface's index.
+// Is matches a field with a value: the number of a protocol, or the index of an interface.
 type Is struct {
 	Field Field
 	Value uint32
@@ -46,7 +46,7 @@ func compare(m *message, equal bool, value []byte) {
 	})
 }
 
-// bitwise makes the first register (register & mask) ^ xor, in the host's byte order.
+// bitwise sets the first register to (register & mask) ^ xor, in the host's byte order.
 func bitwise(m *message, mask, xor uint32) {
 	m.expr(listElem, "bitwise", func() {
 		m.Wire32(1, register(first))                            // NFTA_BITWISE_SREG
@@ -57,7 +57,7 @@ func bitwise(m *message, mask, xor uint32) {
 	})
 }
 
-// Bits matches a mark of which the bits of Mask are those of Value; with Not, all others.
+// Bits matches a mark whose bits in Mask equal Value. With Not, it matches all others.
 type Bits struct {
 	Field       Field // Mark or CtMark
 	Mask, Value uint32
@@ -78,10 +78,10 @@ func (s Bits) write(m *message, f TableFamily) {
 	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
 }
 
-// State matches connections in one of several states.
+// State matches connections in any of several states.
 type State uint32
 
-// The states (include/uapi/linux/netfilter/nf_conntrack_common.h).
+// These are the states (include/uapi/linux/netfilter/nf_conntrack_common.h).
 const (
 	Invalid     State = 1
 	Established State = 2
@@ -118,8 +118,8 @@ func (Translated) text(TableFamily) string { return "ct status dnat" }
 
 func (Translated) write(m *message, f TableFamily) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
 
-// Flags matches TCP segments of whose flags in Mask those of Value are set; with Not, all others. A match of the protocol
-// stands before it.
+// Flags matches TCP segments whose flags in Mask equal Value. With Not, it matches all others. It
+// needs a preceding match of the protocol.
 type Flags struct {
 	Mask, Value TCPFlags
 	Not         bool
@@ -128,7 +128,7 @@ type Flags struct {
 // TCPFlags are flags of the TCP header.
 type TCPFlags byte
 
-// The flags.
+// These are the flags.
 const (
 	FIN TCPFlags = 1
 	SYN TCPFlags = 2
@@ -170,7 +170,8 @@ func (s Flags) write(m *message, _ TableFamily) {
 	compare(m, !s.Not, []byte{byte(s.Value)})
 }
 
-// OpensSCTP matches SCTP packets that open an association, whose first chunk is INIT. A match of the protocol stands before it.
+// OpensSCTP matches SCTP packets that open an association: their first chunk is INIT. It needs a
+// preceding match of the protocol.
 type OpensSCTP struct{}
 
 func (OpensSCTP) text(TableFamily) string { return "@th,96,8 1" }
@@ -179,13 +180,13 @@ func (OpensSCTP) write(m *message, _ TableFamily) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2)  // NFT_PAYLOAD_TRANSPORT_HEADER
-		m.Wire32(3, 12) // behind the common header
+		m.Wire32(3, 12) // after the common header
 		m.Wire32(4, 1)
 	})
 	compare(m, true, []byte{1})
 }
 
-// In matches values that are in a set; with Not, those that are not.
+// In matches values in a set. With Not, it matches values outside the set.
 type In struct {
 	Of  Expr
 	Set *Set

@@ -2,40 +2,40 @@ package nft
 
 import "vipd/dataplane/internal/nlsock"
 
-// message writes netlink messages of nf_tables one behind the other.
+// message writes a sequence of netlink messages of nf_tables.
 type message struct {
 	nlsock.Writer
 	seq uint32
-	// echo asks the kernel to send back elements with counters that are deleted.
+	// echo requests that the kernel returns deleted elements with counters.
 	echo bool
 }
 
-// open begins a message.
+// open starts a message.
 func (m *message) open(kind, flags int, family TableFamily) {
 	m.header(subsystem<<8|kind, flags, byte(family), 0)
 }
 
-// header begins a message with its nfgenmsg, whose resource is of one byte here.
+// header starts a message with its nfgenmsg. Its resource fits in a byte here.
 func (m *message) header(kind, flags int, family, resource byte) {
 	m.Begin(uint16(kind), uint16(flags), m.seq, family, 0, 0, resource) // version 0
 	m.seq++
 }
 
-// nest writes an attribute whose value is what inside writes. It holds 64 KiB at most.
+// nest writes an attribute whose value inside writes. It has at most 64 KiB.
 func (m *message) nest(kind uint16, inside func()) {
 	m.Nest(kind)
 	inside()
 	m.Unnest()
 }
 
-// value writes a constant as nf_tables wants data: nested in kind.
+// value writes a constant as nf_tables' data: nested in kind.
 func (m *message) value(kind uint16, v []byte) {
 	m.Nest(kind)
 	m.Bytes(dataValue, v...)
 	m.Unnest()
 }
 
-// verdict writes a verdict as nf_tables wants data: nested in kind.
+// verdict writes a verdict as nf_tables' data: nested in kind.
 func (m *message) verdict(kind uint16, code uint32, chain string) {
 	m.Nest(kind)
 	m.Nest(dataVerdict)
@@ -47,7 +47,7 @@ func (m *message) verdict(kind uint16, code uint32, chain string) {
 	m.Unnest()
 }
 
-// expr writes one expression of a rule or set.
+// expr writes an expression of a rule or set.
 func (m *message) expr(kind uint16, name string, data func()) {
 	m.Nest(kind)
 	m.String(exprName, name)
@@ -55,5 +55,5 @@ func (m *message) expr(kind uint16, name string, data func()) {
 	m.Unnest()
 }
 
-// register is the kernel's number of the 32-bit register i.
+// register returns the kernel's number of the 32-bit register i.
 func register(i int) uint32 { return uint32(reg32 + i) }

@@ -10,24 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owned is a table that this process writes. One question shows whether there were any transactions since the last look, and
-// what the kernel tells, whether others' have changed the table. It remembers the chains and rules that it has written.
+// Owned is a table that this process writes. A single request shows whether there were transactions
+// since the last check, and the kernel's events show whether others have changed the table. Owned
+// remembers the chains and rules that it has written.
 type Owned struct {
 	*Conn
 	Table Table
-	// Shape is what the table was when it was last learned; nil means that it has to be.
+	// Shape is the last known state of the table; nil means that it must be read.
 	Shape Shape
-	// seen is the generation of the last look; foreign is how much other programs had changed in the table by then.
+	// seen is the generation of the last check. foreign is the number of changes that other
+	// programs had made in the table by then.
 	seen    uint32
 	foreign uint64
 	// Next is when the table may be read again after a change by others.
 	Next time.Time
 }
 
-// Shape is the state of a table without its elements: of each chain, and of the table itself under the empty name.
+// Shape is the state of a table without its elements: the state of each chain, and of the table
+// itself under the empty name.
 type Shape map[string]string
 
-// Remove deletes the table where it is there.
+// Remove deletes the table if it exists.
 func (o *Owned) Remove() error {
 	there, err := o.HasTable(o.Table)
 	if err != nil || !there {
@@ -36,14 +39,14 @@ func (o *Owned) Remove() error {
 	o.Shape = nil
 	var tx Tx
 	tx.DeleteTable(o.Table)
-	if err := o.Conn.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) { // another trial may have deleted it just now
+	if err := o.Conn.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) { // another trial may have just deleted it
 		return fmt.Errorf("deleting the table %s: %w", o.Table, err)
 	}
 	return nil
 }
 
-// Try makes the table of a transaction, and deletes it: an error says what the kernel can't do. One that a trial which was cut
-// short has left goes before.
+// Try creates the table of a transaction, and deletes it. An error says what the kernel can't do.
+// It first deletes the table of an interrupted trial.
 func (o *Owned) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
@@ -54,7 +57,7 @@ func (o *Owned) Try(tx *Tx) error {
 	return o.Remove()
 }
 
-// Read returns the shape of the table as it is.
+// Read returns the current shape of the table.
 func (o *Owned) Read() (Shape, error) {
 	state, err := o.tableState(o.Table)
 	if err != nil || state == "" {
@@ -80,8 +83,9 @@ func (s Shape) add(chains []Found, rules []FoundRule) {
 	}
 }
 
-// Commit applies a transaction as Conn does, and learns the chains that it has written, or the whole table where Shape is nil.
-// ErrBusy says that another program has changed the table since the last Look or Steady: what would be learned may be its work.
+// Commit commits a transaction, and learns the chains that it has written, or the whole table if
+// Shape is nil. ErrBusy means that another program has changed the table since the last Look or
+// Steady, so its state may be that program's work.
 func (o *Owned) Commit(tx *Tx) error {
 	if err := o.Conn.Commit(tx); err != nil {
 		return err
@@ -117,7 +121,7 @@ func (o *Owned) Commit(tx *Tx) error {
 	return nil
 }
 
-// learn reads the chains of these names, or the whole table where nothing is known of it.
+// learn reads the named chains, or the whole table if nothing is known of it.
 func (o *Owned) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
@@ -137,7 +141,8 @@ func (o *Owned) learn(written []string) (Shape, error) {
 	return all, nil
 }
 
-// Changed says in what the chains and rules are not as they were learned; chains that others have added don't matter.
+// Changed returns how the chains and rules differ from the learned ones. Additional chains of
+// others do not matter.
 func (o *Owned) Changed() (string, error) {
 	now, err := o.Read()
 	if err != nil {
@@ -158,14 +163,15 @@ func (o *Owned) Changed() (string, error) {
 	return "", nil
 }
 
-// A table is read at most one part in lookShare of the time, and after longestPause at the latest: looks come each second, and
-// what others change must be found within two.
+// Reading a table uses at most one part in lookShare of the time, and the pause is at most
+// longestPause: checks come once a second, and a change must be found within two.
 const (
 	lookShare    = 100
 	longestPause = time.Second
 )
 
-// Look calls compare where another program has changed the table since the last Look, unless it did so just now.
+// Look calls compare if another program has changed the table since the last Look, unless the table
+// was read a moment ago.
 func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
 	if err != nil || now == o.seen {
@@ -191,13 +197,14 @@ func (o *Owned) Look(compare func() (reason string, err error)) (reason string, 
 	return reason, err
 }
 
-// ErrBusy says that another program changes the table while it is read or written.
+// ErrBusy means that another program changes the table while it is read or written.
 var ErrBusy = errors.New("another program changes it at the same time")
 
-// Tries is how often what ends with ErrBusy is tried.
+// Tries is the number of attempts after ErrBusy.
 const Tries = 10
 
-// Steady has read read the table, again where another program has changed it meanwhile, and notes that it was seen.
+// Steady calls read, repeats it if another program has changed the table in the meantime, and
+// records that the table was read.
 func (o *Owned) Steady(read func() error) error {
 	for range Tries {
 		before, err := o.Generation()
@@ -220,11 +227,12 @@ func (o *Owned) Steady(read func() error) error {
 	return ErrBusy
 }
 
-// Cleanup deletes the tables of these names, of both families, and returns what it did in words, or, with dry, what it would do.
+// Cleanup deletes the named tables in both families. It returns descriptions of the steps, which a
+// dry run does not execute.
 func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	c, err := Open()
 	if err != nil {
-		return nil, nil //nolint:nilerr // without nf_tables there is nothing of ours in it
+		return nil, nil //nolint:nilerr // a kernel without nf_tables has no tables of ours
 	}
 	for _, f := range []TableFamily{IPv4, IPv6} {
 		for _, name := range names {

@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// The address of each connection of this process is its process id in the low pidBits, and a number above 0 in the others. The
-// kernel puts the address of the sender into what it tells of a transaction. Other programs have their process id alone, or
-// random addresses.
+// The address of each connection of this process consists of its process id in the low pidBits, and
+// a number above 0 in the other bits. The kernel includes the sender's address in its events about
+// a transaction. Other programs have only their process id, or random addresses.
 const pidBits = 22
 
 // openOwn opens a socket with such an address.
@@ -22,8 +22,9 @@ func openOwn() (*nlsock.Socket, error) {
 	})
 }
 
-// SkipOwn has a socket that listens to nf_tables get nothing about the transactions of this process but, with generations, their
-// generations: thousands of elements at a load would push out what other programs do.
+// SkipOwn drops events of this process's transactions from a socket that listens to nf_tables; with
+// generations, it keeps their generations. Otherwise the thousands of elements of a load would
+// displace the events of other programs.
 func SkipOwn(s *nlsock.Socket, generations bool) error {
 	wire := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, subsystem<<8|msgNewGen))

@@ -2,18 +2,18 @@ package nft
 
 import "fmt"
 
-// Raw is some bytes of a header, for tables of the family netdev, which has no fields of a protocol: an address of an ARP
-// packet, the target of a neighbour solicitation.
+// Raw is a range of header bytes, for tables of the family netdev, which has no protocol fields:
+// for example an address of an ARP packet, or the target of a neighbor solicitation.
 type Raw struct {
 	Header Header
 	// Offset and Size are in bytes.
 	Offset, Size uint32
 }
 
-// Header is where the offsets of Raw begin.
+// Header is the header that the offsets of Raw refer to.
 type Header uint32
 
-// The headers. The network header of an ARP frame is the ARP packet.
+// These are the headers. The network header of an ARP frame is the ARP packet.
 const (
 	NetworkHeader   Header = 1
 	TransportHeader Header = 2
@@ -48,7 +48,8 @@ func (r Raw) load(m *message, _ TableFamily, reg, _ int) {
 
 func (Raw) typeof(*userdata, TableFamily) { panic("nft: no set here is declared by bytes of a header") }
 
-// As is a field of IPv4 or IPv6 in a table of the family netdev, where a match of the frame's protocol stands before it.
+// As is a field of IPv4 or IPv6 in a table of the family netdev. It needs a preceding match of the
+// frame's protocol.
 type As struct {
 	Family TableFamily
 	Field  Field
@@ -75,8 +76,8 @@ func (s Equal) write(m *message, f TableFamily) {
 	compare(m, true, s.Value)
 }
 
-// NotLocal matches packets whose destination, or source, is no address of this host. In the netdev family it needs
-// CONFIG_NFT_FIB_NETDEV.
+// NotLocal matches packets whose destination or source is not an address of this host. In the
+// netdev family it needs CONFIG_NFT_FIB_NETDEV.
 type NotLocal struct{ Source bool }
 
 func (s NotLocal) text(TableFamily) string {
@@ -100,8 +101,8 @@ func (s NotLocal) write(m *message, _ TableFamily) {
 	compare(m, false, Bytes{}.Number(local))
 }
 
-// GoesBack matches packets whose destination this host reaches by the interface that they came in by. One of the host's own addresses
-// is not reached by any. It is for prerouting.
+// GoesBack matches packets whose destination this host reaches by their incoming interface. The
+// host's own addresses are not reached by any interface. It works in prerouting.
 type GoesBack struct{}
 
 func (GoesBack) text(TableFamily) string { return "fib daddr . iif oif != 0" }
@@ -118,7 +119,7 @@ func (GoesBack) write(m *message, _ TableFamily) {
 // EtherType matches the protocol of a frame.
 type EtherType uint16
 
-// The protocols.
+// These are the protocols.
 const (
 	EtherIPv4 EtherType = 0x0800
 	EtherARP  EtherType = 0x0806
@@ -135,7 +136,7 @@ func (s EtherType) write(m *message, _ TableFamily) {
 	compare(m, true, []byte{byte(s >> 8), byte(s)})
 }
 
-// Constant is 0, written as nft writes a constant key: as no bits of the mark.
+// Constant is the constant key 0, which nft writes as a mark without bits.
 type Constant struct{}
 
 func (Constant) text(TableFamily) string { return "meta mark & 0x00000000" }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Rule is what a chain does with the packets that match.
+// Rule is a rule of a chain.
 type Rule struct {
 	Do []Stmt
 }
 
-// Stmt is one statement of a rule: a match, or what happens to the packets that matched so far.
+// Stmt is a statement of a rule: a match, or an action on the packets that have matched so far.
 type Stmt interface {
 	text(f TableFamily) string
 	write(m *message, f TableFamily)
@@ -33,14 +33,14 @@ func (r Rule) write(m *message, f TableFamily) {
 	})
 }
 
-// Registers that statements begin to use: their value, and what has to be computed on the way behind the four that nft
-// leaves for a statement's own.
+// These are the first registers of statements: first for their value, and spare, after the four
+// that nft uses for a statement, for intermediate results.
 const (
 	first = 0
 	spare = 4
 )
 
-// Vmap goes where a map to verdicts says; packets for which it has nothing go on.
+// Vmap executes the verdict of a map. Packets without an element continue.
 type Vmap struct {
 	Of Expr
 	In *Set
@@ -57,7 +57,7 @@ func (s Vmap) write(m *message, f TableFamily) {
 	})
 }
 
-// AddBits sets bits of a mark, and leaves its others as they are.
+// AddBits sets bits of a mark, and preserves the others.
 type AddBits struct {
 	Field Field // Mark or CtMark
 	Bits  uint32
@@ -89,8 +89,8 @@ func (s ClearBits) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// SetField sets a field that can be set (Priority, Mark, CtMark, Maxseg) to a value that is computed. The kernel never raises
-// Maxseg; a match of the flags stands before it.
+// SetField sets a field (Priority, Mark, CtMark, Maxseg) to a computed value. The kernel never
+// increases Maxseg. It needs a preceding match of the flags.
 type SetField struct {
 	Field Field
 	To    Expr
@@ -103,13 +103,14 @@ func (s SetField) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// OnlyACK makes a TCP segment one whose only flag is ACK. A match of the protocol stands before it.
+// OnlyACK clears all flags of a TCP segment except for ACK. It needs a preceding match of the
+// protocol.
 type OnlyACK struct{}
 
 func (OnlyACK) text(TableFamily) string { return "tcp flags set ack" }
 
 func (OnlyACK) write(m *message, _ TableFamily) {
-	const at, size = 12, 2 // the length of the header and the flags, as nft writes no single byte
+	const at, size = 12, 2 // the header length and the flags, because nft writes no single bytes
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2) // NFT_PAYLOAD_TRANSPORT_HEADER
@@ -147,8 +148,8 @@ func (ClearPriority) write(m *message, _ TableFamily) {
 	Priority.set(m, first)
 }
 
-// Update adds an element to a dynamic map, or replaces and refreshes the one that is there; to a set where Data is nil. The
-// packet goes on either way.
+// Update adds an element to a dynamic map, or replaces and refreshes it. If Data is nil, Map is a
+// set. The packet continues in any case.
 type Update struct {
 	Map     *Set
 	Key     Expr
@@ -166,7 +167,8 @@ func (s Update) text(f TableFamily) string {
 
 func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
 
-// Delete removes the element of a key from a dynamic map. nft wants its data named; the kernel does not compare it.
+// Delete removes the element of a key from a dynamic map. nft requires its data, but the kernel
+// ignores it.
 type Delete struct {
 	Map  *Set
 	Key  Expr
@@ -197,7 +199,7 @@ func dynset(m *message, f TableFamily, set *Set, op uint32, key, data Expr, time
 	})
 }
 
-// DNAT gives the connection the destination, address and port, that To has.
+// DNAT sets the destination address and port of the connection to the result of To.
 type DNAT struct{ To Lookup }
 
 func (s DNAT) text(f TableFamily) string { return fmt.Sprintf("dnat %s to %s", f, s.To.text(f)) }
@@ -213,7 +215,7 @@ func (s DNAT) write(m *message, f TableFamily) {
 	})
 }
 
-// Redirect leads the connection to a port of this host. A match of the protocol stands before it.
+// Redirect sends the connection to a port of this host. It needs a preceding match of the protocol.
 type Redirect struct{ To Lookup }
 
 func (s Redirect) text(f TableFamily) string { return "redirect to :" + s.To.text(f) }
@@ -223,8 +225,8 @@ func (s Redirect) write(m *message, f TableFamily) {
 	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
 
-// ClampMSS lowers the maximum segment size of a TCP SYN to what the links of its path take, both ways. A match of the flags
-// stands before it.
+// ClampMSS reduces the maximum segment size of a TCP SYN to the MTU of both directions of its path.
+// It needs a preceding match of the flags.
 type ClampMSS struct{}
 
 func (ClampMSS) text(TableFamily) string { return "tcp option maxseg size set rt mtu" }
@@ -247,7 +249,7 @@ func (ClampMSS) write(m *message, _ TableFamily) {
 // Simple is a statement without arguments.
 type Simple string
 
-// The simple statements.
+// These are the simple statements.
 const (
 	Accept      Simple = "accept"
 	Drop        Simple = "drop"
@@ -290,14 +292,14 @@ func reject(m *message, kind uint32, code byte) {
 	})
 }
 
-// Jump leads to a chain, and comes back where that decides nothing.
+// Jump jumps to a chain, and returns if that chain makes no decision.
 type Jump string
 
 func (s Jump) text(TableFamily) string { return "jump " + string(s) }
 
 func (s Jump) write(m *message, _ TableFamily) { verdict(m, codeJump, string(s)) }
 
-// Goto leads to a chain and does not come back.
+// Goto goes to a chain, and does not return.
 type Goto string
 
 func (s Goto) text(TableFamily) string { return "goto " + string(s) }

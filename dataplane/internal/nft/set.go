@@ -10,28 +10,29 @@ import (
 	"time"
 )
 
-// Set is a named set or map. Its key and data are declared by expressions, as nft's "typeof" does.
+// Set is a named set or map. Expressions declare its key and data, as with nft's "typeof".
 type Set struct {
 	Name string
 	Key  Expr
-	// Data makes it a map to such values; Verdict makes it a map to verdicts. With neither it is a set.
+	// Data makes it a map to such values; Verdict makes it a map to verdicts. Without either it is
+	// a set.
 	Data    Expr
 	Verdict bool
-	// Interval lets elements of a concatenated key be ranges (Elem.KeyEnd).
+	// Interval allows ranges of a concatenated key (Elem.KeyEnd).
 	Interval bool
-	// Timed lets elements have an end (Elem.Timeout, Update).
+	// Timed allows elements to expire (Elem.Timeout, Update).
 	Timed bool
 	// Counter counts packets and bytes of each element.
 	Counter bool
-	// Dynamic lets rules add elements (Update, Delete).
+	// Dynamic allows rules to add elements (Update, Delete).
 	Dynamic bool
-	// Size is the most elements that it takes; 0 means no bound.
+	// Size is the maximum number of elements; 0 means no limit.
 	Size uint32
 }
 
 func (s *Set) isMap() bool { return s.Verdict || s.Data != nil }
 
-// word is nft's word for it.
+// word returns nft's word: set or map.
 func (s *Set) word() string {
 	if s.isMap() {
 		return "map"
@@ -46,7 +47,7 @@ func (s *Set) dataKind(f TableFamily) kind {
 	return s.Data.kind(f)
 }
 
-// text is the declaration, without the elements.
+// text returns the declaration without the elements.
 func (s *Set) text(f TableFamily) string {
 	var b strings.Builder
 	data := ""
@@ -95,7 +96,7 @@ func (s *Set) flags(f TableFamily) (flags uint32) {
 	return flags
 }
 
-// write writes the attributes of the set behind its table.
+// write writes the attributes of the set after its table.
 func (s *Set) write(m *message, f TableFamily, id uint32) {
 	key, data := s.Key.kind(f), kind{}
 	m.String(setName, s.Name)
@@ -117,7 +118,8 @@ func (s *Set) write(m *message, f TableFamily, id uint32) {
 	}
 }
 
-// writeDesc writes the bound of the set, and the lengths of the fields of a concatenation with ranges.
+// writeDesc writes the maximum size of the set, and the sizes of the fields of a concatenation with
+// ranges.
 func (s *Set) writeDesc(m *message, key kind) {
 	fields := s.Interval && key.parts != nil
 	if s.Size == 0 && !fields {
@@ -160,27 +162,29 @@ func (s *Set) userdata(f TableFamily, key, data kind) []byte {
 
 // Elem is an element of a set or map.
 type Elem struct {
-	// Key has the bytes of each part of the set's key, padded to 32 bits (Bytes). With KeyEnd it is the first of a range.
+	// Key holds each part of the set's key, padded to 32 bits (Bytes). With KeyEnd it is the start
+	// of a range.
 	Key, KeyEnd []byte
-	// Data is the value of a map; Goto the chain that a map to verdicts leads to.
+	// Data is the value of a map; Goto is the chain in a map to verdicts.
 	Data []byte
 	Goto string
 	// Timeout is how long the element stays; 0 means forever.
 	Timeout time.Duration
-	// Comment is shown by listings, at most 127 bytes.
+	// Comment appears in listings. It has at most 127 bytes.
 	Comment string
 }
 
-// FoundElem is an element that is there.
+// FoundElem is an existing element.
 type FoundElem struct {
 	Elem
-	// Expires is when it goes, from now; 0 means never.
+	// Expires is the time until its removal; 0 means never.
 	Expires time.Duration
-	// Packets were counted, where the set counts.
+	// Packets is the counter of the element, if the set has counters.
 	Packets uint64
 }
 
-// write writes the element of a set whose keys and data have so many bytes: a single port has two, though Bytes pads it.
+// write writes the element of a set with these sizes of keys and data: a single port has two bytes,
+// although Bytes pads it.
 func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Nest(listElem)
 	m.value(elemKey, e.Key[:min(key, len(e.Key))])
@@ -226,7 +230,7 @@ func (e *Elem) text(s *Set, f TableFamily, withData bool) string {
 	return b.String()
 }
 
-// duration is d as nft takes it: in seconds, or in milliseconds where those are no whole number.
+// duration returns nft's form of d: in seconds, or in milliseconds if that is not a whole number.
 func duration(d time.Duration) string {
 	if d%time.Second == 0 {
 		return fmt.Sprintf("%ds", d/time.Second)
@@ -234,7 +238,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
-// format prints a value of this type, or a range of them.
+// format prints a value of this type, or a range.
 func (k kind) format(v, end []byte) string {
 	parts := k.parts
 	if parts == nil {
@@ -258,7 +262,7 @@ func (k kind) format(v, end []byte) string {
 	return strings.Join(texts, " . ")
 }
 
-// between prints a range: as a network where it is one.
+// between prints a range, as a network if possible.
 func between(first, last []byte, firstText, lastText string) string {
 	if a, ok := netip.AddrFromSlice(first); ok && len(first) >= 4 {
 		for bits := a.BitLen(); bits >= 0; bits-- {
@@ -271,7 +275,7 @@ func between(first, last []byte, firstText, lastText string) string {
 }
 
 func (k kind) formatOne(v []byte) string {
-	if k.size == 2 { // a port, a segment size
+	if k.size == 2 { // a port or a segment size
 		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
 	}
 	switch k.id {
@@ -290,7 +294,7 @@ func (k kind) formatOne(v []byte) string {
 	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(v)), 10)
 }
 
-// protocol is nft's word for a transport protocol.
+// protocol returns nft's word for a transport protocol.
 func protocol(n byte) string {
 	switch n {
 	case 1:
@@ -307,13 +311,14 @@ func protocol(n byte) string {
 	return strconv.Itoa(int(n))
 }
 
-// mustAddr reads the bytes of an address that this package wrote or whose length it has checked.
+// mustAddr decodes an address that this package wrote, or whose length was checked.
 func mustAddr(v []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(v)
 	return a
 }
 
-// Last is the last address of a network: the end of a range that begins with its first.
+// Last returns the last address of a network, which is the end of the range that starts with its
+// first one.
 func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -324,10 +329,10 @@ func Last(p netip.Prefix) netip.Addr {
 
 func lastOf(p netip.Prefix) string { return Last(p).String() }
 
-// Bytes is the value of a key or of data under construction: each part is padded to 32 bits.
+// Bytes is a key or data under construction. Each part is padded to 32 bits.
 type Bytes []byte
 
-// Addr appends an address; both families have their own length.
+// Addr appends an address, which has its family's length.
 func (b Bytes) Addr(a netip.Addr) Bytes { return append(b, a.AsSlice()...) }
 
 // Proto appends the number of a transport protocol.
@@ -343,5 +348,5 @@ func (b Bytes) Name(s string) Bytes {
 // Port appends a port.
 func (b Bytes) Port(n uint16) Bytes { return append(b, byte(n>>8), byte(n), 0, 0) }
 
-// Number appends a number in the host's byte order: a slot, a mark, an interface.
+// Number appends a number in the host's byte order: a slot, a mark, or an interface.
 func (b Bytes) Number(n uint32) Bytes { return binary.NativeEndian.AppendUint32(b, n) }

@@ -6,46 +6,46 @@ import (
 	"strings"
 )
 
-// Table names a table.
+// Table identifies a table.
 type Table struct {
 	Family TableFamily
 	Name   string
 }
 
-// String is the table as nft's commands name it: "ip vipd".
+// String returns nft's name of the table: "ip vipd".
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
-// Chain is a chain; its rules are added by AddRule.
+// Chain is a chain. AddRule adds its rules.
 type Chain struct {
 	Name string
-	// Hook makes it a base chain; nil means that other chains lead to it.
+	// Hook makes it a base chain. If nil, other chains lead to it.
 	Hook *Hook
 }
 
-// Hook is where a base chain meets packets.
+// Hook describes where a base chain receives packets.
 type Hook struct {
 	Type  ChainType
 	Point Point
-	// Priority orders the base chains of a point: lower ones come first.
+	// Priority orders the base chains of a point; lower ones come first.
 	Priority int32
-	// Device is the one whose frames a chain of the family netdev meets.
+	// Device is the device whose frames a chain of the family netdev receives.
 	Device string
 }
 
 // ChainType is the type of a base chain.
 type ChainType string
 
-// The types. Chains of type nat see the first packet of a connection only.
+// These are the types. Chains of type nat only see the first packet of a connection.
 const (
 	NAT    ChainType = "nat"
 	Filter ChainType = "filter"
 	Route  ChainType = "route" // of output: a packet with a changed mark is routed again
 )
 
-// Point is where in the kernel packets meet a base chain. The numbers are the kernel's.
+// Point is where in the kernel a base chain receives packets. The numbers are the kernel's.
 type Point uint32
 
-// The points.
+// These are the points.
 const (
 	Prerouting  Point = 0
 	Input       Point = 1
@@ -53,17 +53,17 @@ const (
 	Output      Point = 3
 	Postrouting Point = 4
 
-	// Those of the family netdev: before and behind all others. Egress needs Linux 5.16.
+	// These belong to the family netdev, before and after all others. Egress needs Linux 5.16.
 	Ingress Point = 0
 	Egress  Point = 1
 )
 
-// String is nft's word.
+// String returns nft's word.
 func (p Point) String() string {
 	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[p]
 }
 
-// text is the hook as nft declares it.
+// text returns nft's declaration of the hook.
 func (h *Hook) text() string {
 	point := h.Point.String()
 	if h.Device != "" {
@@ -72,32 +72,32 @@ func (h *Hook) text() string {
 	return fmt.Sprintf("{ type %s hook %s priority %d; policy accept; }", h.Type, point, h.Priority)
 }
 
-// Tx is a transaction: what is added to it takes effect in this order, as a whole or not at all. The zero value is empty.
+// Tx is a transaction. Its steps take effect in order, all or none. The zero value is empty.
 type Tx struct {
 	ops []op
-	// Bytes is how large it was when it was last sent.
+	// Bytes is its size when it was last sent.
 	Bytes int
-	// Deleted are the deleted elements of sets that count, as they were when they were last sent: the kernel reads their counters
-	// once no packet finds them any more, and nothing that they counted is lost.
+	// Deleted are the deleted elements of sets with counters, as of the last commit. The kernel
+	// reads their counters when no packet can find them any longer, so no count is lost.
 	Deleted []FoundElem
 }
 
-// op is one step of a transaction.
+// op is a step of a transaction.
 type op struct {
 	table Table
-	text  string // of all but elements: the command without "add" and table; elements are printed when asked
+	text  string // everything except elements: the command without "add" and the table; elements are printed on demand
 	verb  string // add, create, delete, flush
 	what  string // table, chain, rule, map, set, element
-	chain string // the one that a chain or rule is about
+	chain string // the chain that a chain or rule step refers to
 	write func(*message)
 	set   *Set
 	elems []Elem
 }
 
-// Len is the number of steps.
+// Len returns the number of steps.
 func (t *Tx) Len() int { return len(t.ops) }
 
-// counting is how many elements of sets that count are deleted.
+// counting returns the number of deleted elements of sets with counters.
 func (t *Tx) counting() (n int) {
 	for i := range t.ops {
 		if o := &t.ops[i]; o.set != nil && o.set.Counter && o.verb == "delete" {
@@ -107,7 +107,7 @@ func (t *Tx) counting() (n int) {
 	return n
 }
 
-// chains are those that the transaction writes: true means that it leaves them there, false that it deletes them.
+// chains returns the chains that the transaction writes (true) or deletes (false).
 func (t *Tx) chains() map[string]bool {
 	all := map[string]bool{}
 	for i := range t.ops {
@@ -118,7 +118,8 @@ func (t *Tx) chains() map[string]bool {
 	return all
 }
 
-// deletesTable reports whether the transaction deletes a table, with all chains that others have put there.
+// deletesTable reports whether the transaction deletes a table, including chains that others have
+// added.
 func (t *Tx) deletesTable() bool {
 	return slices.ContainsFunc(t.ops, func(o op) bool { return o.what == "table" && o.verb == "delete" })
 }
@@ -126,16 +127,17 @@ func (t *Tx) deletesTable() bool {
 // Append adds the steps of another transaction.
 func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
 
-// AddTable makes a table unless it is there.
+// AddTable creates a table, unless it exists.
 func (t *Tx) AddTable(x Table) { t.newTable(x, "", 0) }
 
-// ClaimTable makes a table that only this connection can change, and that stays when the connection ends; any program can change
-// it then. It needs Linux 6.9. A transaction that replaces a table begins with TouchTable.
+// ClaimTable creates a table that only this connection can change. The table stays when the
+// connection ends, and then any program can change it. It needs Linux 6.9. A transaction that
+// replaces a table starts with TouchTable.
 func (t *Tx) ClaimTable(x Table) {
 	t.newTable(x, " { flags owner, persist; }", tableOwner|tablePersist)
 }
 
-// TouchTable makes a table unless it is there, and leaves its flags as they are.
+// TouchTable creates a table, unless it exists. It does not change its flags.
 func (t *Tx) TouchTable(x Table) { t.newTable(x, "") }
 
 func (t *Tx) newTable(x Table, text string, flags ...uint32) {
@@ -149,7 +151,7 @@ func (t *Tx) newTable(x Table, text string, flags ...uint32) {
 	}})
 }
 
-// DeleteTable removes a table with all that is in it. The transaction fails where there is none.
+// DeleteTable removes a table with its content. The transaction fails if the table is missing.
 func (t *Tx) DeleteTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "delete", what: "table", write: func(m *message) {
 		m.open(msgDelTable, 0, x.Family)
@@ -158,7 +160,7 @@ func (t *Tx) DeleteTable(x Table) {
 	}})
 }
 
-// AddChain makes a chain unless it is there.
+// AddChain creates a chain, unless it exists.
 func (t *Tx) AddChain(x Table, c *Chain) {
 	text := " " + c.Name
 	if c.Hook != nil {
@@ -183,7 +185,7 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	}})
 }
 
-// DeleteChain removes a chain that is empty and that nothing leads to.
+// DeleteChain removes an empty chain that nothing leads to.
 func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name)
 	t.ops[len(t.ops)-1].chain = name
@@ -206,9 +208,9 @@ func (t *Tx) AddRule(x Table, chain string, r Rule) {
 	}})
 }
 
-// AddSet makes a set or map unless it is there.
+// AddSet creates a set or map, unless it exists.
 func (t *Tx) AddSet(x Table, s *Set) {
-	id := uint32(len(t.ops) + 1) // the kernel wants a number that is unique in the transaction
+	id := uint32(len(t.ops) + 1) // must be unique in the transaction
 	t.ops = append(t.ops, op{table: x, verb: "add", what: s.word(), text: s.text(x.Family), write: func(m *message) {
 		m.open(msgNewSet, flagCreate, x.Family)
 		m.String(setTable, x.Name)
@@ -222,32 +224,33 @@ func (t *Tx) FlushSet(x Table, s *Set) {
 	t.named(x, "flush", s.word(), msgDelSetElem, elemsSet, s.Name)
 }
 
-// named adds a step that needs no more than the name of an object.
+// named adds a step that only needs the name of an object.
 func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name string) {
 	t.ops = append(t.ops, op{table: x, verb: verb, what: what, text: " " + name, write: func(m *message) {
 		m.open(kind, 0, x.Family)
-		m.String(1, x.Name) // the table's attribute is the first of each kind of object
+		m.String(1, x.Name) // the first attribute of each type of object is the table
 		m.String(attribute, name)
 		m.End()
 	}})
 }
 
-// Add puts elements into a set. One that is there already stays; its data must be the same.
+// Add adds elements to a set. Existing elements stay; their data must be the same.
 func (t *Tx) Add(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "add", msgNewSetElem, flagCreate, elems)
 }
 
-// Create puts elements into a set. The transaction fails where one is there already.
+// Create adds elements to a set. The transaction fails if one exists.
 func (t *Tx) Create(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "create", msgNewSetElem, flagCreate|flagExcl, elems)
 }
 
-// Delete removes elements from a set. The transaction fails where one is not there.
+// Delete removes elements from a set. The transaction fails if one is missing.
 func (t *Tx) Delete(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "delete", msgDelSetElem, 0, elems)
 }
 
-// mostNested bounds the elements of one message: the length of an attribute has 16 bits.
+// mostNested limits the size of the elements in a message, because the length of an attribute has
+// 16 bits.
 const mostNested = 60_000
 
 func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Elem) {
@@ -278,7 +281,7 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 	}})
 }
 
-// Text is the transaction as input of "nft -f".
+// Text returns the transaction as input of "nft -f".
 func (t *Tx) Text() string {
 	var b strings.Builder
 	for i := range t.ops {
@@ -288,7 +291,7 @@ func (t *Tx) Text() string {
 	return b.String()
 }
 
-// String is the step as one command of nft.
+// String returns the step as a command of nft.
 func (o *op) String() string {
 	text := o.text
 	if o.set != nil {
@@ -301,9 +304,9 @@ func (o *op) String() string {
 	return o.verb + " " + o.what + " " + o.table.String() + text
 }
 
-// encode writes the transaction as netlink messages that begin with the number seq, and says which step each message is
-// of. Only the last step's message asks to be acknowledged: the kernel reports errors unasked. With echo the kernel also sends
-// back what Deleted has.
+// encode returns the transaction as netlink messages with numbers from seq on, and the step of each
+// message. Only the last step's message requests an acknowledgement, because the kernel always
+// reports errors. With echo the kernel also returns the content of Deleted.
 func (t *Tx) encode(seq uint32, echo bool) (b []byte, steps []int) {
 	m := &message{seq: seq, echo: echo}
 	note := func(step int) {

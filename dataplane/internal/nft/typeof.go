@@ -2,8 +2,9 @@ package nft
 
 import "encoding/binary"
 
-// userdata writes what nft stores beside objects for its own listings: attributes of one byte type and one byte length
-// (libnftnl's udata.h). Without it, a set that is declared by "typeof" is listed with types that nft does not read back.
+// userdata writes the data that nft stores with objects for its own listings: attributes with a
+// byte for the type and a byte for the length (libnftnl's udata.h). Without it, nft lists a set
+// that is declared by "typeof" with types that it can't read.
 type userdata struct{ b []byte }
 
 // Kinds of expressions (nft's enum expr_types).
@@ -43,13 +44,14 @@ func (u *userdata) nest(kind int, inside func()) {
 	u.b[at+1] = byte(len(u.b) - at - 2)
 }
 
-// expr describes an expression: its kind, and what inside writes of it.
+// expr describes an expression: its kind, and the attributes that inside writes.
 func (u *userdata) expr(kind uint32, inside func()) {
 	u.uint32(0, kind)
 	u.nest(1, inside)
 }
 
-// comment is the user data of a rule or an element with a comment; nil for none. nft takes 127 bytes at most.
+// comment returns the user data of a rule's or element's comment, or nil. nft accepts at most 127
+// bytes.
 func comment(s string) []byte {
 	if s == "" {
 		return nil

@@ -1,7 +1,8 @@
 package nft
 
-// Numbers of the kernel's interface: include/uapi/linux/netfilter/nf_tables.h, nfnetlink.h and netfilter.h of Linux 6.1.
-// They stand here because golang.org/x/sys/unix has them for Linux alone, and lacks some.
+// These are numbers of the kernel's interface: include/uapi/linux/netfilter/nf_tables.h,
+// nfnetlink.h and netfilter.h of Linux 6.1. golang.org/x/sys/unix only has them for Linux, and
+// lacks some.
 const (
 	subsystem = 10 // NFNL_SUBSYS_NFTABLES
 
@@ -105,7 +106,8 @@ const (
 	codeGoto   = 0xfffffffc
 	codeJump   = 0xfffffffd
 
-	// Registers: the four of 16 bytes are numbered 1 to 4, and their 32-bit parts from 8 on.
+	// The four registers of 16 bytes have the numbers 1 to 4, and their 32-bit parts the numbers
+	// from 8 on.
 	regVerdict = 0
 	reg32      = 8
 )
