@@ -13,10 +13,10 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Conn talks to the connection tracking of one network namespace. It is safe for several goroutines: lists wait for each
-// other, and so do deletions, but these go on during a list.
+// Conn is a connection to the connection tracking of a network namespace. It is safe for concurrent
+// use. Lists wait for each other, and so do deletions, but a deletion does not wait for a list.
 type Conn struct {
-	listing sync.Mutex // guards lists, and what the kernel is still to send there
+	listing sync.Mutex // guards lists, and its unread answers
 	lists   *nlsock.Socket
 
 	deleting sync.Mutex // guards deletes and request
@@ -24,7 +24,7 @@ type Conn struct {
 	request  writer
 }
 
-// Open opens a connection to that of the calling thread's network namespace.
+// Open opens a connection to the calling thread's network namespace.
 func Open() (*Conn, error) {
 	lists, err := nlsock.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -37,12 +37,13 @@ func Open() (*Conn, error) {
 	return &Conn{lists: lists, deletes: deletes}, nil
 }
 
-// Close closes the connection. Calls that are under way fail.
+// Close closes the connection. Current calls fail.
 func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Close()) }
 
-// Each calls visit for every flow that the filter finds. The flow is visit's until it returns; a copy may be kept. Flows
-// that come and go meanwhile may be found or not, and while many do, one may be found twice. What visit returns ends it,
-// and is returned; so is the end of ctx. visit may call neither Each nor Cut.
+// Each calls visit for every flow that matches the filter. The flow is valid until visit returns; a
+// copy may be kept. Flows that start or end at the same time may be missed, or with many such flows
+// be found twice. An error of visit ends it and is returned, and so does the end of ctx. visit must
+// not call Each or Cut.
 func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
 	return c.list(ctx, f.selection(), func(flow *Flow) error {
 		if !f.matches(flow) {
@@ -52,14 +53,14 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 	})
 }
 
-// attempts bounds how often a list is asked for that the kernel could not give in one piece.
+// attempts is the maximum number of attempts at a list that the kernel could not send completely.
 const attempts = 5
 
-// errDisturbed: the kernel said each time that what it sent may not be all.
+// errDisturbed means that the kernel reported each list as incomplete.
 var errDisturbed = errors.New("the table changed too much to be read")
 
-// list calls visit for every flow that the kernel finds. Where it refuses to search, as before Linux 5.8 and for what is
-// newer than it, these are all of the family.
+// list calls visit for every flow that the kernel finds. If it refuses the search, as before Linux
+// 5.8 and for newer criteria, these are all flows of the family.
 func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) error {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -72,7 +73,7 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		switch {
 		case (s.flags != 0 || s.unreplied) && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
-		case errors.Is(err, unix.EBUSY): // a list was left halfway, by a visit that never returned, and is read by now
+		case errors.Is(err, unix.EBUSY): // the rest of an interrupted list, whose visit never returned, has been read by now
 		case err != nil:
 			return fmt.Errorf("listing conntrack's flows: %w", err)
 		case l.stop != nil:
@@ -84,17 +85,17 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 	return fmt.Errorf("listing conntrack's flows: %w", errDisturbed)
 }
 
-// listing is one attempt to list.
+// listing is an attempt to list.
 type listing struct {
 	ctx       context.Context
 	visit     func(*Flow) error
 	flow      Flow
-	stop      error // why nothing more is visited
-	disturbed bool  // the kernel says that what it sent may not be all
+	stop      error // why visiting has stopped
+	disturbed bool  // the kernel reported that the list may be incomplete
 }
 
-// run returns what the kernel has against it. Where visiting stops, the rest is read all the same: the kernel makes no
-// other list before.
+// run returns the kernel's error. If visiting stops, the rest is still read, because the kernel
+// starts no other list before.
 func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
 	seq := s.Next()
@@ -102,7 +103,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 	if err := s.Send(w.B); err != nil {
 		return err
 	}
-	var busy error // with a list that was left halfway, whose rest is still to come
+	var busy error // an interrupted list has an unread rest
 	for {
 		m, err := s.Answer()
 		if err != nil {
@@ -116,7 +117,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 			switch end := m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE; {
 			case m.Seq != seq && m.Kind == unix.NLMSG_DONE && busy != nil:
 				return busy
-			case m.Seq != seq: // of that list
+			case m.Seq != seq: // from that list
 			case end && errors.Is(m.Refusal(), unix.EBUSY):
 				busy = m.Refusal()
 			case end:
@@ -142,7 +143,8 @@ func (l *listing) take(body []byte) {
 	l.stop = err
 }
 
-// count is how many flows there are, with those that a list does not show yet. The kernel keeps count: it walks nothing.
+// count returns the number of flows, including those that a list does not show yet. The kernel
+// keeps this count.
 func (c *Conn) count() (uint64, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()
@@ -154,7 +156,7 @@ func (c *Conn) count() (uint64, error) {
 	for err == nil {
 		var m nlsock.Messages
 		for m, err = c.deletes.Answer(); err == nil && m.Next(); {
-			if m.Seq != seq { // of deletions
+			if m.Seq != seq { // from a deletion
 				continue
 			}
 			if n, ok := entries(&m); ok {
@@ -180,7 +182,8 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 	return 0, false
 }
 
-// Forget deletes the flows of these protocols and original directions. Absent flows are no error.
+// Forget deletes the flows of these protocols and original directions. Missing flows are not an
+// error.
 func (c *Conn) Forget(flows []Flow) error {
 	for part := range slices.Chunk(flows, batch) {
 		if _, err := c.deleteAll(part); err != nil {
@@ -190,8 +193,8 @@ func (c *Conn) Forget(flows []Flow) error {
 	return nil
 }
 
-// deleteAll makes the kernel forget flows, at most batch of them, but no others of the same addresses that took their
-// place, and says how many were there. Only errors are answered, and the last.
+// deleteAll deletes at most batch flows, but no later flows with the same addresses, and returns
+// the number of existing ones. The kernel only answers errors and the last request.
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

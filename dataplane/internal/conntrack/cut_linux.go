@@ -7,21 +7,23 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// batch is how many flows are deleted at once. The kernel answers each that is gone already, and there has to be room for
-// all these answers.
+// batch is the number of flows that are deleted at once. The kernel answers each one that is
+// already gone, and there must be room for all answers.
 const batch = 128
 
 const (
-	// aWalk is how many flows are listed in the time that a search takes: it walks the whole table (30 ms at 100,000 flows).
+	// aWalk is the number of flows that are listed in the time of a search, which reads the whole
+	// table (30 ms at 100,000 flows).
 	aWalk = 15_000
-	// fewSearches is up to how many searches cost less than listing all flows of a protocol.
+	// fewSearches is the number of searches up to which searching is cheaper than listing all flows
+	// of a protocol.
 	fewSearches = 3
 )
 
-// Cut deletes those flows to keys (to those that are true) that stale says yes to, and returns how many there were; with a
-// nil stale, all of them. Of a small table, all flows are listed once. In a large one few keys are searched for one by one; for
-// more of one family and protocol, its flows are listed once. Flows are deleted as they are found, so that an error leaves
-// some deleted.
+// Cut deletes the flows to keys (those that are true) for which stale returns true, and returns
+// their number. If stale is nil, it deletes all of them. It lists a small table once. In a large
+// one it searches few keys one by one; for more keys of a family and protocol, it lists their flows
+// once. Flows are deleted as they are found, so an error may leave some deleted.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -30,7 +32,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 	return c.cut(ctx, searches(keys, flows), keys, stale)
 }
 
-// cut is Cut by these searches.
+// cut is Cut with these searches.
 func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	deleted := 0
 	found := make([]Flow, 0, batch)
@@ -63,7 +65,7 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	return deleted, nil
 }
 
-// searches finds all flows of keys, and maybe others, in a table of so many.
+// searches returns searches that find all flows of keys, and maybe others, in a table of that size.
 func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 	type kind struct {
 		family inet.Family

@@ -1,6 +1,6 @@
-// Package conntrack reads and cuts the kernel's memory of connections, by netlink. The kernel decides once per flow where
-// that goes, at its first packet, and remembers: flows to a backend that is gone stay on their way until they are deleted
-// here.
+// Package conntrack reads and deletes entries of the kernel's connection tracking, by netlink. The
+// kernel decides the destination of a flow at its first packet, and remembers it: flows to a
+// removed backend stay until they are deleted here.
 //
 //	conn, err := conntrack.Open()
 //	defer conn.Close()
@@ -8,13 +8,15 @@
 //		return f.Backend() == gone
 //	})
 //
-// Conn lists and deletes, Ends tells which flows end, with the bytes that they carried. Lists are streamed: what a call
-// needs does not grow with the table, and nearly all of its time, about 2 us a flow, is the kernel's. Where the kernel can
-// search, it does, and every flow is compared again here, because kernels differ in what they search by: before 5.8 by the
-// family only, up to 6.18 at least wrongly by IPv6 addresses, and not by SCTP ports.
+// Conn lists and deletes flows; Ends reports ended flows with their bytes. Lists are streamed, so
+// the memory of a call does not grow with the table. Nearly all of its time, about 2 us per flow,
+// is spent in the kernel. If the kernel can search, it does, and every flow is compared again here
+// because kernels differ: before 5.8 they search only by family, and up to 6.18 or later they
+// search wrongly by IPv6 addresses, and not by SCTP ports.
 //
-// Unanswered reports connections that backends refuse or leave without an answer, as far as conntrack shows it.
+// Unanswered reports connections that backends refuse or do not answer, as far as conntrack shows
+// them.
 //
-// Only flows of TCP, UDP and SCTP are seen, with those that have nothing to do with any frontend: which are of interest
-// is the caller's to say. Nothing is created or changed.
+// The package handles all flows of TCP, UDP and SCTP, including those without a frontend. The
+// caller selects the relevant ones. It never creates or changes flows.
 package conntrack

@@ -12,14 +12,15 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Where the kernel announces the begins and ends of flows (NFNLGRP_CONNTRACK_..., include/uapi/linux/netfilter/nfnetlink.h).
+// These are the groups in which the kernel reports the starts and ends of flows
+// (NFNLGRP_CONNTRACK_..., include/uapi/linux/netfilter/nfnetlink.h).
 const (
 	groupNew     = 1
 	groupDestroy = 3
 )
 
-// Follow calls visit for every flow that begins or ends in the calling thread's network namespace, until ctx does; then it
-// returns nil. It is otherwise as Subscribe and Run.
+// Follow calls visit for every flow that starts or ends in the calling thread's network namespace,
+// until ctx ends; then it returns nil. Otherwise it works like Subscribe and Run.
 func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()) error {
 	e, err := subscribeTo(nil, groupNew, groupDestroy)
 	if err != nil {
@@ -28,18 +29,18 @@ func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()
 	return errors.Join(e.run(ctx, visit, lost), e.Close())
 }
 
-// endsBuffer holds about ten thousand ends that were not taken yet.
+// endsBuffer holds about 10,000 unread ends.
 const endsBuffer = 8 << 20
 
 // Ends is a subscription to the ends of flows.
 type Ends struct{ socket *nlsock.Socket }
 
-// Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
-// sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while no program in
-// the namespace had a subscription are never told.
+// Subscribe subscribes to the ends of flows in the calling thread's network namespace. With sysctl
+// net.netfilter.nf_conntrack_events=2, the default since Linux 5.19, the kernel never reports flows
+// that started while no program in the namespace had a subscription.
 func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 
-// subscribeTo is Subscribe to groups, with a filter that the kernel asks what is told; nil means all.
+// subscribeTo subscribes to groups, with a filter in the kernel, or none if it is nil.
 func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, endsBuffer, groups...)
 	if err == nil && filter != nil {
@@ -56,8 +57,9 @@ func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 // Close ends the subscription.
 func (e *Ends) Close() error { return e.socket.Close() }
 
-// Run calls visit for every flow that ends, until ctx does; then it returns nil. The flow is visit's until it returns.
-// Where visit is too slow for what comes, the kernel drops some: lost is called each time that happens, and Run goes on.
+// Run calls visit for every flow that ends, until ctx ends; then it returns nil. The flow is valid
+// until visit returns. If visit is too slow, the kernel drops some: then lost is called, and Run
+// continues.
 func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 	return e.run(ctx, func(_ bool, flow *Flow) { visit(flow) }, lost)
 }

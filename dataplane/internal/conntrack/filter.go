@@ -7,18 +7,19 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Filter chooses flows. Fields that are zero leave the choice open.
+// Filter selects flows. Zero fields match everything.
 type Filter struct {
 	Family inet.Family
 	Proto  balancer.Protocol
-	// Dst and Port are the original destination's.
+	// Dst and Port are the original destination.
 	Dst  netip.Addr
 	Port uint16
-	// Unreplied: the other side has not sent anything.
+	// Unreplied selects flows without a packet from the other side.
 	Unreplied bool
 }
 
-// matches compares with what the kernel may have found too much.
+// matches reports whether a flow that the kernel found matches the filter, because the kernel may
+// find too many.
 func (f Filter) matches(flow *Flow) bool {
 	to := flow.Orig.Dst
 	return (f.Family == "" || f.Family == inet.Of(to.Addr())) &&

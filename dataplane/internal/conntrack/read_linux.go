@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// The attributes of an entry that are read or written (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+// These are the attributes of an entry that are read or written
+// (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	ctaTupleOrig     = 1
 	ctaTupleReply    = 2
@@ -49,13 +50,13 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// headerSize is that of struct nfgenmsg, between netlink's header and the attributes.
+// headerSize is the size of struct nfgenmsg, between netlink's header and the attributes.
 const headerSize = 4
 
-// attributes reads a list of attributes, one after the other.
+// attributes reads a sequence of attributes.
 type attributes struct{ nlsock.Attributes }
 
-// number is the value as an unsigned number of that many bytes.
+// number decodes the value as an unsigned number of that many bytes.
 func (a *attributes) number(size int) uint64 {
 	if len(a.Value) != size {
 		a.Err = nlsock.ErrMalformed
@@ -68,7 +69,7 @@ func (a *attributes) number(size int) uint64 {
 	return n
 }
 
-// nested is the attribute of that kind in the value, as a number; 0 where there is none.
+// nested returns the nested attribute of that kind as a number, or 0.
 func (a *attributes) nested(kind uint16, size int) (n uint64) {
 	for in := (attributes{nlsock.In(a.Value)}); ; {
 		if !in.Next() {
@@ -81,8 +82,8 @@ func (a *attributes) nested(kind uint16, size int) (n uint64) {
 	}
 }
 
-// read takes in an entry: a message without netlink's header. It reports false for one that is of no interest here, being
-// of another protocol.
+// read decodes an entry: a message without netlink's header. It returns false for an entry of
+// another protocol.
 func (f *Flow) read(message []byte) (bool, error) {
 	if len(message) < headerSize {
 		return false, nlsock.ErrMalformed
@@ -145,7 +146,8 @@ func (f *Flow) readState(info *attributes) (state string) {
 	return state
 }
 
-// read takes in the value of a; what is wrong with it becomes a's error. The protocol is "" for those of no interest.
+// read decodes the value of a; a malformed value sets a's error. The protocol is "" for other
+// protocols.
 func (t *Tuple) read(a *attributes) (proto balancer.Protocol, zone uint16) {
 	var src, dst netip.Addr
 	var srcPort, dstPort uint16

@@ -14,8 +14,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Unanswered finds backends that refuse new connections, or leave them without an answer, from what the kernel reports of
-// the calling thread's network namespace:
+// Unanswered finds backends that refuse new connections, or do not answer them, from the kernel's
+// reports about the calling thread's network namespace:
 //
 //   - A TCP connection that is refused ends at once, before its flow has seen a reply, and the end is reported. The kernel
 //     itself is given a filter, so the ends of all other flows wake no reader.

@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// The messages (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+// These are the messages (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	messageNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
 	messageGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
@@ -17,14 +17,15 @@ const (
 	messageStats  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 )
 
-// What of a tuple the kernel is to search by (CTA_FILTER_F_..., net/netfilter/nf_internals.h).
+// These are the parts of a tuple that the kernel can search by (CTA_FILTER_F_...,
+// net/netfilter/nf_internals.h).
 const (
 	byDestination = 1 << 1
 	byProtocol    = 1 << 3
 	byPort        = 1 << 5
 )
 
-// writer makes messages, one behind the other.
+// writer writes a sequence of messages.
 type writer struct{ nlsock.Writer }
 
 // begin starts a message.
@@ -39,7 +40,7 @@ func (w *writer) address(kind4, kind6 uint16, a netip.Addr) {
 	w.Addr(kind6, a)
 }
 
-// tuple writes one; zone 0 is that of no tuple.
+// tuple writes a tuple; a zone of 0 is not written.
 func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 	w.Nest(kind)
 	w.Nest(ctaTupleIP)
@@ -57,7 +58,7 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 	w.Unnest()
 }
 
-// delete asks for the end of a flow, and of none but this.
+// delete requests the removal of exactly this flow.
 func (w *writer) delete(f *Flow, seq uint32) {
 	w.begin(messageDelete, 0, seq, family(inet.Of(f.Orig.Src.Addr())))
 	if f.half {
@@ -74,19 +75,19 @@ func (w *writer) delete(f *Flow, seq uint32) {
 	w.End()
 }
 
-// selection is what the kernel is asked to search by.
+// selection describes what the kernel searches by.
 type selection struct {
 	family byte // unix.AF_...
 	flags  uint32
 	proto  byte
 	dst    netip.Addr
 	port   uint16
-	// unreplied: by the status, to which older kernels give no heed.
+	// unreplied selects by the status, which older kernels ignore.
 	unreplied bool
 }
 
-// selection leaves out what kernels can't search by, or do wrongly: addresses and protocols in both families at once, ports
-// of no protocol, and IPv6 addresses.
+// selection omits criteria that kernels do not support, or handle wrongly: addresses and protocols
+// in both families at once, ports without a protocol, and IPv6 addresses.
 func (f Filter) selection() selection {
 	s := selection{family: family(f.Family), unreplied: f.Unreplied}
 	if f.Dst.IsValid() {
@@ -120,7 +121,7 @@ func family(f inet.Family) byte {
 	return unix.AF_UNSPEC
 }
 
-// list asks for the flows of the selection.
+// list requests the flows of the selection.
 func (w *writer) list(s selection, seq uint32) {
 	w.begin(messageGet, unix.NLM_F_DUMP, seq, s.family)
 	if s.flags != 0 {

@@ -7,15 +7,15 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// accepting counts, by port, the sockets of this process that redirects lead connections to. Modes that serve beside each other, while one
-// takes the place of the other, know by it whose a connection is.
+// accepting counts this process's sockets to which redirects lead, by port. While a mode replaces
+// another one, both modes serve, and know by it whose a connection is.
 var accepting = struct {
 	sync.Mutex
 	ports map[uint16]int
 }{ports: map[uint16]int{}}
 
-// Accepts notes that a mode which ends connections itself accepts those that are redirected to a port, until ended is called: they are
-// its own to end, and no other mode's Flows drop them.
+// Accepts records that a mode which terminates connections itself accepts redirected connections at
+// a port, until ended is called. No other mode's [Flows] then removes these connections.
 func Accepts(port uint16) (ended func()) {
 	accepting.Lock()
 	defer accepting.Unlock()
@@ -29,8 +29,8 @@ func Accepts(port uint16) (ended func()) {
 	})
 }
 
-// isAccepted reports whether a flow is a connection that this process has accepted. Clients of UDP go on sending, and belong to the mode
-// that has come last.
+// isAccepted reports whether this process has accepted the flow's connection. UDP clients continue
+// to send, and belong to the mode that started last.
 func isAccepted(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.UDP || !flow.Status.Has(conntrack.DstNAT) {
 		return false

@@ -16,28 +16,31 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Carried counts, lists and ends the connections that conntrack carries on of a mode that translated destinations and was left, for one
-// that does not. While there are none, conntrack is not read, until Again. A nil Carried has none.
+// Carried counts, lists and ends the connections of an earlier mode that conntrack still
+// translates, for a mode that does not translate. If there are none, conntrack is not read until
+// Again. A nil Carried has no connections.
 type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
 
-	looking sync.Mutex // held by who reads conntrack, which takes long where it has much
+	looking sync.Mutex // held while conntrack is read, which takes long for a large table
 
-	mu     sync.Mutex // guards what follows; never held for long, because changes do not wait
+	mu     sync.Mutex // guards the fields below; never held for long, because changes do not wait
 	some   bool       // there may be such connections
-	again  bool       // since conntrack was last begun to be read, more may have come
+	again  bool       // more may have started since the last reading began
 	closed bool
 	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
 }
 
-// NewCarried returns a Carried for a mode whose connections the kernel tracks by itself: flows drop theirs as well.
+// NewCarried returns a Carried for a mode whose connections the kernel tracks itself. flows also
+// removes the carried ones.
 func NewCarried(flows *Flows, open func() (Conn, error)) *Carried {
 	return &Carried{flows: flows, open: open}
 }
 
-// proxied returns a Carried for a mode that ends connections in this process, with the addresses of this host.
+// proxied returns a Carried for a mode that terminates connections in this process. own reports
+// whether an address is this host's.
 func proxied(log *slog.Logger, own func(netip.Addr) bool, open func() (Conn, error)) *Carried {
 	c := NewCarried(nil, open)
 	c.flows = NewFlows(seldom{c}, log)
@@ -45,7 +48,7 @@ func proxied(log *slog.Logger, own func(netip.Addr) bool, open func() (Conn, err
 	return c
 }
 
-// seldom is a Cutter for which conntrack is read only while connections are carried on.
+// seldom is a Cutter that only reads conntrack while connections are carried.
 type seldom struct{ *Carried }
 
 func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error) {
@@ -56,13 +59,14 @@ func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // what was asked for was answered
+	defer func() { _ = conn.Close() }() // all requests were answered
 	return conn.Cut(ctx, keys, stale)
 }
 
 func (seldom) Close() error { return nil }
 
-// Applied takes in a batch, as that of Flows does. What is new may have been another mode's.
+// Applied processes a batch, like [Flows.Applied]. A new frontend may have belonged to another
+// mode.
 func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	if c == nil {
 		return
@@ -73,7 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again has conntrack be read again: by what another mode had in the kernel until now, connections may have begun.
+// Again makes conntrack be read again, because connections may have started with rules that another
+// mode had until now.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()
@@ -87,7 +92,7 @@ func (c *Carried) expect() {
 	c.some, c.again = !c.closed, true
 }
 
-// Close ends all work: the next mode has the connections that are left.
+// Close ends all work. The next mode gets the remaining connections.
 func (c *Carried) Close() error {
 	if c == nil {
 		return nil
@@ -102,7 +107,7 @@ func (c *Carried) Close() error {
 	return c.flows.Close()
 }
 
-// look reports whether there may be connections, and counts them unless that was done just now.
+// look reports whether there may be connections. It counts them, unless they were counted just now.
 func (c *Carried) look(ctx context.Context) bool {
 	c.looking.Lock()
 	defer c.looking.Unlock()
@@ -121,7 +126,7 @@ func (c *Carried) look(ctx context.Context) bool {
 	switch {
 	case err == nil && !c.closed:
 		c.some, c.active = some || c.again, active
-	case errors.Is(err, fs.ErrPermission): // anybody may open a connection, and nobody without privilege has made a mode that translates
+	case errors.Is(err, fs.ErrPermission): // an unprivileged process can't have run a mode that translates
 		c.some = false
 	}
 	c.next = counters.NextReading(began)
@@ -131,10 +136,10 @@ func (c *Carried) look(ctx context.Context) bool {
 // count reads conntrack.
 func (c *Carried) count(ctx context.Context) (some bool, active map[counters.BackendKey]uint64, err error) {
 	conn, err := c.open()
-	if err != nil { // without privilege, or conntrack, nothing can have been translated
+	if err != nil { // without privilege or conntrack, nothing was translated
 		return false, nil, nil
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // it was only read
 	active = map[counters.BackendKey]uint64{}
 	idle := idle()
 	err = conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
@@ -148,7 +153,8 @@ func (c *Carried) count(ctx context.Context) (some bool, active map[counters.Bac
 	return some, active, err
 }
 
-// Counters returns the live connections: what else there is of them was counted by the mode that they began in.
+// Counters returns the live connections. The mode in which they started has counted everything
+// else.
 func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) {
 	if c == nil || !c.look(ctx) {
 		return nil
@@ -163,7 +169,7 @@ func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) 
 	return all
 }
 
-// Connections calls visit for those that q names.
+// Connections calls visit for the connections that match q.
 func (c *Carried) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	if c == nil || !c.look(ctx) {
 		return nil
@@ -171,7 +177,7 @@ func (c *Carried) Connections(ctx context.Context, q dataplane.ConnectionQuery, 
 	return c.flows.connections(ctx, c.open, q, visit)
 }
 
-// Kill has conntrack forget those that q names, and returns how many there were.
+// Kill makes conntrack forget the connections that match q, and returns their number.
 func (c *Carried) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	if c == nil || !c.look(ctx) {
 		return 0, nil

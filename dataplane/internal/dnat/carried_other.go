@@ -7,5 +7,5 @@ import (
 	"net/netip"
 )
 
-// NewProxied returns nil: there is no conntrack on this system.
+// NewProxied returns nil, because this system has no conntrack.
 func NewProxied(*slog.Logger, func(netip.Addr) bool) *Carried { return nil }

@@ -21,22 +21,22 @@ type Conn interface {
 	Each(ctx context.Context, f conntrack.Filter, visit func(*conntrack.Flow) error) error
 }
 
-// frontends returns those that are applied.
+// frontends returns the applied frontends.
 func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return maps.Clone(fl.wanted)
 }
 
-// frontend returns the one that is applied at k; nil means none.
+// frontend returns the applied frontend at k, or nil.
 func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return fl.wanted[k]
 }
 
-// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
-// userspace mode, before a switch, has led it to its own port.
+// leadsTo reports whether a backend belongs, or belonged, to the frontend. A flow to another target
+// is not from these rules: before a change of the mode, userspace mode sent it to its own port.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if f.Backend(backend) != nil {
 		return true
@@ -46,8 +46,8 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	return fl.leaving[f.Key].counts(backend)
 }
 
-// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now. What does not lead
-// to a backend was counted by the mode that led it.
+// portOf returns the port to which a flow is counted: the port of its frontend, even if that was
+// removed. Flows that do not lead to a backend were counted by their mode.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return counters.Port{}, false
@@ -64,7 +64,8 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	return counters.Port{}, false
 }
 
-// connection is a flow to f; ours: it leads, or led, to a backend of it. f is nil where there is no such frontend.
+// connection returns the connection of a flow to f, which is nil if there is no such frontend. ours
+// reports whether it leads, or led, to a backend of f.
 func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
 	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
 		return c, false
@@ -79,13 +80,13 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 	return c, true
 }
 
-// connections calls visit for the flows to frontends and their backends that conntrack knows and q names.
+// connections calls visit for conntrack's flows to frontends and their backends that match q.
 func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := open()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // it was only read
 	wanted, idle := fl.frontends(), idle()
 	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
@@ -97,14 +98,14 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 	})
 }
 
-// kill removes the flows that q names from conntrack, and returns their number. It leaves closed connections alone unless q names
-// their state.
+// kill removes the flows that match q from conntrack, and returns their number. It skips closed
+// connections, unless q names their state.
 func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery) (int, error) {
 	conn, err := open()
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // what was asked for was answered
+	defer func() { _ = conn.Close() }() // all requests were answered
 	wanted, keys, idle := fl.frontends(), map[balancer.Key]bool{}, idle()
 	for k, f := range wanted {
 		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
@@ -115,12 +116,13 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 	})
 }
 
-// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter: by then so much has passed of the
-// time that each packet gives it (net.netfilter.nf_conntrack_udp_timeout, or with _stream if it is assured).
+// idle returns a function that reports whether a UDP flow has had no packet for
+// dataplane.IdleAfter. It compares the remaining time with the timeout that each packet sets
+// (net.netfilter.nf_conntrack_udp_timeout, or with _stream if the flow is assured).
 func idle() func(*conntrack.Flow) bool {
 	read := func(name string) time.Duration {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
-		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0, where it can't be read: no flow is idle
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0 if it can't be read: no flow is idle
 		return time.Duration(n) * time.Second
 	}
 	short, long := read("nf_conntrack_udp_timeout"), read("nf_conntrack_udp_timeout_stream")
@@ -133,7 +135,8 @@ func idle() func(*conntrack.Flow) bool {
 	}
 }
 
-// isLive reports whether a flow counts as a connection that was established and has not ended. UDP flows need no answer.
+// isLive reports whether a flow is an established connection that has not ended. UDP flows need no
+// answer.
 func isLive(flow *conntrack.Flow, idle func(*conntrack.Flow) bool) bool {
 	if flow.Proto != balancer.UDP && !flow.Answered() {
 		return false

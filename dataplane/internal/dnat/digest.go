@@ -5,8 +5,9 @@ import (
 	"vipd/dataplane"
 )
 
-// Digest is Dataplane.Digest of modes that translate addresses: it covers what is rendered of f, and what Tracker has to know. What the
-// guard and other modes do of a frontend is no concern of theirs.
+// Digest is the digest of [dataplane.Dataplane] for modes that translate addresses. It covers
+// everything that is rendered of f, and the fields that [Tracker] uses, but not the guard's
+// settings.
 func Digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,

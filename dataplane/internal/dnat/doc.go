@@ -1,15 +1,17 @@
-// Package dnat follows in conntrack what modes that translate destinations in the kernel lead to backends. conntrack decides
-// once where a flow goes: rules that change later concern new flows alone. So the Tracker
+// Package dnat follows the connections of modes that translate destinations in the kernel, with
+// conntrack. conntrack decides the destination of a flow only once, so later changes of rules only
+// affect new flows. Therefore the [Tracker]
 //
-//   - drops flows that conntrack would go on leading to a backend that is gone, or past a service that has come since: those
-//     of UDP with the change itself, because clients go on sending; connections when their time is over, in a goroutine of its
-//     own, because looking for them takes longer than a change (Flows),
-//   - counts live connections, and bytes where the kernel accounts for them (traffic_linux.go),
-//   - lists connections, and tells which backends leave new ones without an answer.
+//   - removes flows that conntrack would still send to a removed backend, or past a new service: UDP flows with the
+//     change itself, because clients continue to send, and connections when their time is over, in a separate
+//     goroutine, because searching for them takes longer than a change ([Flows]),
+//   - counts live connections, and bytes if the kernel accounts for them (traffic_linux.go),
+//   - lists connections, and reports backends that do not answer new ones.
 //
-// After a switch, conntrack carries connections on that the rules of such a mode have begun: Carried does for them, in a mode that translates
-// nothing, what Tracker does.
+// After a change of the mode, conntrack keeps translating the connections of the earlier mode.
+// [Carried] does the Tracker's work for them in a mode that translates nothing.
 //
-// A mode calls Found with what an earlier process left, Applied after each batch, and Close at its end. How packets get to
-// backends, and how many there were first, the Tracker does not know: the mode's rules do.
+// A mode calls Found with the frontends of an earlier process, Applied after each batch, and Close
+// at its end. The mode's rules, not the Tracker, send packets to backends and count new
+// connections.
 package dnat

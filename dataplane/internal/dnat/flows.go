@@ -18,35 +18,39 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// Flows drops what conntrack would go on leading to a backend that is gone, or past a service that has come since:
-// conntrack decides only once per flow where that goes. UDP clients go on sending, so theirs go with the change itself;
-// connections are given their time, and end in their own goroutine, because looking for them takes longer than a
-// change.
+// Flows removes flows that conntrack would still send to a removed backend, or past a new service,
+// because conntrack decides only once per flow. UDP clients continue to send, so their flows are
+// removed with the change. Connections have a drain time, and are ended in a separate goroutine,
+// because searching for them takes longer than a change.
 //
-// It is a part of Tracker, and serves alone where the kernel tracks connections by itself, as virtual servers do. Those end their
-// own connections with their destinations, but not flows that began before there was a virtual server, nor connections of
-// another mode that was in use before, which conntrack leads to their endpoints ahead of it.
+// It is a part of [Tracker]. It is used alone if the kernel tracks connections itself, as virtual
+// servers do. Virtual servers end connections to removed destinations. They do not end flows that
+// started before the virtual server existed, or connections of a previous mode, which conntrack
+// sends to their endpoints first.
 type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
-	// own is set where this process ends connections: it tells this host's addresses, to which redirects lead.
+	// own is set if this process terminates connections. It reports whether an address is this
+	// host's, to which redirects lead.
 	own func(netip.Addr) bool
 
 	mu sync.Mutex // guards what follows
-	// wanted are the frontends that are applied.
+	// wanted holds the applied frontends.
 	wanted map[balancer.Key]*balancer.Frontend
-	// due says when connections of a key have to be looked at.
+	// due holds the times at which connections of a key must be checked.
 	due map[balancer.Key]time.Time
-	// leaving are keys with connections of a frontend that is gone.
+	// leaving holds the keys with connections of a removed frontend.
 	leaving map[balancer.Key]*leave
-	// found are the keys that an earlier process has left, until they are wanted.
+	// found holds the keys that an earlier process left, until they are wanted.
 	found map[balancer.Key]bool
-	// uncut are keys of UDP whose flows have to go with the next change, because they could not with the last.
+	// uncut holds the UDP keys whose flows must be removed with the next change, because the last
+	// attempt failed.
 	uncut map[balancer.Key]bool
-	// pause is the time between sweeps.
+	// pause is the pause between sweeps.
 	pause time.Duration
-	// forget is when what is no longer needed is dropped: to look takes as long as there are keys.
+	// forget is when obsolete state is next removed. The time for that is proportional to the
+	// number of keys.
 	forget time.Time
 }
 
@@ -56,29 +60,32 @@ type Cutter interface {
 	Close() error
 }
 
-// leave is what there is still to do for the connections of an earlier frontend of a key.
+// leave describes the remaining connections of an earlier frontend of a key.
 type leave struct {
 	// until is when their time ends.
 	until time.Time
-	// port is what their bytes are counted to; zero: another mode has served, which counts and lists what it serves.
+	// port is the port to which their bytes are counted. It is zero if another mode has served,
+	// which counts and lists them.
 	port counters.Port
-	// since are the backends of later frontends of the key: connections to these are theirs.
+	// since holds the backends of later frontends of the key, to which connections do not belong to
+	// the earlier one.
 	since map[netip.AddrPort]bool
 }
 
-// has reports whether a connection to b is an earlier frontend's.
+// has reports whether a connection to b belongs to an earlier frontend.
 func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
 
-// counts reports whether a connection to b is one of an earlier frontend of rules like these.
+// counts reports whether a connection to b belongs to an earlier frontend of this mode.
 func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (counters.Port{}) }
 
-// keeps reports whether a connection to b still has time.
+// keeps reports whether a connection to b has time left.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is how long after its time a leave is remembered: the kernel tells the end of a flow after it was cut.
+// lastWords is how long a leave is remembered after its time, because the kernel reports the end of
+// a flow after its removal.
 const lastWords = 10 * time.Second
 
-// NewFlows begins to work with the first Applied. Close closes conn.
+// NewFlows returns Flows that start working with the first Applied. Close closes conn.
 func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	fl := &Flows{
 		conn: conn, log: log,
@@ -89,7 +96,8 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	return fl
 }
 
-// find takes in what is there: connections to frontends of an earlier process may be of a time when they were others.
+// find records the frontends of an earlier process. Connections to them may belong to earlier
+// definitions.
 func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -101,7 +109,7 @@ func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
 	}
 }
 
-// cut notes what has come of the flows that had to go at once.
+// cut records the result of removing flows.
 func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -114,7 +122,8 @@ func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	}
 }
 
-// Applied takes in a batch of which all but the keys in failed are in the kernel. Flows that have to go at once go soon.
+// Applied processes a batch after everything except for the keys in failed was applied. Flows that
+// must be removed at once are removed soon.
 func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	atOnce := fl.take(batch, failed)
 	fl.mu.Lock()
@@ -125,11 +134,12 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	fl.loop.Look()
 }
 
-// take notes a batch that was applied but for what failed. It returns the keys whose flows have to go at once.
+// take processes a batch except for failed keys. It returns the keys whose flows must be removed at
+// once.
 func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	now := time.Now() // under the lock, so that it is later than that of a sweep that has begun
+	now := time.Now() // under the lock, so it is later than the time of a running sweep
 	fl.forgetLocked(now)
 	atOnce := map[balancer.Key]bool{}
 	for _, c := range batch {
@@ -138,7 +148,7 @@ func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 		}
 		was := cmp.Or(fl.wanted[c.Key], c.Old)
 		if c.New == nil {
-			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is no change: Old has the last one
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is not a change, so Old has the last one
 		} else {
 			fl.wantLocked(c.New, was, now)
 		}
@@ -152,7 +162,7 @@ func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 	return atOnce
 }
 
-// leaveLocked notes that a key has lost its frontend; was is nil where none is known.
+// leaveLocked records that the frontend of a key was removed. was is nil if it is unknown.
 func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Time) {
 	delete(fl.wanted, k)
 	delete(fl.found, k)
@@ -167,13 +177,13 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	}
 }
 
-// wantLocked notes that f is applied in place of was, which is nil where none is known.
+// wantLocked records that f replaces was, which is nil if it is unknown.
 func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
-		// Endpoints may have gone while vipd was down, or another mode has served: those connections have the time that they
-		// would have had there.
+		// Endpoints may have been removed while vipd was down, or another mode has served. These
+		// connections get the same drain time.
 		l := &leave{until: now.Add(f.DrainTimeout)}
 		if fl.found[k] {
 			l.port = counters.Port{Service: f.Service, Name: f.Port}
@@ -195,15 +205,17 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether some flow of was may be wrong for next: one to a backend that stops, or, if there was none, one to nobody. What
-// the host's own clients open to a frontend without backends is refused when conntrack has noted it, and a port that is used again within its
-// time would be refused again.
+// movesFlows reports whether some flow of was may be wrong for next: a flow to a backend that
+// stops, or to no backend if was had none. A connection of the host's own clients to a frontend
+// without backends is refused after conntrack has recorded it, so a client that reuses the port
+// soon would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return stopsBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-// stopsBackend reports whether next gives no new connections to a backend of was that had some, lacks a backend of was, or has
-// ended the time of its connections. A backend that is removed after its time may have been removed during an earlier search.
+// stopsBackend reports whether next lacks a backend of was, no longer gives it new connections, or
+// has ended the time of its connections. A backend that is removed after its time may have been
+// removed during an earlier search.
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := next.Backend(b.Addr)
@@ -211,24 +223,26 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	})
 }
 
-// A sweep walks all of conntrack's table, which takes the kernel 9 ms where it is empty, and little more for many keys than for one.
-// Sweeps begin at least leastPause apart, and take at most one part in sweepShare of the time, but are no further than mostPause apart.
+// A sweep reads conntrack's whole table. An empty table takes the kernel 9 ms, and many keys need
+// little more time than one. Sweeps start at least leastPause apart, and use at most one part in
+// sweepShare of the time, but are at most mostPause apart.
 const (
 	sweepShare = 20
 	leastPause = 100 * time.Millisecond
 	mostPause  = time.Second
 )
 
-// togetherLocked is the first time from t on at which sweeps begin, so that changes within a moment have one in common.
+// togetherLocked returns the first time from t on at which a sweep may start, so changes within a
+// short time share a sweep.
 func (fl *Flows) togetherLocked(t time.Time) time.Time {
 	if early := t.Sub(t.Truncate(fl.pause)); early > 0 {
-		return t.Add(fl.pause - early) // not Truncate's result, which a clock that is set moves
+		return t.Add(fl.pause - early) // Truncate's result has no monotonic clock
 	}
 	return t
 }
 
-// dueLocked arranges for a key to be looked at when the time of the first of its backends, or of an earlier frontend's
-// connections, ends.
+// dueLocked schedules the check of a key for the first end of the time of a backend's, or an
+// earlier frontend's, connections.
 func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	end := func(until time.Time) {
 		if at, ok := fl.due[k]; until.After(now) && (!ok || fl.togetherLocked(until).Before(at)) {
@@ -245,7 +259,7 @@ func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	}
 }
 
-// forgetLocked drops what is no longer needed.
+// forgetLocked removes obsolete state.
 func (fl *Flows) forgetLocked(now time.Time) {
 	if now.Before(fl.forget) {
 		return
@@ -254,8 +268,9 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
-// judge returns what tells stale flows, by what is wanted when it is asked: while conntrack is searched a frontend may return, and
-// flows begin that are right.
+// judge returns a function that reports whether a flow is stale. It uses the wanted state at the
+// time of its call, because while conntrack is read a frontend may be restored, and correct flows
+// may start.
 func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	return func(flow *conntrack.Flow) bool {
 		fl.mu.Lock()
@@ -266,7 +281,7 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 		case fl.own != nil && fl.isOwnLocked(flow):
 			return false
 		case fl.own != nil && f != nil && f.Serves() && k.Proto == balancer.UDP:
-			return true // its client, which goes on sending, belongs here
+			return true // its client continues to send, and belongs to this mode
 		case (f == nil || f.Backend(flow.Backend()) == nil) && isAccepted(flow):
 			return false
 		}
@@ -283,7 +298,8 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
 }
 
-// leads reports whether conntrack leads a flow from a frontend that is or was applied to where a mode that translates addresses has.
+// leads reports whether a flow leads from a current or former frontend to a destination that a
+// translating mode chose.
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -292,7 +308,7 @@ func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	return known && flow.Status.Has(conntrack.DstNAT) && (fl.own == nil || !fl.isOwnLocked(flow))
 }
 
-// again has the flows of UDP be looked at, where they belong to this process.
+// again schedules a check of UDP flows if they belong to this process.
 func (fl *Flows) again() {
 	if fl.own == nil {
 		return
@@ -307,13 +323,15 @@ func (fl *Flows) again() {
 	fl.loop.Look()
 }
 
-// stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: it is an earlier
-// frontend's, and still has time. A flow without an answer goes as soon as its backend gets no new connections: the client
-// tries again, and is led to another backend.
+// stale reports whether a flow to a frontend must be removed. f is nil if there is no frontend.
+// kept reports whether the flow belongs to an earlier frontend and has time left. A flow without an
+// answer is removed as soon as its backend gets no new connections: the client retries, and gets
+// another backend.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
-		// It began before the service was there. A connection that was answered is not vipd's. With dr and tunnel, conntrack
-		// has nothing to change, and no answer comes by that would tell one flow from another.
+		// It started before the service existed. An answered connection does not belong to vipd.
+		// With dr and tunnel conntrack translates nothing, and no reply passes that would
+		// distinguish flows.
 		direct := f != nil && (f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward)
 		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))
 	}
@@ -325,10 +343,10 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	return !kept || flow.Proto == balancer.UDP || !flow.Answered()
 }
 
-// retryCut is the time until what conntrack refused is tried again.
+// retryCut is the pause before a failed removal is retried.
 const retryCut = time.Second
 
-// sweep drops what is due, and returns when something is due again.
+// sweep removes due flows, and returns the time of the next sweep.
 func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	fl.mu.Lock()
@@ -352,7 +370,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	fl.pause = min(max(leastPause, sweepShare*took), mostPause)
 	for k := range keys {
 		switch {
-		case fl.due[k].After(now): // something has come since
+		case fl.due[k].After(now): // a change has arrived since
 		case err != nil:
 			fl.due[k] = now.Add(retryCut)
 		default:
@@ -369,15 +387,16 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// Close stops the loop. Connections that still have time are not ended any more. Where the rules stay, the next process
-// ends those to endpoints that drain or go, because it is told of them; connections to frontends that are gone by then live
-// as long as their two ends want.
+// Close stops the loop. Connections with time left are no longer ended. If the rules stay, the next
+// process ends connections to endpoints that drain or are removed, because it receives these
+// changes. Connections to frontends that are removed by then continue until their two ends close
+// them.
 func (fl *Flows) Close() error {
 	fl.loop.Close()
 	return fl.conn.Close()
 }
 
-// targetOf returns the backend that a flow of a frontend leads to.
+// targetOf returns the backend of a frontend's flow.
 func (fl *Flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return balancer.Target{}, false

@@ -12,16 +12,18 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Tracker follows the connections that rules of the kernel lead from frontends to backends; a dataplane embeds it. Apart from Applied and Found,
-// which belong to the goroutine that applies frontends, its methods may be called at any time.
+// Tracker follows the connections that kernel rules send from frontends to backends. A dataplane
+// embeds it. Applied and Found belong to the goroutine that applies frontends; the other methods
+// may be called at any time.
 type Tracker struct {
 	flows   *Flows
 	traffic *traffic
-	// unanswered has the connections that WatchUnanswered has counted.
+	// unanswered counts the connections that WatchUnanswered has reported.
 	unanswered counters.Unanswered
 }
 
-// Open opens what the tracker needs of the kernel. It begins to work with the first Applied.
+// Open opens the tracker's connections to the kernel. The tracker starts working with the first
+// Applied.
 func Open(log *slog.Logger) (*Tracker, error) {
 	own, err := conntrack.Open()
 	if err != nil {
@@ -38,19 +40,20 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	return t, nil
 }
 
-// Close ends the tracker's work; what it has counted stays readable.
+// Close ends the tracker's work. Its counts remain readable.
 func (t *Tracker) Close() error {
 	t.traffic.lookNow()
 	return errors.Join(t.traffic.close(), t.flows.Close())
 }
 
-// Found takes in which frontends an earlier process left in the kernel: connections to them may lead to backends that are
-// gone since.
+// Found records the frontends that an earlier process left in the kernel. Connections to them may
+// lead to backends that were removed since.
 func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(there) }
 
-// Applied takes in a batch of changes of which all but those in failed are in the kernel. It drops the flows that the batch
-// has made stale: those of UDP at once, connections when their time is over. Keys whose flows could not be dropped are added
-// to failed, and are dropped when they are applied again.
+// Applied processes a batch of changes after everything except for failed was applied. It removes
+// the flows that the batch has made stale: UDP flows at once, connections when their time is over.
+// Keys whose flows could not be removed are added to failed, and their flows are removed when they
+// are applied again.
 func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
 	t.traffic.start()
 	atOnce := t.flows.take(batch, failed)
@@ -66,27 +69,29 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections implements dataplane.ListsConnections: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
-// separate connection: a slow visit keeps no other reader waiting.
+// Connections implements [dataplane.ListsConnections]. It calls visit for conntrack's flows to
+// frontends and their backends that match q. It uses a separate connection, so a slow visit blocks
+// no other reader.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	return t.flows.connections(ctx, Opened, q, visit)
 }
 
-// Kill implements dataplane.EndsConnections: it makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
-// chains), and a UDP client's next datagram begins a new flow.
+// Kill implements [dataplane.EndsConnections]. It makes conntrack forget the flows that match q.
+// The next packet of either side of a TCP connection is then reset by the guard's chains, and a UDP
+// client's next datagram starts a new flow.
 func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	return t.flows.kill(ctx, Opened, q)
 }
 
-// Opened opens a connection to conntrack.
+// Opened returns a new connection to conntrack.
 func Opened() (Conn, error) { return conntrack.Open() }
 
-// Follow implements dataplane.FollowsConnections.
+// Follow implements [dataplane.FollowsConnections].
 func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
-			flow.Status |= conntrack.DstNAT // or ipvs mode has led it: the kernel tells its end when that mode is long over
+			flow.Status |= conntrack.DstNAT // or ipvs mode translated it: the kernel may report its end long after that mode
 		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)
@@ -94,7 +99,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	}, func() { lost(1) })
 }
 
-// WatchUnanswered implements dataplane.WatchesUnanswered.
+// WatchUnanswered implements [dataplane.WatchesUnanswered].
 func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, t.flows.targetOf, func(s conntrack.Suspect) {
 		if port, ours := t.flows.portOf(s.Flow); ours && s.Counted {
@@ -108,10 +113,10 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 	return u.Run(ctx)
 }
 
-// Counters adds the live connections, and the bytes where conntrack accounts for them, to the connections that rules have
-// counted at each backend (dataplane.Counters).
+// Counters adds the live connections, and the bytes if conntrack accounts for them, to the
+// connections that rules have counted at each backend (dataplane.Counters).
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
-	backends := map[counters.Port]int{} // ten thousand services have many: their room is made at once
+	backends := map[counters.Port]int{} // 10,000 services have many, so their memory is allocated at once
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++
@@ -120,7 +125,7 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKe
 	for _, f := range t.flows.frontends() {
 		backends[counters.Port{Service: f.Service, Name: f.Port}] += 0
 	}
-	_ = t.traffic.look(ctx) // what was last seen is better than nothing
+	_ = t.traffic.look(ctx) // after an error the last result remains
 	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {

@@ -13,34 +13,36 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// volume is bytes from and to clients.
+// volume holds the numbers of bytes from and to clients.
 type volume struct{ in, out uint64 }
 
-// traffic counts what conntrack knows: live connections, and, where it accounts for them, bytes. Those of a flow are
-// told when it ends.
+// traffic counts flows of conntrack: live connections, and bytes if conntrack accounts for them. A
+// flow's bytes are reported when it ends.
 type traffic struct {
 	flows *Flows
-	// conn is its own: a list of all flows takes time, for which a change must not wait.
+	// conn is a separate connection, because changes must not wait while all flows are listed.
 	conn *conntrack.Conn
-	// ends is nil where conntrack does not count bytes.
+	// ends is nil if conntrack does not count bytes.
 	ends    *conntrack.Ends
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	looking sync.Mutex // held by who counts the flows
+	looking sync.Mutex // held while the flows are counted
 
-	mu sync.Mutex // guards what follows; never held for long, because the ends of flows do not wait
-	// ended are the bytes of flows that have ended.
+	mu sync.Mutex // guards the fields below; never held for long, because the ends of flows do not wait
+	// ended holds the bytes of ended flows.
 	ended map[counters.Port]volume
-	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
+	// before holds the bytes of the flows that had ended at the last count, and live the bytes of
+	// the flows that existed then.
 	before, live map[counters.Port]volume
 	active       map[counters.BackendKey]uint64
-	// shown is what was last said of each port, and asked when its bytes were last asked for, or had to be remembered.
+	// shown is the last result for each port. asked is when its bytes were last requested, or had
+	// to be remembered.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
 	next  time.Time
 }
 
-// newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
+// newTraffic subscribes to the ends of flows if net.netfilter.nf_conntrack_acct is on.
 func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
 	t := &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
@@ -51,7 +53,7 @@ func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
 	return t, err
 }
 
-// start begins to take in the ends of flows.
+// start starts the reader of ends of flows.
 func (t *traffic) start() {
 	if t.ends == nil || t.stop != nil {
 		return
@@ -84,7 +86,7 @@ func (t *traffic) end(flow *conntrack.Flow) {
 	t.ended[k] = volume{v.in + flow.In, v.out + flow.Out}
 }
 
-// look counts the flows there are, unless that was done just now, or is being done.
+// look counts the existing flows, unless they were counted just now, or are being counted.
 func (t *traffic) look(ctx context.Context) error {
 	if !t.looking.TryLock() {
 		return nil
@@ -92,7 +94,7 @@ func (t *traffic) look(ctx context.Context) error {
 	defer t.looking.Unlock()
 	started := time.Now()
 	t.mu.Lock()
-	next, before := t.next, maps.Clone(t.ended) // what has ended by now is not among what is listed
+	next, before := t.next, maps.Clone(t.ended) // flows that have ended by now are not listed
 	t.mu.Unlock()
 	if started.Before(next) {
 		return nil
@@ -119,7 +121,7 @@ func (t *traffic) look(ctx context.Context) error {
 	return err
 }
 
-// lookNow is look, however soon after another. What was last seen is better than nothing.
+// lookNow is look without the pause. After an error the last result remains.
 func (t *traffic) lookNow() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -129,11 +131,11 @@ func (t *traffic) lookNow() {
 	_ = t.look(ctx)
 }
 
-// lookTime bounds the last look of a process that ends.
+// lookTime limits the last count of an ending process.
 const lookTime = 2 * time.Second
 
-// bytes returns the bytes of a port when the flows were last counted, and of these those of flows that are there. Those of a flow
-// that ended meanwhile come with the next time: what was said once stays.
+// bytes returns the bytes of a port at the last count, and the part that belongs to existing flows.
+// Flows that have ended since are added at the next count, so results never decrease.
 func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +145,7 @@ func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	return shown, live
 }
 
-// prune forgets the bytes of ports that were not asked for in as long as connections are remembered of what is gone.
+// prune forgets the bytes of ports that were not requested for [counters.Retention].
 func (t *traffic) prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Conn talks to the ipsets of the network namespace that it was opened in. It is safe for several goroutines.
+// Conn is a connection to the ipsets of the network namespace in which it was opened. It is safe
+// for concurrent use.
 type Conn struct {
 	sockets map[int]*nl.SocketHandle
 }
@@ -37,11 +38,12 @@ func (c *Conn) Close() {
 	}
 }
 
-// CreateTimed makes an empty set whose entries may be added for a time only, as rules do it with --timeout, or leaves one of that
-// name, kind and family as it is. If another set has the name, it returns ErrDifferent.
+// CreateTimed creates an empty set whose elements may have a timeout, as rules add them with
+// --timeout. It keeps an existing set of that name, type and family. If another set has the name,
+// it returns ErrDifferent.
 func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
-	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
+	req.Flags |= unix.NLM_F_EXCL // otherwise the kernel accepts an existing set of another family
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)))
 	af := uint8(unix.AF_INET)
@@ -51,7 +53,7 @@ func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
 	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
-	data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
+	data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // elements without a timeout stay
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {
@@ -62,10 +64,10 @@ func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	return wrap("creating", set, err)
 }
 
-// revision is the oldest of hash:ip,port,ip that every kernel since 3.x has.
+// revision is the oldest revision of hash:ip,port,ip. Every kernel since 3.x has it.
 const revision = 1
 
-// Destroy removes a set. One that is absent is no error; one that rules refer to is ErrInUse.
+// Destroy removes a set. A missing set is not an error. If rules use the set, it returns ErrInUse.
 func (c *Conn) Destroy(set string) error {
 	_, err := execute(c.message(nl.IPSET_CMD_DESTROY, set))
 	if errors.Is(err, syscall.ENOENT) {
@@ -74,13 +76,13 @@ func (c *Conn) Destroy(set string) error {
 	return wrap("destroying", set, err)
 }
 
-// Delete takes entries out of a set. Those that are not there are no error.
+// Delete removes elements from a set. Missing elements are not an error.
 func (c *Conn) Delete(set string, entries []Element) error {
 	return wrap("deleting from", set, c.delete(set, entries))
 }
 
-// DestroySoon is Destroy for a set that rules have just ceased to use: the kernel frees rules of the nft backend a
-// moment after they are deleted. It waits for two seconds at most.
+// DestroySoon is Destroy for a set that rules have just stopped using, because the kernel frees
+// deleted rules of the nft backend with a delay. It waits for at most two seconds.
 func (c *Conn) DestroySoon(ctx context.Context, set string) error {
 	const patience, pause = 2 * time.Second, 5 * time.Millisecond
 	for deadline := time.Now().Add(patience); ; {
@@ -112,7 +114,7 @@ func (c *Conn) delete(set string, entries []Element) error {
 	return nil
 }
 
-// List returns the entries of a set, in no order; ErrNotFound where there is none.
+// List returns the elements of a set in no order, or ErrNotFound.
 func (c *Conn) List(set string) ([]Element, error) {
 	members, err := c.Members(set)
 	if err != nil {
@@ -125,7 +127,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	return entries, nil
 }
 
-// Members is List with the time that is left to each entry.
+// Members is List with the remaining time of each element.
 func (c *Conn) Members(set string) ([]Member, error) {
 	var l listing
 	messages, err := execute(c.message(nl.IPSET_CMD_LIST, set))
@@ -138,8 +140,8 @@ func (c *Conn) Members(set string) ([]Member, error) {
 	return l.entries, nil
 }
 
-// Has asks the kernel whether a packet of e is in the set; of a set of networks, whether one contains it. ErrNotFound: there is
-// no such set.
+// Has reports whether a packet of e matches the set. In a set of networks, that means that one of
+// them contains it. If the set is missing, it returns ErrNotFound.
 func (c *Conn) Has(set string, e Element) (bool, error) {
 	req := c.message(nl.IPSET_CMD_TEST, set)
 	req.AddData(e.data())
@@ -150,8 +152,8 @@ func (c *Conn) Has(set string, e Element) (bool, error) {
 	return err == nil, wrap("asking", set, err)
 }
 
-// Header returns what the set says of itself, at a cost that does not depend on its size; ErrNotFound where there is
-// none.
+// Header returns the properties of a set, at a cost that does not depend on its size, or
+// ErrNotFound.
 func (c *Conn) Header(set string) (Header, error) {
 	req := c.message(nl.IPSET_CMD_LIST, set)
 	req.AddData(number(nl.IPSET_ATTR_FLAGS, listHeader))
@@ -175,7 +177,7 @@ func execute(req *nl.NetlinkRequest) ([][]byte, error) {
 	return messages, err
 }
 
-// wrap names the operation, and gives the errors that callers ask for their names.
+// wrap adds the operation to an error, and converts kernel errors to those of this package.
 func wrap(doing, set string, err error) error {
 	var own error
 	var errno syscall.Errno

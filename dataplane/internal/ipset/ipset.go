@@ -10,29 +10,29 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// SetType is a kind of set, by the kernel's name for it.
+// SetType is the kernel's name of a type of set.
 type SetType string
 
-// HashIPPortIP holds addresses with protocol, port and a second address.
+// HashIPPortIP has elements of an address with protocol and port, and a second address.
 const HashIPPortIP SetType = "hash:ip,port,ip"
 
-// MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
+// MaxEntries is the maximum size of a set. The kernel only uses memory for existing elements.
 const MaxEntries = 1 << 22
 
-// Protocol is an IP protocol by its number.
+// Protocol is the number of an IP protocol.
 type Protocol uint8
 
-// The protocols with ports.
+// These are the protocols with ports.
 const (
 	TCP  Protocol = 6
 	UDP  Protocol = 17
 	SCTP Protocol = 132
 )
 
-// ProtocolOf returns the number of a protocol of services.
+// ProtocolOf returns the number of a service's protocol.
 func ProtocolOf(p balancer.Protocol) Protocol { return Protocol(p.Number()) }
 
-// Element is a member of a set.
+// Element is an element of a set.
 type Element struct {
 	Addr  netip.Addr
 	Proto Protocol
@@ -41,36 +41,37 @@ type Element struct {
 	Second netip.Addr
 }
 
-// Member is an entry that is in a set.
+// Member is an element with its remaining time.
 type Member struct {
 	Element
-	// Left is how long it stays; 0 means forever.
+	// Left is the time until its removal; 0 means never.
 	Left time.Duration
 }
 
-// Compare orders entries by address, protocol, port and second address.
+// Compare orders elements by address, protocol, port and second address.
 func (e Element) Compare(o Element) int {
 	return cmp.Or(e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port), e.Second.Compare(o.Second))
 }
 
-// Header is what a set says of itself.
+// Header holds the properties of a set.
 type Header struct {
 	Kind   SetType
 	Family inet.Family
-	// Timed: entries may be added for a time only.
+	// Timed reports whether elements may have a timeout.
 	Timed bool
-	// Elements is the number of entries.
+	// Elements is the number of elements.
 	Elements int
 }
 
-// The errors that callers ask for, with errors.Is.
+// These are the errors that callers test with errors.Is.
 var (
-	// ErrNotFound: there is no such set.
+	// ErrNotFound means that the set does not exist.
 	ErrNotFound = errors.New("no such set")
-	// ErrDifferent: there is a set of that name and another kind or family, or only one of the two is timed.
+	// ErrDifferent means that a set of that name has another type or family, or only one of the two
+	// is timed.
 	ErrDifferent = errors.New("a set of this name and another kind exists")
-	// ErrInUse: rules refer to the set.
+	// ErrInUse means that rules use the set.
 	ErrInUse = errors.New("the set is in use by a rule")
-	// ErrUnsupported: the kernel has no ipsets, or not of this kind.
+	// ErrUnsupported means that the kernel has no ipsets, or not of this type.
 	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ipportip xt_set")
 )

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listHeader asks for a set without its entries (IPSET_FLAG_LIST_HEADER).
+// listHeader requests a set without its elements (IPSET_FLAG_LIST_HEADER).
 const listHeader = 1 << 2
 
-// batch is how many entries go into one message: an attribute holds 64 KiB, and an IPv6 entry takes about 100 bytes.
+// batch is the number of elements in a message: an attribute holds 64 KiB, and an IPv6 element
+// needs about 100 bytes.
 const batch = 500
 
-// message begins a request about a set.
+// message starts a request about a set.
 func (c *Conn) message(command int, set string) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(command|unix.NFNL_SUBSYS_IPSET<<8, nl.GetIpsetFlags(command))
 	req.Sockets = c.sockets
@@ -32,7 +33,7 @@ func number(kind int, n uint32) *nl.RtAttr {
 	return nl.NewRtAttr(kind|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint32(nil, n))
 }
 
-// address adds an address, which the kernel wants in its own nest.
+// address adds an address in its own nest, as the kernel requires.
 func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	inner := nl.IPSET_ATTR_IPADDR_IPV4
 	if a.Is6() {
@@ -43,7 +44,7 @@ func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	to.AddChild(n)
 }
 
-// data writes the entry.
+// data encodes the element.
 func (e *Element) data() *nl.RtAttr {
 	d := nested(nl.IPSET_ATTR_DATA)
 	address(d, nl.IPSET_ATTR_IP, e.Addr)
@@ -57,20 +58,20 @@ func (e *Element) data() *nl.RtAttr {
 	return d
 }
 
-// attributes yields the kinds, without flags, and values.
+// attributes yields the kinds without flags, and the values.
 func attributes(b []byte, yield func(kind int, value []byte)) {
 	for a := range nl.ParseAttributes(b) {
 		yield(int(a.Type&nl.NLA_TYPE_MASK), a.Value)
 	}
 }
 
-// listing is what the kernel said of one set.
+// listing is the kernel's listing of a set.
 type listing struct {
 	header  Header
 	entries []Member
 }
 
-// read takes in one message of a listing; a large set comes in several.
+// read processes a message of a listing; a large set has several.
 func (l *listing) read(message []byte) {
 	if len(message) < 4 {
 		return

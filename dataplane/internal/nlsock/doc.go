@@ -1,6 +1,6 @@
-// Package nlsock is what all need who write messages for the kernel themselves, because a library lacks them or is too slow:
-// a netlink socket that is waited for as any file of Go's is, a writer of messages, and readers of messages and of their attributes, which
-// allocate nothing.
+// Package nlsock is used by packages that write netlink messages themselves, because a library
+// lacks them or is too slow. It has a socket that works with Go's poller, a writer of messages, and
+// readers of messages and attributes that do not allocate.
 //
 //	s, err := nlsock.Open(unix.NETLINK_NETFILTER)
 //	defer s.Close()
@@ -12,5 +12,6 @@
 //		}
 //	}
 //
-// A Writer writes messages with their attributes; those who know what is in them number them, and match answers to questions.
+// A Writer writes messages with their attributes. Its users know their meaning, number them, and
+// match answers to requests.
 package nlsock

@@ -8,29 +8,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed says that a message does not have the form that the kernel documents.
+// ErrMalformed means that a message does not have its documented form.
 var ErrMalformed = errors.New("the kernel's message is malformed")
 
-// Messages reads netlink's messages, one after the other.
+// Messages reads a sequence of netlink messages.
 type Messages struct {
 	rest []byte
-	// Kind, Flags and Seq are the header's: the type, unix.NLM_F_..., and the number of the question.
+	// Kind, Flags and Seq are fields of the header: the type, unix.NLM_F_..., and the number of the
+	// request.
 	Kind  uint16
 	Flags uint16
 	Seq   uint32
-	// Body is what follows the header.
+	// Body is the message without the header.
 	Body []byte
-	// Err is ErrMalformed after a message that could not be read; Next reports false then.
+	// Err is ErrMalformed after a message that could not be read; Next returns false then.
 	Err error
 }
 
-// Read reads what came from a socket.
+// Read returns the messages that were received from a socket.
 func Read(b []byte) Messages { return Messages{rest: b} }
 
-// Empty reports whether there is nothing left.
+// Empty reports whether nothing is left.
 func (m *Messages) Empty() bool { return len(m.rest) == 0 }
 
-// Next goes on to the next message, and reports whether there is one.
+// Next moves to the next message, and reports whether there is one.
 func (m *Messages) Next() bool {
 	if len(m.rest) == 0 || m.Err != nil {
 		return false
@@ -50,8 +51,8 @@ func (m *Messages) Next() bool {
 	return true
 }
 
-// Refusal is what an acknowledgement or the end of a list says (unix.NLMSG_ERROR, unix.NLMSG_DONE): a syscall.Errno; nil:
-// it was done. ErrMalformed: nothing.
+// Refusal returns the content of an acknowledgement or of the end of a list (unix.NLMSG_ERROR,
+// unix.NLMSG_DONE): a syscall.Errno, nil for success, or ErrMalformed.
 func (m *Messages) Refusal() error {
 	if len(m.Body) < 4 {
 		if m.Kind == unix.NLMSG_DONE {
@@ -65,24 +66,24 @@ func (m *Messages) Refusal() error {
 	return nil
 }
 
-// Attributes reads a list of attributes, one after the other.
+// Attributes reads a sequence of attributes.
 type Attributes struct {
 	rest []byte
 	// Kind is the type, without the flags for nests and byte order.
 	Kind  uint16
 	Value []byte
-	// Err is ErrMalformed after an attribute that could not be read, or the error of a reader of values; Next reports
-	// false then.
+	// Err is ErrMalformed after an attribute that could not be read, or the error of a reader of
+	// values; Next returns false then.
 	Err error
 }
 
-// In reads the attributes in b.
+// In returns the attributes in b.
 func In(b []byte) Attributes { return Attributes{rest: b} }
 
-// Rest is what was not read yet.
+// Rest returns the unread part.
 func (a *Attributes) Rest() []byte { return a.rest }
 
-// Next goes on to the next attribute, and reports whether there is one.
+// Next moves to the next attribute, and reports whether there is one.
 func (a *Attributes) Next() bool {
 	if len(a.rest) == 0 || a.Err != nil {
 		return false
@@ -101,5 +102,5 @@ func (a *Attributes) Next() bool {
 	return true
 }
 
-// aligned is where the next begins: messages and attributes begin at multiples of 4.
+// aligned returns the offset of the next message or attribute, which is a multiple of 4.
 func aligned(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }

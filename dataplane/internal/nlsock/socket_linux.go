@@ -12,27 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received is more than the kernel puts into one answer, which is 32 KiB at most.
+// received is larger than the maximum size of an answer of the kernel, which is 32 KiB.
 const received = 64 << 10
 
-// ErrLost says that the kernel had more to say than there was room for: some answers are missing.
+// ErrLost means that some answers are missing because there was no room for them.
 var ErrLost = errors.New("some of the kernel's answers were lost")
 
-// Silence is how long the kernel may say nothing that owes an answer, which takes it milliseconds a message.
+// Silence is how long the kernel may take for an answer. Usually it needs milliseconds per message.
 const Silence = 5 * time.Second
 
-// Socket speaks with the kernel. It is for one goroutine at a time, but for Close and SetReadDeadline.
+// Socket is a netlink socket. Except for Close and SetReadDeadline, calls of its methods must not
+// overlap.
 type Socket struct {
-	// Patience is how long Answer waits; Silence, unless it is set.
+	// Patience is how long Answer waits. The default is Silence.
 	Patience time.Duration
 
 	file *os.File
 	raw  syscall.RawConn
 	in   []byte
 	seq  uint32
-	// drain: Receive returns unix.EAGAIN instead of waiting.
+	// drain reports whether Receive returns unix.EAGAIN instead of waiting.
 	drain bool
-	// read is called when there is something; n and err are what it got.
+	// read is called when the socket is readable; n and err are its results.
 	read func(fd uintptr) bool
 	n    int
 	err  error
@@ -41,7 +42,7 @@ type Socket struct {
 // Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's network namespace.
 func Open(protocol int) (*Socket, error) { return OpenAt(protocol, slices.Values([]uint32{0})) }
 
-// OpenAt opens a socket whose address (Port) is the first of these that no other has; 0 means one that the kernel chooses.
+// OpenAt opens a socket with the first unused address (Port) of ports; 0 lets the kernel choose.
 func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -59,13 +60,13 @@ func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("connecting a %s socket to the kernel: %w", name(protocol), err)
 	}
-	// Without this, refusals carry the refused message: slower, and no less right.
+	// Without this option, refusals contain the refused message, which is only slower.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	return Over(fd)
 }
 
-// Subscribe opens a socket to which the kernel tells what happens in some groups. It keeps room bytes of what was not received yet,
-// where this process may have it do so.
+// Subscribe opens a socket that receives the kernel's events of some groups. Its buffer has room
+// bytes, as far as this process may enlarge it.
 func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	s, err := Open(protocol)
 	if err != nil {
@@ -73,7 +74,7 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	}
 	failed := s.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) // as much as the host allows
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) // the host's maximum
 		}
 		for _, group := range groups {
 			err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
@@ -85,7 +86,8 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	return s, nil
 }
 
-// Filter has the kernel put only what a program lets through into the socket. What came before is there.
+// Filter restricts the socket to messages that a program accepts. Earlier messages are not
+// affected.
 func (s *Socket) Filter(program []unix.SockFilter) (err error) {
 	failed := s.Control(func(fd uintptr) {
 		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -107,7 +109,7 @@ func name(protocol int) string {
 	return "netlink"
 }
 
-// Over takes over fd, which is not to block.
+// Over returns a Socket that owns fd, which must be non-blocking.
 func Over(fd int) (*Socket, error) {
 	s := &Socket{file: os.NewFile(uintptr(fd), "netlink"), in: make([]byte, received), Patience: Silence}
 	var err error
@@ -125,19 +127,19 @@ func Over(fd int) (*Socket, error) {
 	return s, nil
 }
 
-// Close closes the socket. Receive fails from then on; who is in the kernel with it is waited for.
+// Close closes the socket, after current system calls. Later calls of Receive fail.
 func (s *Socket) Close() error { return s.file.Close() }
 
-// Control calls f with the socket, for its options.
+// Control calls f with the socket's descriptor, for its options.
 func (s *Socket) Control(f func(fd uintptr)) error { return s.raw.Control(f) }
 
-// SetReadDeadline has Receive fail with os.ErrDeadlineExceeded from t on.
+// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded from t on.
 func (s *Socket) SetReadDeadline(t time.Time) error { return s.file.SetReadDeadline(t) }
 
-// Drain has Receive return unix.EAGAIN from now on where there is nothing, instead of waiting.
+// Drain makes Receive return unix.EAGAIN instead of waiting.
 func (s *Socket) Drain() { s.drain = true }
 
-// Port is the socket's own address.
+// Port returns the socket's address.
 func (s *Socket) Port() (port uint32, err error) {
 	failed := s.raw.Control(func(fd uintptr) {
 		at, why := unix.Getsockname(int(fd))
@@ -149,7 +151,7 @@ func (s *Socket) Port() (port uint32, err error) {
 	return port, errors.Join(failed, err)
 }
 
-// Discard reads what is there and was not received, so that it is not taken for the next answer.
+// Discard discards received messages, which would otherwise be mistaken for the next answer.
 func (s *Socket) Discard() {
 	_ = s.raw.Control(func(fd uintptr) {
 		var b [4096]byte
@@ -162,13 +164,13 @@ func (s *Socket) Discard() {
 	})
 }
 
-// Next is the number for the next message.
+// Next returns the number of the next message.
 func (s *Socket) Next() uint32 {
 	s.seq++
 	return s.seq
 }
 
-// Send sends messages, one behind the other.
+// Send sends a sequence of messages.
 func (s *Socket) Send(b []byte) error {
 	var err error
 	waiting := s.raw.Write(func(fd uintptr) bool {
@@ -181,8 +183,8 @@ func (s *Socket) Send(b []byte) error {
 	return errors.Join(waiting, err)
 }
 
-// Receive waits for messages, which are valid until it is called again. unix.ENOBUFS says that the kernel had more to say
-// than there was room for.
+// Receive waits for messages, which are valid until its next call. unix.ENOBUFS means that the
+// kernel dropped messages for lack of room.
 func (s *Socket) Receive() (Messages, error) {
 	if err := s.raw.Read(s.read); err != nil {
 		return Messages{}, err
@@ -193,8 +195,8 @@ func (s *Socket) Receive() (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Answer is Receive where the kernel owes an answer: it waits no longer than Patience. What comes later is still received: who asks
-// again numbers the questions, or discards it.
+// Answer is Receive when the kernel must answer: it waits no longer than Patience. Later answers
+// are still received, so the caller numbers its requests, or discards them.
 func (s *Socket) Answer() (Messages, error) {
 	m, err := s.Within(s.Patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -203,7 +205,8 @@ func (s *Socket) Answer() (Messages, error) {
 	return m, err
 }
 
-// Within is Receive for so long at most. What the kernel has said by then is received, also by a process that stood still longer.
+// Within is Receive with a time limit. Messages that arrived in time are received, even if this
+// process did not run for longer.
 func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return Messages{}, err
@@ -221,16 +224,16 @@ func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Refusals reads the answers to messages that were sent with the numbers first to last, of which the last is to be acknowledged:
-// why the kernel refused each, a syscall.Errno, or nil. With ErrLost, nil may also mean that the answer was lost. Answers to earlier
-// messages are passed over.
+// Refusals reads the answers to messages with the numbers first to last, of which the last one
+// requests an acknowledgement. It returns the kernel's refusal of each as a syscall.Errno, or nil.
+// With ErrLost, nil may also mean that the answer was lost. It skips answers to earlier messages.
 func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 	refusals := make([]error, last-first+1)
 	lost := false
 	for {
 		m, err := s.Answer()
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // the kernel worked off all messages while they were sent: whatever it has to say is there
+		case errors.Is(err, unix.ENOBUFS): // the kernel processes messages while they are sent, so all its answers were sent
 			lost, s.drain = true, true
 			continue
 		case lost && errors.Is(err, unix.EAGAIN):
@@ -248,7 +251,7 @@ func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 				return nil, ErrMalformed
 			}
 			refusals[i] = m.Refusal()
-			if errors.Is(refusals[i], unix.EPERM) { // netfilter answers no further message then
+			if errors.Is(refusals[i], unix.EPERM) { // netfilter answers no further messages then
 				for j := i; j < uint32(len(refusals)); j++ {
 					refusals[j] = refusals[i]
 				}

@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// Of a header and of an attribute (include/uapi/linux/netlink.h); this file stands without unix, for what is built elsewhere.
+// These belong to headers and attributes (include/uapi/linux/netlink.h). They do not use package
+// unix, because this file is also built on other systems.
 const (
 	flagRequest = 1       // NLM_F_REQUEST
 	flagAck     = 4       // NLM_F_ACK
@@ -13,16 +14,17 @@ const (
 	alignTo     = 4       // NLA_ALIGNTO
 )
 
-// Writer writes messages one behind the other, each from Begin to End, with its attributes between. The zero Writer is ready.
+// Writer writes a sequence of messages, each from Begin to End, with attributes in between. The
+// zero Writer is ready.
 type Writer struct {
-	// B is all that was written; B[:0] takes it back.
+	// B is the output; B[:0] discards it.
 	B     []byte
-	begun int   // where the last message begins
-	nests []int // where the open nests begin
+	begun int   // start of the last message
+	nests []int // starts of the open nests
 }
 
-// Begin starts a message: its type, its flags besides NLM_F_REQUEST, its number, and the header of the protocol, whose length is a
-// multiple of 4.
+// Begin starts a message with its type, its flags in addition to NLM_F_REQUEST, its number, and the
+// header of the protocol, whose length is a multiple of 4.
 func (w *Writer) Begin(kind, flags uint16, seq uint32, header ...byte) {
 	w.begun = len(w.B)
 	w.B = append(w.B, 0, 0, 0, 0) // the length, see End
@@ -38,13 +40,13 @@ func (w *Writer) End() {
 	binary.NativeEndian.PutUint32(w.B[w.begun:], uint32(len(w.B)-w.begun))
 }
 
-// Ask has the kernel acknowledge the last message.
+// Ask makes the kernel acknowledge the last message.
 func (w *Writer) Ask() {
 	flags := w.B[w.begun+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|flagAck)
 }
 
-// Nest starts an attribute of attributes, which holds 64 KiB at most.
+// Nest starts an attribute that contains attributes. It holds at most 64 KiB.
 func (w *Writer) Nest(kind uint16) {
 	w.nests = append(w.nests, len(w.B))
 	w.Attribute(kind|flagNested, 0)
@@ -58,10 +60,10 @@ func (w *Writer) Unnest() {
 	binary.NativeEndian.PutUint16(w.B[at:], uint16(len(w.B)-at))
 }
 
-// Nested is the size of the last nest that is open, so far.
+// Nested returns the current size of the innermost open nest.
 func (w *Writer) Nested() int { return len(w.B) - w.nests[len(w.nests)-1] }
 
-// Attribute writes the header of an attribute whose value of so many bytes is appended to B next.
+// Attribute writes the header of an attribute. The caller appends its value of that size to B.
 func (w *Writer) Attribute(kind uint16, size int) {
 	w.B = binary.NativeEndian.AppendUint16(w.B, uint16(4+size))
 	w.B = binary.NativeEndian.AppendUint16(w.B, kind)
@@ -80,7 +82,7 @@ func (w *Writer) Bytes(kind uint16, v ...byte) {
 	w.pad()
 }
 
-// String writes an attribute with the zero that ends a text.
+// String writes an attribute with a zero-terminated string.
 func (w *Writer) String(kind uint16, s string) {
 	w.Attribute(kind, len(s)+1)
 	w.B = append(append(w.B, s...), 0)
@@ -100,7 +102,7 @@ func (w *Writer) Native32(kind uint16, v uint32) {
 	w.B = binary.NativeEndian.AppendUint32(w.B, v)
 }
 
-// Wire16 writes a number in the network's byte order, as are all that follow.
+// Wire16 writes a number in network byte order, like the following methods.
 func (w *Writer) Wire16(kind, v uint16) {
 	w.Attribute(kind, 2)
 	w.B = binary.BigEndian.AppendUint16(w.B, v)

@@ -1,3 +1,3 @@
-// Package runfile tells this boot and this network namespace from others: what a process notes of what it has made in the
-// kernel means nothing after the next boot, or in another network namespace.
+// Package runfile identifies this boot and this network namespace. A process's record of what it
+// has created in the kernel is invalid after the next boot, and in another network namespace.
 package runfile

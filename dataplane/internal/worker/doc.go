@@ -1,3 +1,4 @@
-// Package worker does what is due later, such as ending connections whose time is over, in a goroutine beside the changes
-// from which it comes. It remembers nothing: the function that it calls finds out what is due.
+// Package worker runs deferred work, such as ending connections whose time is over, in a goroutine
+// separate from the changes that cause it. It keeps no state: the called function determines what
+// is due.
 package worker

@@ -8,10 +8,10 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Loop calls a function whenever something may be due, in a goroutine that begins with the first call of Look and ends
-// with Close. It is safe for several goroutines.
+// Loop calls a function when something is due. Its goroutine starts with the first call of Look,
+// and ends with Close. It is safe for concurrent use.
 type Loop struct {
-	wake wake.Signal // holds one token: look again
+	wake wake.Signal // holds a token: check again
 	work func(ctx context.Context) time.Time
 
 	mu      sync.Mutex // guards what follows
@@ -20,13 +20,13 @@ type Loop struct {
 	running sync.WaitGroup
 }
 
-// New returns a Loop that has not begun. The function does what is due, and returns when something is due again; zero:
-// nothing is, until the next call of Look. Its context ends with Close.
+// New returns a Loop that has not started. work does what is due, and returns the time of the next
+// call, or zero to wait for Look. Its context ends with Close.
 func New(work func(ctx context.Context) time.Time) *Loop {
 	return &Loop{wake: wake.New(), work: work}
 }
 
-// Look has the function called soon.
+// Look requests a call of the function.
 func (l *Loop) Look() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +48,7 @@ func (l *Loop) run(ctx context.Context) {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		if ctx.Err() != nil { // whatever else there was
+		if ctx.Err() != nil { // even if a check was requested
 			return
 		}
 		timer.Stop()
@@ -58,7 +58,7 @@ func (l *Loop) run(ctx context.Context) {
 	}
 }
 
-// Close ends the goroutine, and waits for it. It does not begin again.
+// Close ends the goroutine, and waits for it. The Loop can't be started again.
 func (l *Loop) Close() {
 	l.mu.Lock()
 	l.closed = true
