@@ -18,18 +18,20 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is what makes Run be the daemon that cases kill.
+// childVar is the variable that makes Run act as the daemon that cases kill.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
 // errand is the value of childVar, as JSON.
 type errand struct {
 	Local []netip.Addr
-	// Services are what is wanted first.
+	// Services are the services that are wanted first.
 	Services []*balancer.Service
-	// Then are what is wanted after the first line that it reads, with Down among their endpoints, and nothing else is done.
+	// Then are the services that are wanted after the first line of input, with Down among their
+	// endpoints. The child then does nothing else.
 	Then []*balancer.Service
 	Down []balancer.Target
-	// Servers are what the services of its changes have as endpoints, and Seed tells which changes those are.
+	// Servers are the endpoints of the services in its random changes, and Seed selects these
+	// changes.
 	Servers []addrs
 	Seed    uint64
 }
@@ -43,8 +45,8 @@ func (e *errand) history() *history {
 	return newHistory(e.Seed, servers, 100, 6)
 }
 
-// ready is the line by which the child says that everything is carried out, and nothing else is there; on the next line
-// that it reads it begins to change things.
+// ready is the line by which the child reports that everything is applied and nothing else exists.
+// It starts its changes after the next line of input.
 const ready = "dataplanetest: ready"
 
 // runChild carries out the errand until it is killed or its parent ends.
@@ -97,16 +99,16 @@ func runChild(t *testing.T, s *Subject) {
 // checkKernelState checks that the kernel has exactly the wanted state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
-	r.stop() // one at a time calls the dataplane
+	r.stop() // calls of the dataplane must not overlap
 	(&bare{r}).holds(when, r.wanted())
 	r.start()
 }
 
-// child is this test binary run again as a process that carries out an errand.
+// child is this test binary, run again as a process that carries out an errand.
 type child struct {
 	t     testing.TB
 	in    io.Writer
-	lines *bufio.Scanner // of what it says
+	lines *bufio.Scanner // its output
 	kill  func()
 }
 

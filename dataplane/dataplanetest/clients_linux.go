@@ -37,7 +37,8 @@ func testAffinity(r *rig) {
 	})
 }
 
-// checkLeaveAndReturn has the server of the first client leave in some way and return. It returns the servers of all clients.
+// checkLeaveAndReturn makes the first client's server leave in some way and return. It returns the
+// servers of all clients.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
 	left := serverOf(r, lab.Answer{Server: before[0]})

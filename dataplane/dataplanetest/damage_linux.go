@@ -14,7 +14,8 @@ import (
 	"vipd/test/lab"
 )
 
-// usuallyMended is how long mending takes at most on a machine that is not busy, with the engine's usual ProbeInterval.
+// usuallyMended is the maximum time of a repair on an idle machine, with the engine's usual
+// ProbeInterval.
 const usuallyMended = 1500 * time.Millisecond
 
 // testDamage damages the dataplane in each way while connections are open. The damage is
@@ -93,8 +94,9 @@ func awaitService(r *rig) {
 // bystander is the VIP of a service that Scratches do not touch.
 func bystander() addrs { return vipN(31) }
 
-// newDamageable is a rig with services that use all of a Host's parts, and the engine's usual ProbeInterval. Each damage
-// has one of its own: engines and dataplanes may look more rarely where rules change all the time.
+// newDamageable returns a rig with services that use all parts of a Host, and the engine's usual
+// ProbeInterval. Each damage has its own rig, because engines and dataplanes may check less often
+// while rules change all the time.
 func newDamageable(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := onStage(t, s)
@@ -172,7 +174,7 @@ func testOthersFirst(r *rig) {
 	repairs := r.engine.Status().Repairs
 	r.s.removeJumps(r.T)
 	awaitRepairs(r, repairs)
-	awaitService(r) // it may have looked at what the others did just now, and have begun to mend before the last jump was gone
+	awaitService(r) // it may have just checked the others' rules, and have started the repair before the last jump was removed
 	sameForeign(r, "after mending with rules of others first", before)
 	checkWhole(r, conns)
 }

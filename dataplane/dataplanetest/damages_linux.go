@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// Damages are the ways to break what a dataplane and its Host keep in iptables of that backend (see Subject.Backend), in
-// ipsets, in the guard's tables of nf_tables, and on devices.
+// Damages are ways to damage the state that a dataplane and its Host keep in iptables of that
+// backend (see Subject.Backend), in ipsets, in the guard's tables, and on devices.
 func Damages(backend string) map[string]func(t testing.TB) {
 	s := &Subject{Backend: backend}
 	return map[string]func(t testing.TB){
@@ -35,7 +35,8 @@ func Damages(backend string) map[string]func(t testing.TB) {
 	}
 }
 
-// Scratches are ways to break what serves the service at heldVIP, in the guard's sets and on devices, and nothing else.
+// Scratches are ways to damage only the state that serves the service at heldVIP, in the guard's
+// sets and on devices.
 func Scratches() map[string]func(t testing.TB) {
 	return map[string]func(t testing.TB){
 		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
@@ -44,7 +45,7 @@ func Scratches() map[string]func(t testing.TB) {
 	}
 }
 
-// guardTables are the guard's tables in nf_tables, where it has any.
+// guardTables returns the guard's tables in nf_tables, if there are any.
 func guardTables(t testing.TB) (all []string) {
 	t.Helper()
 	if !has("nft") {
@@ -58,7 +59,8 @@ func guardTables(t testing.TB) (all []string) {
 	return all
 }
 
-// scriptGuard is a Damage: it runs a script of nft, in which %s stands for the table, on both of the guard's tables at once.
+// scriptGuard returns a damage that runs an nft script on both of the guard's tables at once. %s
+// represents the table.
 func scriptGuard(script string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
@@ -74,7 +76,7 @@ func scriptGuard(script string) func(t testing.TB) {
 	}
 }
 
-// removeEntry takes one entry about an address from the guard's sets.
+// removeEntry removes an entry about an address from the guard's sets.
 func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Helper()
 	family := map[bool]string{true: "ip", false: "ip6"}[vip.Is4()]
@@ -85,7 +87,7 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Skipf("the guard has no entry about %s", vip)
 }
 
-// flushTables empties every chain that iptables knows, as a firewall does that starts anew.
+// flushTables empties every chain of iptables, like a firewall that restarts.
 func (s *Subject) flushTables(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -94,7 +96,7 @@ func (s *Subject) flushTables(t testing.TB) {
 	}
 }
 
-// hasChains skips a test where nothing of ours is in iptables.
+// hasChains skips a test if iptables has no chains of ours.
 func (s *Subject) hasChains(t testing.TB) {
 	t.Helper()
 	if len(s.ourChains(t, "")) == 0 {
@@ -102,7 +104,7 @@ func (s *Subject) hasChains(t testing.TB) {
 	}
 }
 
-// flushChain empties one of our chains in a table, the last that is not empty.
+// flushChain empties one of our chains in a table, the last non-empty one.
 func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
@@ -113,8 +115,8 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules has the first rule of each of our chains in iptables let nothing pass, or lead nowhere, and there are as many
-// rules as before.
+// replaceRules replaces the first rule of each of our chains in iptables, such that nothing passes
+// or the rule leads nowhere. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -135,7 +137,7 @@ func (s *Subject) replaceRules(t testing.TB) {
 	}
 }
 
-// removeJumps has nothing lead to our chains any more.
+// removeJumps removes all rules that lead to our chains.
 func (s *Subject) removeJumps(t testing.TB) {
 	t.Helper()
 	jumps := s.ourJumps(t)
@@ -154,7 +156,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 	}
 }
 
-// destroySets removes all ipsets, and all chains, which could not be without.
+// destroySets removes all ipsets, and all chains, which use them.
 func (s *Subject) destroySets(t testing.TB) {
 	t.Helper()
 	if len(ourSets(t)) == 0 {
@@ -189,7 +191,7 @@ type ourChain struct {
 	rules             bool // it has any
 }
 
-// ourChains are those of a table, or of all; both families'.
+// ourChains returns our chains of a table, or of all tables, in both families.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
@@ -209,7 +211,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	return all
 }
 
-// ourJump is a rule in one of the kernel's own chains that leads to one of ours.
+// ourJump is a rule of a kernel's chain that leads to one of our chains.
 type ourJump struct {
 	tool, table, chain string
 	rule               string // without "-A" and the chain
@@ -242,7 +244,7 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	}
 }
 
-// savedBy is saved by one program, where that is there.
+// savedBy is saved for one program, if it exists.
 func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	t.Helper()
 	if !has(saver) {
@@ -257,7 +259,7 @@ func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	}
 }
 
-// removeAddresses removes some VIPs, or all where none are named.
+// removeAddresses removes some VIPs, or all if none are named.
 func removeAddresses(t testing.TB, vips []netip.Addr) {
 	t.Helper()
 	all := heldVIPs(t)
@@ -283,7 +285,7 @@ type held struct {
 	link netlink.Link
 }
 
-// heldVIPs are those that the host has.
+// heldVIPs returns the VIPs that the host has.
 func heldVIPs(t testing.TB) []held {
 	t.Helper()
 	var all []held
@@ -297,7 +299,7 @@ func heldVIPs(t testing.TB) []held {
 	return all
 }
 
-// listed repeats a listing that the kernel interrupts because something has changed in the middle of it.
+// listed repeats a listing that the kernel interrupted because the data changed.
 func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 	t.Helper()
 	lab.Eventually(t, settleTime, "a listing without a change in the middle", func() (err error) {

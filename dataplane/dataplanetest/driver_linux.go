@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// driver is the daemon in small: it compiles services, remembers drains, and has an engine carry out the result.
+// driver is a minimal daemon: it compiles services, remembers drains, and makes an engine apply the
+// result.
 type driver struct {
 	engine  *dataplane.Engine
 	host    dataplane.Host
@@ -33,10 +34,10 @@ type driver struct {
 	revision int64
 }
 
-// settleTime bounds how long the engine may take for any one change, on a machine with dozens of others at work too.
+// settleTime limits the engine's time for a change, on a machine with dozens of other processes.
 const settleTime = time.Minute
 
-// driverProbe is how often the engine looks for damage, where a case does not say otherwise.
+// driverProbe is the engine's ProbeInterval, unless a case sets another.
 const driverProbe = 500 * time.Millisecond
 
 // newDriver returns a driver of dp and host that does nothing until start.
@@ -46,8 +47,8 @@ func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, en
 	return d
 }
 
-// drives has an engine of its own for dp, which comes after another dataplane; what is wanted and remembered stays. It
-// does nothing until start.
+// drives creates another engine for dp, which replaces another dataplane. The wanted and remembered
+// state stays. It does nothing until start.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"vipd/test/lab"
 )
 
-// asked is a question that is asked of explain once for each revision: cases ask real packets hundreds of times.
+// asked is a question to explain. Each is asked once per revision, because cases send hundreds of
+// packets.
 type asked struct {
 	from     *lab.NS
 	key      balancer.Key
@@ -39,7 +40,8 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 	}
 	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end meanwhile
 		status = r.engine.Status()
-		// Connections that are there change nothing in the verdict, and to look for them takes the kernel 10 ms: all of conntrack's table.
+		// Existing connections do not affect the verdict, and searching them takes the kernel 10
+		// ms, because it reads conntrack's whole table.
 		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp}
 		if !n.Applied.Has(key) {
 			return nil // what packets meet without vipd is not explained

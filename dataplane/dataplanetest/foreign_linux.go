@@ -11,12 +11,13 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignTools are the programs that make objects of others.
+// foreignTools are the programs that create foreign objects.
 func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
 
-// foreignRules are what a host runs besides, NET standing for a network, HOST for an address in it and SET for a set.
+// foreignRules are the rules of other programs on a host. NET represents a network, HOST an address
+// in it, and SET a set.
 const foreignRules = `*filter
 :OTHER-IN - [0:0]
 :OTHER-FORWARD - [0:0]
@@ -42,7 +43,7 @@ COMMIT
 COMMIT
 `
 
-// foreignTable is nftables' own.
+// foreignTable is a table of nft.
 const foreignTable = `table inet other {
 	set peers {
 		type ipv4_addr
@@ -55,7 +56,8 @@ const foreignTable = `table inet other {
 }
 `
 
-// putForeign gives the host rules, chains, sets and a table of others, until the test ends.
+// putForeign adds rules, chains, sets and a table of other programs to the host, until the test
+// ends.
 func (s *Subject) putForeign(t testing.TB) snapshot {
 	t.Helper()
 	families := []struct{ family, net, host, set string }{

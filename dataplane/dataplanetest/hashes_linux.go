@@ -14,10 +14,11 @@ import (
 	"vipd/balancer"
 )
 
-// hashEndpoints is how many endpoints the services of the case hashes have.
+// hashEndpoints is the number of endpoints of the services in the case hashes.
 const hashEndpoints = 6
 
-// hashService has endpoints with weights 1, 2, 3, 1, 2, 3 at the addresses of the sinks.
+// hashService returns a service with endpoints with the weights 1, 2, 3, 1, 2, 3 at the addresses
+// of the sinks.
 func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Service {
 	s := newService(balancer.Name("hash-"+string(scheduler)), addrs{})
 	s.VIPs, s.Scheduler = vips, scheduler
@@ -30,7 +31,7 @@ func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Ser
 	return s
 }
 
-// withoutFirst is a hashService whose first endpoint has gone, or takes no new clients.
+// withoutFirst returns a hashService whose first endpoint was removed, or gets no new clients.
 func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		if !drains {
@@ -141,7 +142,7 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 }
 
-// crowd are n clients' addresses of vip's family, by no pattern.
+// crowd returns n random client addresses of vip's family.
 func crowd(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
@@ -151,7 +152,7 @@ func crowd(n int, vip netip.Addr) []netip.Addr {
 	return all
 }
 
-// differing counts the places at which two lists differ.
+// differing returns the number of positions at which two lists differ.
 func differing(a, b []netip.Addr) (n int) {
 	for i := range a {
 		if a[i] != b[i] {
@@ -161,7 +162,7 @@ func differing(a, b []netip.Addr) (n int) {
 	return n
 }
 
-// sharedByWeight checks which endpoints of a hashService the clients met: as if each had chosen by weight.
+// sharedByWeight checks that the clients of a hashService are distributed by weight.
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
@@ -170,8 +171,8 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	return fair(countOf(met), weights, byChance)
 }
 
-// serversOfClients has each client send one datagram to a VIP, all from one port that is new, and returns the endpoints that
-// they meet.
+// serversOfClients sends a datagram from each client to a VIP, all from the same new port, and
+// returns their endpoints.
 func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"
@@ -195,7 +196,7 @@ func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []n
 	return awaitArrival(r, s, len(clients))
 }
 
-// from is the control message that has a datagram sent from an address.
+// from returns the control message that sets the source address of a datagram.
 func from(a netip.Addr) []byte {
 	if a.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})

@@ -9,18 +9,18 @@ import (
 	"vipd/balancer"
 )
 
-// history is a random sequence of changes to services, the same for the same seed. Services of it come and go; those
-// that it was told to mind keep their first endpoint, with some weight.
+// history is a random sequence of changes to services; a seed determines it. Its own services are
+// added and removed. Services to mind keep their first endpoint, with some weight.
 type history struct {
 	random   *rand.Rand
 	servers  []*server
-	services []*balancer.Service // those that come and go, as they are or will be
+	services []*balancer.Service // services that are added and removed, in their current or future state
 	absent   []bool
 	minded   []*balancer.Service
 }
 
-// newHistory begins a history of n services at VIPs from vipN(first) up, and of changes to minded ones that keep their
-// first endpoint.
+// newHistory returns a history of n services at VIPs from vipN(first) on, and of changes to minded
+// services that keep their first endpoint.
 func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
@@ -33,7 +33,7 @@ func newHistory(seed uint64, servers []*server, first, n int, minded ...*balance
 	return h
 }
 
-// wanted are the services as they are.
+// wanted returns the current services.
 func (h *history) wanted() []*balancer.Service {
 	all := append([]*balancer.Service(nil), h.minded...)
 	for i, s := range h.services {
@@ -59,7 +59,7 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// applyHistory has so many changes of a history carried out, a few at a time.
+// applyHistory applies that many changes of a history, a few at a time.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	const atATime = 5
@@ -91,7 +91,8 @@ func (h *history) change(s *balancer.Service) {
 	}
 }
 
-// mind changes what a service is to clients of other endpoints than its first, which is there in both families, and weights.
+// mind changes a service for clients of other endpoints than its first, which exists in both
+// families, and weights.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
@@ -121,8 +122,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks that every frontend that is wanted, or about every step-th, meets clients as it should: answered
-// by a backend that is active, or refused.
+// checkAllServe checks that every wanted frontend, or about every step-th, treats clients
+// correctly: an active backend answers, or they are refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

@@ -10,7 +10,8 @@ import (
 	"vipd/test/fake"
 )
 
-// bareHost is a host on which every VIP is local, until the test ends, for dataplanes that end connections themselves.
+// bareHost returns a host on which every VIP is local, until the test ends, for dataplanes that
+// terminate connections themselves.
 func bareHost(t testing.TB) dataplane.Host {
 	t.Helper()
 	const any6 = "/proc/sys/net/ipv6/ip_nonlocal_bind" // for IPv4 the route is enough
@@ -25,7 +26,7 @@ func bareHost(t testing.TB) dataplane.Host {
 	return fake.NoHost{}
 }
 
-// GuardedHost is the host as vipd keeps it with these options, until the test ends.
+// GuardedHost returns the host that vipd maintains with these options, until the test ends.
 func GuardedHost(t testing.TB, o host.Options) dataplane.Host {
 	t.Helper()
 	h, err := host.New(o)

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// way is one of those in which the first server leaves a service.
+// way is a way in which the first server leaves a service.
 type way struct {
 	name balancer.Name
 	// leave edits the service; down: the checks of the server fail instead.
@@ -36,14 +36,14 @@ func ways() []way {
 	}
 }
 
-// stickyVIP is where clients of the way stay on their servers.
+// stickyVIP is the VIP at which clients of the way stay on their servers.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services are the way's, before and after its server leaves: one whose clients meet every server in turn, and one whose
-// clients stay.
+// services returns the way's services, before and after its server leaves: one with round robin,
+// and one with affinity.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
@@ -59,7 +59,7 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	return before, after
 }
 
-// without is the service after a server has left it.
+// without returns the service after a server has left it.
 func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	if y.leave == nil {
 		return s
@@ -72,7 +72,7 @@ func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	})
 }
 
-// targets are what is down after.
+// targets are the targets that are down afterwards.
 func (y way) targets(first *server) (all []balancer.Target) {
 	if !y.down {
 		return nil
@@ -85,7 +85,7 @@ func (y way) targets(first *server) (all []balancer.Target) {
 	return all
 }
 
-// guests are who is with the first server when it leaves in some way.
+// guests are the clients of the first server when it leaves in some way.
 type guests struct {
 	way    way
 	idle   []net.Conn
@@ -121,8 +121,8 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind has the errand done, by a process that is killed where the dataplane survives that, and returns the guests
-// that the first server has, and what carries out the rest of the errand.
+// leftBehind carries out the errand in a process that is killed, if the dataplane survives that. It
+// returns the guests of the first server, and a function that carries out the rest of the errand.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -182,7 +182,7 @@ func admitGuests(r *rig) (all []*guests) {
 	return all
 }
 
-// stickyClient returns a client that a service sends to that server whenever it comes.
+// stickyClient returns a client that a service always sends to that server.
 func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {

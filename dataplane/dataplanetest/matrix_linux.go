@@ -9,25 +9,26 @@ import (
 	"vipd/test/lab"
 )
 
-// seen is whose address a server sees.
+// seen is the owner of the address that a server sees.
 type seen string
 
 const (
-	// seenClient: the client's own.
+	// seenClient is the client's own address.
 	seenClient seen = "the client's"
-	// seenHost: one that the host has of its own, never a VIP that vipd added.
+	// seenHost is an own address of the host, never a VIP that vipd added.
 	seenHost seen = "the host's"
 )
 
-// clientKind is a way to reach a service, and what is to be seen of it by a server.
+// clientKind is a way to reach a service, and the address that a server should see.
 type clientKind struct {
 	name string
 	// from are the namespaces that ask.
 	from func(w *world) []*lab.NS
 	// port of the service; at the VIP, or, for node ports, at the host's own address.
 	port uint16
-	// shows says whose address the server sees that answers, in dataplanes that keep the client's where they can and
-	// snat = auto; only the host's own connections can't show another. The others always show the host's.
+	// shows says whose address the answering server sees, in dataplanes that keep the client's
+	// address if they can, with snat = auto. The host's own connections always show the host's
+	// address, and so do other dataplanes.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// consequence is what a service has become of the connections of an endpoint that is found down.
+// consequence is the effect of a failed check on the connections of an endpoint.
 type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
@@ -109,8 +109,8 @@ func checkEnded(r *rig, c net.Conn, what string) {
 	})
 }
 
-// openAgain has every server end a connection from one port of a client, which it then has in TIME_WAIT, and returns
-// one from that port to a server of that name.
+// openAgain makes every server end a connection from a port of a client, so the client has it in
+// TIME_WAIT. It returns a connection from that port to a server of that name.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // the first time any port

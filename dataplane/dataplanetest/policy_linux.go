@@ -10,7 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// tools are the programs of the subject's iptables, IPv4 and IPv6; suffix may be -save or -restore.
+// tools returns the programs of the subject's iptables for IPv4 and IPv6; suffix may be -save or
+// -restore.
 func (s *Subject) tools(suffix string) [2]string {
 	backend := ""
 	if s.Backend != "" {
@@ -71,8 +72,9 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	})
 }
 
-// dropByPolicy makes the host drop packets that nothing accepts in these chains, apart from neighbour discovery and lo. If the dataplane
-// opens connections of its own to servers, their replies are also accepted.
+// dropByPolicy makes the host drop packets that nothing accepts in these chains, except for
+// neighbor discovery and lo. If the dataplane opens connections to servers itself, their replies
+// are also accepted.
 func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {
 		for _, chain := range chains {

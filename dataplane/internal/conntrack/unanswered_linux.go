@@ -37,7 +37,8 @@ type Unanswered struct {
 	silent  map[uint32]silence
 }
 
-// Suspect is a new connection that a backend has refused, or not answered so far. It is tell's until that returns.
+// Suspect is a new connection that a backend has refused, or not answered so far. It is valid until
+// tell returns.
 type Suspect struct {
 	Flow   *Flow
 	Target balancer.Target
@@ -47,27 +48,29 @@ type Suspect struct {
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	since         time.Duration // of the first look that saw it, from the start
-	look          uint32        // the latest look that saw it
+	since         time.Duration // of the first check that saw it, from the start
+	look          uint32        // the latest check that saw it
 	told, counted bool
 }
 
 const (
-	// lookPause is the least time between two looks, and so how long a connection waits before it is reported: if one packet
-	// was lost, the second SYN, which is sent after a second, is answered.
+	// lookPause is the minimum pause between two checks, and so the time before a connection is
+	// reported. If a packet was lost, the second SYN, which is sent after a second, is answered.
 	lookPause = 1200 * time.Millisecond
-	// lookShare is the part of a core that looks may use: one in so many.
+	// lookShare limits checks to one part in lookShare of a core.
 	lookShare = 200
-	// countAfter is how long a TCP connection has no answer before it counts as unanswered: then two SYNs were sent again. SCTP
-	// counts when it is reported, because the kernel forgets its flow 3 s after each INIT.
+	// countAfter is how long a TCP connection has no answer before it counts as unanswered: by then
+	// two SYNs were sent again. SCTP counts when it is reported, because the kernel forgets its
+	// flow 3 s after each INIT.
 	countAfter = 3 * time.Second
-	// maxSilent bounds the flows that are remembered, in about 12 MB. Those beyond it are not reported.
+	// maxSilent is the maximum number of remembered flows, in about 12 MB. Further flows are not
+	// reported.
 	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens what is needed; Run closes it. of returns the backend of a flow, or false for a flow of no interest.
-// tell is called by one goroutine at a time: once when a flow had no answer at two looks, or was refused if refusals are
-// wanted, and once more when it counts as unanswered.
+// NewUnanswered opens the required connections; Run closes them. of returns the backend of a flow,
+// or false for an irrelevant flow. Calls of tell do not overlap. It is called when a flow had no
+// answer at two checks, or was refused if refusals is set, and again when it counts as unanswered.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
@@ -83,7 +86,7 @@ func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell f
 	return u, nil
 }
 
-// Run looks until ctx ends, and returns nil then. It is called once.
+// Run checks until ctx ends, and then returns nil. It must be called once.
 func (u *Unanswered) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -93,7 +96,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	var failed error
 	running.Go(func() {
-		failed = u.ends.Run(ctx, u.ended, func() {}) // of a flood of refusals some will do
+		failed = u.ends.Run(ctx, u.ended, func() {}) // in a flood of refusals, some are enough
 		cancel()
 	})
 	err := u.looks(ctx)
@@ -118,7 +121,7 @@ func (u *Unanswered) report(s Suspect) {
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
-	runtime.LockOSThread() // whose time on a core is read
+	runtime.LockOSThread() // its CPU time is measured
 	defer runtime.UnlockOSThread()
 	u.began = time.Now()
 	pause := time.Duration(0)
@@ -132,15 +135,15 @@ func (u *Unanswered) looks(ctx context.Context) error {
 	return nil
 }
 
-// threadTime is for how long the calling thread has had a core, in the kernel and outside.
+// threadTime returns the CPU time of the calling thread, in the kernel and in user space.
 func threadTime() time.Duration {
 	var r unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // which fails for wrong arguments only (getrusage(2))
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // fails only with wrong arguments (getrusage(2))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// look reports the flows that already waited for an answer at an earlier look. Flows of the first look are not counted: an
-// earlier process, or mode, may have counted them.
+// look reports the flows that already waited for an answer at an earlier check. It does not count
+// flows of the first check, because an earlier process or mode may have counted them.
 func (u *Unanswered) look(ctx context.Context) error {
 	u.looked++
 	now := time.Since(u.began)
@@ -153,7 +156,7 @@ func (u *Unanswered) look(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err == nil { // else some may not have been listed
+	if err == nil { // otherwise some may not have been listed
 		for id, s := range u.silent {
 			if s.look != u.looked {
 				delete(u.silent, id)
@@ -163,7 +166,7 @@ func (u *Unanswered) look(ctx context.Context) error {
 	return err
 }
 
-// wait takes in that a flow has no answer yet.
+// wait records that a flow has no answer yet.
 func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	s, known := u.silent[f.id]
 	if !known {
@@ -172,7 +175,7 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 		}
 		return
 	}
-	again := s.look != u.looked // a list may have a flow twice
+	again := s.look != u.looked // a list may contain a flow twice
 	s.look = u.looked
 	if again && !s.told {
 		s.told = true
@@ -185,8 +188,8 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	u.silent[f.id] = s
 }
 
-// opening reports whether the client has sent the first packet of a connection, and nothing has come back. Kernels differ in what they
-// call an association then.
+// opening reports whether the client has sent the first packet of a connection, and nothing has
+// come back. Kernels use different SCTP states for this.
 func (f *Flow) opening() bool {
 	switch f.Proto {
 	case balancer.TCP:
@@ -197,14 +200,15 @@ func (f *Flow) opening() bool {
 	return false
 }
 
-// unrepliedOnly is a socket filter that lets ends of flows through that have seen no reply: the attribute CTA_STATUS of the
-// message (Documentation/networking/filter.rst, SKF_AD_NLATTR), if it is there, without the bit.
+// unrepliedOnly returns a socket filter that accepts the ends of flows without a reply: the message
+// has the attribute CTA_STATUS without that bit (Documentation/networking/filter.rst,
+// SKF_AD_NLATTR).
 func unrepliedOnly() []unix.SockFilter {
 	const nlattr = 0xfffff000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + headerSize},
 		{Code: unix.BPF_LDX | unix.BPF_IMM, K: ctaStatus},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = where it is, 0 means nowhere
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = its offset, or 0
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 4},
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: unix.SizeofNlAttr},

@@ -1,3 +1,3 @@
-// Package inet has the two families of addresses, as iptables, ipsets, conntrack and the guard tell them apart. Those of
-// nf_tables, which has more, are package nft's.
+// Package inet has the two address families of iptables, ipsets, conntrack and the guard. nf_tables
+// has more families, which are in package nft.
 package inet

@@ -5,31 +5,31 @@ import (
 	"net/netip"
 )
 
-// Family is a family of addresses.
+// Family is an address family.
 type Family string
 
-// The families.
+// These are the families.
 const (
 	IPv4 Family = "ipv4"
 	IPv6 Family = "ipv6"
 )
 
-// Families returns both.
+// Families returns both families.
 func Families() []Family { return []Family{IPv4, IPv6} }
 
 // Of returns the family of an address.
 func Of(a netip.Addr) Family { return choose(a.Is4(), IPv4, IPv6) }
 
-// Digit is 4 or 6.
+// Digit returns "4" or "6".
 func (f Family) Digit() string { return choose(f == IPv4, "4", "6") }
 
-// Word is the name of the family in lines of ipset: inet or inet6.
+// Word returns the family's word in lines of ipset: inet or inet6.
 func (f Family) Word() string { return choose(f == IPv4, "inet", "inet6") }
 
-// Program is the program for rules of the family: iptables or ip6tables.
+// Program returns the program for rules of the family: iptables or ip6tables.
 func (f Family) Program() string { return choose(f == IPv4, "iptables", "ip6tables") }
 
-// CommonBits is the number of leading bits that two addresses of one family share.
+// CommonBits returns the number of leading bits that two addresses of a family share.
 func CommonBits(a, b netip.Addr) int {
 	x, y := a.AsSlice(), b.AsSlice()
 	for i := range x {

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce tells the neighbours on a link that addresses are here now: a gratuitous ARP request and reply for each IPv4
-// address, an unsolicited neighbour advertisement for each IPv6 one.
+// Announce announces to the neighbors on a link that addresses are here now: by a gratuitous ARP
+// request and reply for each IPv4 address, and by an unsolicited neighbor advertisement for each
+// IPv6 address.
 func Announce(link int, addrs []netip.Addr) error {
 	s, err := Open(link)
 	if err != nil {
@@ -29,14 +30,14 @@ func Announce(link int, addrs []netip.Addr) error {
 	return errors.Join(err, s.Close())
 }
 
-// Sender sends announcements and questions on one link. It is for one goroutine.
+// Sender sends announcements and requests on a link. It is not safe for concurrent use.
 type Sender struct {
 	device *net.Interface
-	// arp and ndp are opened when they are first needed.
+	// arp and ndp are opened on first use.
 	arp, ndp *packet.Conn
 	// seen is the link's address at the last call of Changed.
 	seen net.HardwareAddr
-	// router: the host forwards IPv6 packets from there.
+	// router reports whether the host forwards IPv6 packets from the link.
 	router bool
 }
 
@@ -46,13 +47,14 @@ func Open(link int) (*Sender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking at interface %d: %w", link, err)
 	}
-	// Neighbours believe the last advertisement: one that says that a router is none takes their route away.
+	// Neighbors use the last advertisement: one without the router flag would remove their route
+	// through this router.
 	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
 	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
 	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
 }
 
-// MAC returns the link's address now. It is nil if the link has no neighbours that keep tables.
+// MAC returns the link's current address, or nil if the link has no neighbors with tables.
 func (s *Sender) MAC() net.HardwareAddr {
 	if len(s.device.HardwareAddr) != 6 {
 		return nil // no Ethernet
@@ -65,15 +67,15 @@ func (s *Sender) MAC() net.HardwareAddr {
 	return s.device.HardwareAddr
 }
 
-// Changed reports whether the link has another address than at the last call.
+// Changed reports whether the link's address has changed since the last call.
 func (s *Sender) Changed() bool {
 	before, now := s.seen, s.MAC()
 	s.seen = now
 	return !bytes.Equal(before, now)
 }
 
-// current returns the address of a socket's link, which may have changed since the socket was opened. The kernel looks it up for
-// getsockname; if it can't, the address is the one before.
+// current returns the address of a socket's link, which may have changed since the socket was
+// opened. The kernel looks it up for getsockname; if that fails, current returns before.
 func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 	mac = before
 	raw, err := c.SyscallConn()
@@ -90,7 +92,7 @@ func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 	return mac
 }
 
-// Close closes what was opened.
+// Close closes the opened sockets.
 func (s *Sender) Close() error {
 	var all []error
 	for _, c := range []*packet.Conn{s.arp, s.ndp} {
@@ -101,7 +103,7 @@ func (s *Sender) Close() error {
 	return errors.Join(all...)
 }
 
-// Announce tells the neighbours that an address is here now.
+// Announce announces to the neighbors that an address is here now.
 func (s *Sender) Announce(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
 	if mac == nil || err != nil {
@@ -117,7 +119,8 @@ func (s *Sender) Announce(a netip.Addr) error {
 	)
 }
 
-// Ask asks who has an address, without saying that this host has it (RFC 5227, section 2.1.1, and RFC 4862, section 5.4.2).
+// Ask asks who has an address, without claiming it (RFC 5227, section 2.1.1, and RFC 4862, section
+// 5.4.2).
 func (s *Sender) Ask(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
 	if mac == nil || err != nil {
@@ -149,7 +152,7 @@ func (s *Sender) conn(a netip.Addr) (conn **packet.Conn, protocol int) {
 	return &s.arp, unix.ETH_P_ARP
 }
 
-// send sends a packet of the family of a by the socket that sendsFrom opened.
+// send sends a packet of the family of a through the socket that sendsFrom opened.
 func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
 	conn, _ := s.conn(a)
 	if _, err := (*conn).WriteTo(body, &packet.Addr{HardwareAddr: to}); err != nil {
@@ -158,18 +161,19 @@ func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
 	return nil
 }
 
-// The operations of ARP.
+// These are the operations of ARP.
 const (
 	arpRequest = 1
 	arpReply   = 2
 )
 
-// gratuitousARP is an ARP packet in which both addresses are the one announced (RFC 5227, section 3).
+// gratuitousARP returns an ARP packet whose sender and target are the announced address (RFC 5227,
+// section 3).
 func gratuitousARP(mac net.HardwareAddr, a netip.Addr, operation uint16) []byte {
 	return arp(operation, mac, a, a)
 }
 
-// probe is an ARP request for an address from a host that has none yet.
+// probe returns an ARP request for an address from a host without an address.
 func probe(mac net.HardwareAddr, a netip.Addr) []byte {
 	return arp(arpRequest, mac, netip.IPv4Unspecified(), a)
 }
@@ -188,15 +192,15 @@ func arp(operation uint16, mac net.HardwareAddr, from, about netip.Addr) []byte 
 	return append(b, about.AsSlice()...)
 }
 
-// The messages of NDP, and its protocol.
+// These are the messages of NDP, and its protocol.
 const (
 	neighbourSolicitation  = 135
 	neighbourAdvertisement = 136
 	icmp6                  = 58
 )
 
-// unsolicitedAdvertisement is an IPv6 packet with a neighbour advertisement to all nodes that overrides what they know
-// (RFC 4861, sections 4.4 and 7.2.6).
+// unsolicitedAdvertisement returns an IPv6 packet with a neighbor advertisement to all nodes that
+// overrides their entries (RFC 4861, sections 4.4 and 7.2.6).
 func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) []byte {
 	const override, isRouter, targetLink = 0x20, 0x80, 2
 	flags := byte(override)
@@ -207,7 +211,7 @@ func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) [
 	return icmp(a, netip.MustParseAddr("ff02::1"), append(append(body, targetLink, 1), mac...))
 }
 
-// solicitation is an IPv6 packet that asks for an address from a host that has none yet.
+// solicitation returns an IPv6 packet that asks for an address from a host without an address.
 func solicitation(a netip.Addr) []byte {
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
 	b := a.As16()
@@ -215,7 +219,7 @@ func solicitation(a netip.Addr) []byte {
 	return icmp(netip.IPv6Unspecified(), netip.AddrFrom16(group), append([]byte{neighbourSolicitation, 0, 0, 0, 0, 0, 0, 0}, b[:]...))
 }
 
-// icmp is an IPv6 packet with a message of ICMPv6.
+// icmp returns an IPv6 packet with an ICMPv6 message.
 func icmp(from, to netip.Addr, body []byte) []byte {
 	pseudo := append(from.AsSlice(), to.AsSlice()...)
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(body)))
@@ -229,7 +233,7 @@ func icmp(from, to netip.Addr, body []byte) []byte {
 	return append(header, body...)
 }
 
-// checksum is the internet's, of an even number of bytes.
+// checksum returns the Internet checksum of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {

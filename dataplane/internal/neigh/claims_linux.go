@@ -16,16 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is a frame in which another host says that it has an address, or asks whether it is in use before taking it.
+// Claim is a frame by which another host claims an address, or probes whether it is in use before
+// using it.
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
-	// Asks: it has not taken the address yet.
+	// Asks reports whether it is a probe: the host does not use the address yet.
 	Asks bool
 }
 
-// Claims calls tell for each claim that is received on the link of this index, but for those of its own MAC, until ctx ends. Of are
-// the addresses whose claims count; none means all do. The kernel leaves most others out, but tell may hear of some. Ready, unless nil, is called once when nothing is missed any more. Tell is called by several goroutines.
+// Claims calls tell for each claim that is received on the link with this index, except for claims
+// of its own MAC address, until ctx ends. of are the relevant addresses; if it is empty, all are
+// relevant. The kernel drops most other claims, but not all. ready, if not nil, is called once when
+// no claim is missed any longer. Calls of tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
@@ -61,7 +64,8 @@ func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell f
 	return errors.Join(errs...)
 }
 
-// neighbourMessages lets the messages of NDP pass that claimIn reads: the kernel copies no other packet of IPv6.
+// neighbourMessages returns a filter that accepts the NDP messages that claimIn reads, so the
+// kernel copies no other IPv6 packet.
 func neighbourMessages() []bpf.RawInstruction {
 	const nextHeader, icmpType = 14 + 6, 14 + 40
 	program, err := bpf.Assemble([]bpf.Instruction{
@@ -79,7 +83,8 @@ func neighbourMessages() []bpf.RawInstruction {
 	return program
 }
 
-// senders lets the packets of ARP pass that hosts with these IPv4 addresses have sent; all where there are none, or too many.
+// senders returns a filter that accepts ARP packets of hosts with these IPv4 addresses, or all if
+// there are none or too many.
 func senders(of []netip.Addr) []bpf.RawInstruction {
 	const sender, most = 14 + 14, 100
 	if len(of) == 0 || len(of) > most {
@@ -91,7 +96,7 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 			b := a.As4()
 			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(b[:]), SkipTrue: uint8(len(of) - i)})
 		} else {
-			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // as long as the others
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // the same length as the others
 		}
 	}
 	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: 1 << 16}))
@@ -101,11 +106,12 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// mostWaiting bounds how many frames are read that wait in the end: a socket has room for fewer, but more may come meanwhile.
+// mostWaiting limits the frames that are read at the end. A socket holds fewer, but more may arrive
+// in the meantime.
 const mostWaiting = 1000
 
-// read tells of the claims on one socket that come until ctx ends. Those that wait then are told, too: the process may not have had time
-// for them.
+// read reports the claims on a socket until ctx ends, and then the waiting ones, because the
+// process may not have had time for them.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
 	raw, err := c.SyscallConn()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
@@ -139,7 +145,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 	})
 }
 
-// claimIn reads an Ethernet frame.
+// claimIn decodes an Ethernet frame.
 func claimIn(frame []byte) (Claim, bool) {
 	const header, ip6 = 14, 40
 	if len(frame) < header {

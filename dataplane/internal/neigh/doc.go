@@ -1,3 +1,3 @@
-// Package neigh speaks to the neighbours on a link by ARP and NDP: it announces addresses, asks who has one, and reads what
-// others say of them.
+// Package neigh talks to the neighbors on a link by ARP and NDP: it announces addresses, asks for
+// their owners, and reads the claims of others.
 package neigh

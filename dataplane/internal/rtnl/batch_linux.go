@@ -10,12 +10,13 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// BatchSize is how many messages go out at once. The kernel's answers to as many have room in the smallest buffer of a
-// socket, even where it refuses all of them.
+// BatchSize is the number of messages that are sent at once. The smallest socket buffer has room
+// for the kernel's answers, even if it refuses all of them.
 const BatchSize = 64
 
-// Batches is a socket for many addresses and routes at once: the kernel applies all messages of one system call, and
-// answers only what it refuses, and the last. One by one each takes two calls, and the library as much time again.
+// Batches is a socket for many addresses and routes. The kernel applies all messages of a system
+// call, and only answers refused messages and the last one. Single messages need two calls each,
+// and the library needs as much time again.
 type Batches struct {
 	*nlsock.Socket
 	out nlsock.Writer
@@ -30,13 +31,14 @@ func Open() (*Batches, error) {
 	return &Batches{Socket: s}, nil
 }
 
-// Message is a request of rtnetlink: its type, its flags beside NLM_F_REQUEST, and what follows the header.
+// Message is a request of rtnetlink: its type, its flags in addition to NLM_F_REQUEST, and the data
+// after the header.
 type Message struct {
 	Kind, Flags uint16
 	Body        []byte
 }
 
-// Do applies messages in their order, also those after one that fails. It returns an error or nil for each.
+// Do applies messages in order, and continues after a failure. It returns an error or nil for each.
 func (b *Batches) Do(messages []Message) []error {
 	errs := make([]error, 0, len(messages))
 	for part := range slices.Chunk(messages, BatchSize) {
@@ -45,13 +47,13 @@ func (b *Batches) Do(messages []Message) []error {
 	return errs
 }
 
-// doSome is Do for one system call.
+// doSome is Do for a single system call.
 func (b *Batches) doSome(messages []Message) []error {
 	b.out.B = b.out.B[:0]
 	var last uint32
 	for _, m := range messages {
 		last = b.Next()
-		b.out.Begin(m.Kind, m.Flags, last, m.Body...) // bodies end at multiples of 4
+		b.out.Begin(m.Kind, m.Flags, last, m.Body...) // the length of a body is a multiple of 4
 		b.out.End()
 	}
 	b.out.Ask()
@@ -60,14 +62,15 @@ func (b *Batches) doSome(messages []Message) []error {
 	if err == nil {
 		errs, err = b.Refusals(last-uint32(len(messages))+1, last)
 	}
-	if err != nil { // how far the kernel came is unknown; what is done already is no error when it is done again
+	if err != nil { // the kernel's progress is unknown; repeating a completed message is not an error
 		errs = slices.Repeat([]error{err}, len(messages))
 	}
 	return errs
 }
 
-// NewAddress adds a VIP to a device. The kernel never chooses it as the source of the host's own connections, even if it is the first
-// address of the device: IPv4 has the scope RT_SCOPE_HOST for that, IPv6 has lifetimes. Neither changes how it answers ARP and NDP.
+// NewAddress returns a message that adds a VIP to a device. The kernel never chooses the VIP as the
+// source of the host's own connections, even if it is the first address of the device: IPv4 uses
+// the scope RT_SCOPE_HOST for that, and IPv6 lifetimes. Neither affects its answers to ARP and NDP.
 func NewAddress(a netip.Addr, device int) Message {
 	flags, scope := byte(0), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {
@@ -82,12 +85,12 @@ func NewAddress(a netip.Addr, device int) Message {
 	return Message{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, body.B}
 }
 
-// DropAddress takes an address from a device.
+// DropAddress returns a message that removes an address from a device.
 func DropAddress(a netip.Addr, device int) Message {
 	return Message{unix.RTM_DELADDR, 0, address(a, device, 0, 0).B}
 }
 
-// address is an ifaddrmsg about an address on a device.
+// address returns an ifaddrmsg about an address on a device.
 func address(a netip.Addr, device int, flags, scope byte) *nlsock.Writer {
 	family := byte(unix.AF_INET)
 	if a.Is6() {
@@ -99,7 +102,8 @@ func address(a netip.Addr, device int, flags, scope byte) *nlsock.Writer {
 	return body
 }
 
-// LocalRoute is a message about a local route to an address through a device. Without a source it has none, or any.
+// LocalRoute returns a message about a local route to an address through a device. Without a
+// source, a new route has none, and a removed route may have any.
 func LocalRoute(kind, flags uint16, a, source netip.Addr, device int, protocol byte) Message {
 	family, scope := byte(unix.AF_INET), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {
