@@ -249,6 +249,26 @@ func TestYield(t *testing.T) {
 	}
 }
 
+// TestUnyieldingOwner meets a router that ignores its adverts, and must not yield. It must report the router at its first advert, and the
+// difference.
+func TestUnyieldingOwner(t *testing.T) {
+	g := mainGroup()
+	g.Unyielding = true
+	b := newBench(t, g)
+	b.active()
+	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
+	b.hear(low, 50, more)
+	if !b.noted("10.9.0.1 is Active in main at the same time as this host") {
+		t.Errorf("notes %q, want the rival", b.notes)
+	}
+	b.hearFor(2*time.Second, low, 50, more)
+	b.want(vrrp.Active)
+	want := "main is Active, but 10.9.0.1 is Active as well and ignores the adverts of this host: it lists 10.9.0.101 as well"
+	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
+		t.Errorf("problems %q, want %q", got, want)
+	}
+}
+
 // TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP. The node must give up; it must not if it
 // took over after silence, or must not yield.
 func TestYieldToAnAnswer(t *testing.T) {

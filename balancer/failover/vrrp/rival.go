@@ -13,6 +13,7 @@ type rival struct {
 	addr        netip.Addr
 	since, last local.Time
 	adverts     int
+	noted       bool
 }
 
 // heardRival processes an advert that should be the last of its router. After a few more, the router does not accept this host's adverts,
@@ -23,13 +24,29 @@ func (r *router) heardRival(p *peer) {
 		*v = rival{addr: p.addr, since: r.now}
 	}
 	v.last = r.now
-	if v.adverts++; v.adverts == 2 {
+	v.adverts++
+	if r.state == Active && !v.noted { // a Claiming router has yet to be heard
+		v.noted = true
 		text := fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)
 		r.do(local.Note{Kind: local.NoteRival, Text: text, VIPs: len(r.bound)})
 	}
 	if v.adverts >= downAdverts && r.now.Since(v.since) >= r.g.k()*r.g.Interval {
 		r.yield(p, p.addr.String()+" is Active and ignores the adverts of this host")
 	}
+}
+
+// ignores describes a router that is an owner at the same time as this host, and does not give way; "" means there is none.
+func (r *router) ignores(now local.Time) string {
+	v := &r.tenure.rival
+	p := r.peers.of[v.addr]
+	if p == nil || v.adverts < 2 || now.Since(v.last) > 2*r.g.k()*p.interval(r.g.Interval) {
+		return ""
+	}
+	text := fmt.Sprintf("%s is Active, but %s is Active as well and ignores the adverts of this host", r.g.Name, v.addr)
+	if d := p.differs(&r.g); d != "" {
+		text += ": " + d
+	}
+	return text
 }
 
 // probeTimes are the times after a takeover from a router that was an owner. An owner restarts its advert timer at each packet that it

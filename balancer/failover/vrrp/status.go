@@ -172,8 +172,15 @@ func (r *router) problems(now local.Time) (all []string) {
 	if r.peers.yielded != "" {
 		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, r.peers.yielded))
 	}
+	rival := r.ignores(now)
+	if rival != "" {
+		all = append(all, rival)
+	}
 	for _, p := range r.peers.sorted() {
-		if d := p.differs(&r.g); d != "" && now.Since(max(p.at, p.droppedAt)) < problemKept && r.peers.yielded == "" {
+		if rival != "" && p.addr == r.tenure.rival.addr || r.peers.yielded != "" {
+			continue
+		}
+		if d := p.differs(&r.g); d != "" && now.Since(max(p.at, p.droppedAt)) < problemKept {
 			all = append(all, fmt.Sprintf("%s and %s differ in %s: %s", p.addr, r.g.Link.Source, r.g.Name, d))
 		}
 	}
