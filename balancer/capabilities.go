@@ -31,6 +31,9 @@ type Capabilities struct {
 	MaxConnections bool
 	// AffinityUnbounded reports whether clients with affinity can exceed that limit.
 	AffinityUnbounded bool
+	// Slots limits the precision of weights: a frontend divides new connections into this many parts,
+	// or SlotsEach for each endpoint, if that is more. Zero means that weights are exact.
+	Slots, SlotsEach int
 	// EnforcesSources reports whether the mode itself enforces source_ranges, even if the host's
 	// guard can't.
 	EnforcesSources bool
@@ -92,6 +95,28 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		}
 		u.reportEach(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
 			nearest(field, "forward clients of other hosts to loopback addresses"+whose, "programs of this host reach them")
+		})
+	}
+}
+
+// reportSmallWeights reports the endpoints whose weight is so small beside the others' that they get
+// more than twice their share.
+func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
+	if c.Slots == 0 || !u.service.Scheduler.SharesByWeight() {
+		return
+	}
+	for _, v4 := range []bool{true, false} {
+		sum, n := 0, 0
+		shares := func(e *Endpoint) bool { return e.Address.Is4() == v4 && !e.Backup && e.Weight > 0 }
+		for _, e := range endpoints {
+			if shares(e) {
+				sum, n = sum+e.Weight, n+1
+			}
+		}
+		slots := max(c.Slots, c.SlotsEach*n)
+		small := func(e *Endpoint) bool { return shares(e) && 2*e.Weight*slots < sum }
+		u.reportEach(endpoints, "weight", small, func(field, whose string) {
+			u.problem(SeverityWarning, field, "too small beside the other weights%s: %s mode gives an endpoint at least 1/%d of the new connections", whose, c.Mode, slots)
 		})
 	}
 }

@@ -159,3 +159,31 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than twice
+// its share has a warning.
+func TestSmallWeights(t *testing.T) {
+	for _, c := range []struct {
+		weights []int
+		slots   int
+		want    string
+	}{
+		{[]int{1, 65535}, 1024, "[service web: endpoints[0].weight: too small beside the other weights: test mode gives an endpoint at least 1/1024 of the new connections]"},
+		{[]int{1, 65535}, 0, "none"},
+		{[]int{1, 2000}, 1024, "none"},
+		{[]int{0, 65535}, 1024, "none"},
+		{[]int{65535, 65535}, 1024, "none"},
+	} {
+		env := plainEnv()
+		env.Capabilities.Slots, env.Capabilities.SlotsEach = c.slots, 8
+		s := oneService("web", 1, len(c.weights))
+		for i, w := range c.weights {
+			s.Endpoints[i].Weight = w
+		}
+		var in balancer.Inputs
+		in.Services = in.Services.Set("web", s)
+		if got := problemsOf(balancer.Compile(env, in).Problems.At("web")); got != c.want {
+			t.Errorf("weights %v, %d slots: problems = %s, want %s", c.weights, c.slots, got, c.want)
+		}
+	}
+}

@@ -54,6 +54,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	u.reportUnallocated()
 	u.reportUnused(&c.joined)
 	u.reportUnsupported(&env.Capabilities, c.joined.used)
+	u.reportSmallWeights(&env.Capabilities, c.joined.used)
 	vips := u.allowedVIPs(env, in)
 	for i := range s.Ports {
 		p := &s.Ports[i]

@@ -28,6 +28,8 @@ func Capabilities() balancer.Capabilities {
 		Forwards:     []balancer.Forward{balancer.NATForward},
 		KeepsSource:  true,
 		DropsClients: true,
+		Slots:        maxSlots,
+		SlotsEach:    slotsEach,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"reflect"
 	"slices"
 	"strconv"
@@ -97,6 +98,9 @@ func (c *Config) checkFleet(f *findings) {
 	c.checkVRRP(f)
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		f.add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
+	}
+	if usual := "/" + strings.Trim(path.Clean(c.Etcd.Prefix), "/"); c.Etcd.Prefix != "" && c.Etcd.Prefix != usual {
+		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is another place than %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
 	}
 	for _, err := range c.etcdErrors() {
 		field, text, _ := strings.Cut(err.Error(), ": ")

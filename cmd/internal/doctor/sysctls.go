@@ -88,3 +88,16 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		"an invalid packet is not translated; if packets are often late or lost, such an answer of an endpoint can reset its connection",
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
+
+// checkLoose reads whether connection tracking accepts connections that have begun elsewhere.
+func checkLoose(_ context.Context, o *observed) []Finding {
+	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {
+		return nil
+	}
+	f := note("connection tracking ignores connections that have begun elsewhere (nf_conntrack_tcp_loose)",
+		"if a VIP moves to this host, its open connections break", "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1")
+	if o.Config.Ownership.Enabled {
+		f.Level = Warning
+	}
+	return []Finding{f}
+}

@@ -34,11 +34,13 @@ func TestFindingsOfSysctls(t *testing.T) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
 			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
 			m.files["/proc/sys/net/netfilter/nf_conntrack_acct"], m.files["/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"] = "0", "0"
+			m.files["/proc/sys/net/netfilter/nf_conntrack_tcp_loose"] = "0"
 		}, want: []string{
 			"sysctls: warning: 127.0.0.0/8 is open to other hosts: route_localnet is on for eth0", "sysctls: note: rp_filter is strict on eth0",
 			"sysctls: warning: net.ipv4.conf.all.arp_ignore is 0 while VIPs are held here",
 			"sysctls: note: the kernel does not count bytes of connections (nf_conntrack_acct)",
 			"sysctls: note: connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
+			"sysctls: note: connection tracking ignores connections that have begun elsewhere (nf_conntrack_tcp_loose)",
 		}},
 		{name: "loose for all", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"], m.files["/proc/sys/net/ipv4/conf/all/rp_filter"] = "1", "2"

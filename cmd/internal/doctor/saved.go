@@ -1,0 +1,34 @@
+package doctor
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// savedRules returns the files from which distributions load rules at boot, each with a command that saves the host's rules without
+// vipd's: the files of netfilter-persistent, iptables-services and nftables.service.
+func savedRules() map[string]string {
+	return map[string]string{
+		"/etc/iptables/rules.v4": "iptables-save | grep -v VIPD- > /etc/iptables/rules.v4", "/etc/iptables/rules.v6": "ip6tables-save | grep -v VIPD- > /etc/iptables/rules.v6",
+		"/etc/sysconfig/iptables": "iptables-save | grep -v VIPD- > /etc/sysconfig/iptables", "/etc/sysconfig/ip6tables": "ip6tables-save | grep -v VIPD- > /etc/sysconfig/ip6tables",
+		"/etc/nftables.conf": "nft list tables  # save each table but vipd's: nft list table FAMILY TABLE", "/etc/sysconfig/nftables.conf": "nft list tables  # save each table but vipd's: nft list table FAMILY TABLE",
+	}
+}
+
+// checkSaved looks for objects of vipd in rules that are loaded at boot.
+func checkSaved(_ context.Context, o *observed) (found []Finding) {
+	saved := savedRules()
+	for _, file := range slices.Sorted(maps.Keys(saved)) {
+		text := o.text(file)
+		for _, object := range []string{"VIPD-", "vipd-sticky", "table ip vipd", "table ip6 vipd"} {
+			if strings.Contains(text, object) {
+				found = append(found, warning("rules that are loaded at boot contain vipd's: "+object+" in "+file,
+					"until vipd runs, they lead to the endpoints of the time when they were saved; if a set is missing, iptables-restore loads none", saved[file]))
+				break
+			}
+		}
+	}
+	return found
+}
