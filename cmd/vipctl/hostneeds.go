@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -16,8 +17,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
+	"vipd/dataplane/host"
 	"vipd/dataplane/probe/command"
 	"vipd/store/etcd/client"
 )
@@ -35,7 +38,9 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 		}
 	}
 	d.checkListeners(frontends, local)
+	interfaces, _ := doctor.ThisHost().Interfaces() // a host that does not list its devices has no networks here
 	for name, s := range d.services.All() {
+		d.checkBroadcasts(s, interfaces)
 		if s.Health != nil {
 			d.warnOf(name, needsOf(s.Health), s.Origin.At)
 		}
@@ -86,6 +91,23 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 		field := s.Claims()[claim]
 		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program of this host listens there: "+
 			"clients would reach the service in its place. Choose another port or address")
+	}
+}
+
+// checkBroadcasts looks for VIPs that are the broadcast address of a network of this host.
+func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doctor.Interface) {
+	for i, vip := range s.VIPs {
+		for _, device := range interfaces {
+			isBroadcast := func(network netip.Prefix) bool {
+				last, ok := host.Broadcast(network)
+				return ok && last == vip
+			}
+			if at := slices.IndexFunc(device.Networks, isBroadcast); at >= 0 {
+				field := fmt.Sprintf("vips[%d]", i)
+				d.warn(s.Origin.At(field), s.Name, field, fmt.Sprintf("%s is the broadcast address of %s, a network of this host, so it is not served here: choose another address", vip, device.Networks[at]))
+				break
+			}
+		}
 	}
 }
 

@@ -404,6 +404,22 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
+// TestBroadcastAddressIsNotAdded defines a VIP that is the broadcast address of a connected network.
+// It is not added, and a problem gives the reason. The last address of another network is added.
+func TestBroadcastAddressIsNotAdded(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.1.0.255:80"), frontend("10.96.0.255:80"))
+	checkWhere(t, h, "10.1.0.255", "none")
+	checkWhere(t, h, "10.96.0.255", "lo")
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "10.1.0.255 is not local: it is the broadcast address of 10.1.0.0/24") {
+		t.Fatalf("problems = %v, want the broadcast address", p)
+	}
+	checkIntact(t, h)
+}
+
 // TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for its
 // last connections, it is neither shown nor a problem, because the host never held it.
 func TestProblemOfLeavingVIP(t *testing.T) {

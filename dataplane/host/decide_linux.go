@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -38,8 +39,10 @@ type site struct {
 	bind bool
 	// gateways are the host's next hops to the rest of the network.
 	gateways []netip.Addr
-	device   holder
-	applied  snap.Map[balancer.Key, *balancer.Frontend]
+	// broadcasts are the broadcast addresses of the host's networks.
+	broadcasts map[netip.Addr]netip.Prefix
+	device     holder
+	applied    snap.Map[balancer.Key, *balancer.Frontend]
 }
 
 // decide returns who holds a needed address, or who will hold it after the returned step.
@@ -78,6 +81,8 @@ func (r *address) decide(at place, s *site) (Held, step) {
 		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
 	case slices.Contains(s.gateways, a):
 		return otherwise(nowhere, "it is a gateway of this node, which would reach itself in its place: choose another address", wait)
+	case s.broadcasts[a].IsValid():
+		return otherwise(nowhere, fmt.Sprintf("it is the broadcast address of %s, a network of this node: choose another address", s.broadcasts[a]), wait)
 	}
 	to := s.device
 	held := Held{Addr: a, Where: to.name, Note: to.note}
@@ -113,5 +118,5 @@ func (st *state) place(a netip.Addr) place {
 // site returns the state that decisions about addresses depend on.
 func (st *state) site() *site {
 	d, _ := st.holder() // the error is part of the device
-	return &site{bind: st.opts.Bind, gateways: st.gateways, device: d, applied: st.applied}
+	return &site{bind: st.opts.Bind, gateways: st.gateways, broadcasts: st.broadcasts, device: d, applied: st.applied}
 }

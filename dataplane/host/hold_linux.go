@@ -11,7 +11,7 @@ func (h *Host) plan() map[step][]*address {
 	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })
 	if len(due) > 0 {
 		world := probeDestinations()
-		h.gateways = h.Gateways(world[:])
+		h.gateways, h.broadcasts = h.Gateways(world[:]), h.view.broadcasts()
 	}
 	todo := map[step][]*address{}
 	for _, r := range due {

@@ -104,6 +104,19 @@ func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bala
 	return p
 }
 
+// Broadcast returns the broadcast address of an IPv4 network. It returns false if the network has
+// none.
+func Broadcast(network netip.Prefix) (netip.Addr, bool) {
+	if !network.Addr().Is4() || network.Bits() > 30 {
+		return netip.Addr{}, false
+	}
+	last := network.Addr().As4()
+	for i := network.Bits(); i < 32; i++ {
+		last[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(last), true
+}
+
 // Route is the host's route to an address.
 type Route struct {
 	// Local reports whether the address is the host's own. Index is the number of the outgoing

@@ -61,6 +61,8 @@ type observed struct {
 	// gateways are the host's next hops when addresses were last added. A gateway is never added as
 	// a VIP.
 	gateways []netip.Addr
+	// broadcasts are the broadcast addresses of the host's networks at that time.
+	broadcasts map[netip.Addr]netip.Prefix
 }
 
 // demand is the engine's request: want of the last Prepare, applied of the last Finish.

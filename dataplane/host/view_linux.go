@@ -109,6 +109,21 @@ func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	return out, err
 }
 
+// broadcasts returns the broadcast addresses of the connected IPv4 networks, with their networks.
+func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
+	all := map[netip.Addr]netip.Prefix{}
+	for a, places := range v.addrs {
+		for _, p := range places {
+			if network := netip.PrefixFrom(a, p.bits); !v.devices[p.link].loopback {
+				if last, ok := Broadcast(network); ok {
+					all[last] = network.Masked()
+				}
+			}
+		}
+	}
+	return all
+}
+
 // own returns the node's own usable addresses, sorted, except for foreign ones.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
