@@ -367,9 +367,9 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 // as clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
-// TestBuriedHostsAreSilent visits the states of a session. No host may answer after its session was
+// TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session was
 // revoked. The states far from the start, a third member and restarts are left to make soak.
-func TestBuriedHostsAreSilent(t *testing.T) {
+func TestRevokedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}
 		states, way := m.check(t, wait.Soak(100_000, math.MaxInt))

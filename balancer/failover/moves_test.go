@@ -92,10 +92,10 @@ type history struct {
 	disturbance
 }
 
-// TestMovesMeetAllFates moves a VIP between two hosts with each pair of fates of its first two
+// TestMovesUnderAllFaults moves a VIP between two hosts with each pair of fates of its first two
 // transactions, and each disturbance at each moment. Two hosts must never answer, and finally one
 // must.
-func TestMovesMeetAllFates(t *testing.T) {
+func TestMovesUnderAllFaults(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
 		part := func(values int) (v int) { v, i = i%values, i/values; return v }

@@ -126,10 +126,10 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaid closes the gate of an owner. Its notes must have the reason, the duration and the
+// TestNotes closes the gate of an owner. Its notes must have the reason, the duration and the
 // VIPs, and the next owner's note the time without an owner. If too few hosts are left to revoke an
 // owner, the last must name it.
-func TestWhatIsSaid(t *testing.T) {
+func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
 	w.run(3 * time.Second)
@@ -178,9 +178,9 @@ func TestWhatIsSaid(t *testing.T) {
 	}
 }
 
-// TestGoneAndBack removes a VIP and adds it again. It must stay unbound until the outcome of its
+// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the outcome of its
 // release is known.
-func TestGoneAndBack(t *testing.T) {
+func TestVIPRemovedAndAdded(t *testing.T) {
 	w := newWorld(t, 1, 1, addresses(1))
 	w.calm = true
 	w.run(3 * time.Second)
@@ -232,10 +232,10 @@ func (w *world) chosen(when string, want map[string]int) {
 	}
 }
 
-// TestChoice starts hosts with weights and preferences. VIPs must follow the weights, and
+// TestOwnerChoice starts hosts with weights and preferences. VIPs must follow the weights, and
 // rendezvous hashing among equals. A VIP must return to a preferred host only if its policy has
 // preempt.
-func TestChoice(t *testing.T) {
+func TestOwnerChoice(t *testing.T) {
 	calm := func(vips int, change func(*world)) *world {
 		w := newWorld(t, 1, 3, addresses(vips))
 		w.calm = true
@@ -267,10 +267,10 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestGivesAway makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP
+// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP
 // must move within milliseconds to a host that can have it. After three moves in a minute, it must
 // stay.
-func TestGivesAway(t *testing.T) {
+func TestHandover(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
 	w.run(10 * time.Second)
@@ -333,9 +333,9 @@ func TestGivesAway(t *testing.T) {
 	}
 }
 
-// TestGivesEvenly puts a host on standby. The others must get its VIPs by their shares, and the
+// TestStandbySpreadsVIPs puts a host on standby. The others must get its VIPs by their shares, and the
 // notes must name them.
-func TestGivesEvenly(t *testing.T) {
+func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
 	w.run(10 * time.Second)
@@ -357,10 +357,10 @@ func TestGivesEvenly(t *testing.T) {
 	}
 }
 
-// TestForce moves a VIP by force to a host that can't serve it. It must stay there despite
+// TestForcedMove moves a VIP by force to a host that can't serve it. It must stay there despite
 // preferences, until the host can't have it at all. A host that can't add it, or is on standby,
 // must be refused.
-func TestForce(t *testing.T) {
+func TestForcedMove(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})
 	w.calm = true

@@ -32,9 +32,9 @@ func (w *world) answered(v netip.Addr, when string) {
 	}
 }
 
-// TestEtcdGoesDuringMove makes etcd unreachable during a move. The VIP must return to its owner
+// TestEtcdLostDuringMove makes etcd unreachable during a move. The VIP must return to its owner
 // when etcd does.
-func TestEtcdGoesDuringMove(t *testing.T) {
+func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
 	w.fates = []fate{lost}
@@ -47,9 +47,9 @@ func TestEtcdGoesDuringMove(t *testing.T) {
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdWritesNothing makes etcd unreachable, or full. A VIP must stay on a host that should give
+// TestEtcdRefusesWrites makes etcd unreachable, or full. A VIP must stay on a host that should give
 // it away, and hardly ever leave its device. Afterwards it must move.
-func TestEtcdWritesNothing(t *testing.T) {
+func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
 		begin, end := func() { w.cut[[2]int{owner.index, -1}] = true }, func() { clear(w.cut) }
@@ -73,10 +73,10 @@ func TestEtcdWritesNothing(t *testing.T) {
 	}
 }
 
-// TestCutFromEtcdAlone cuts an owner off from etcd for longer than its lease. It must remain the
+// TestOwnerCutOffFromEtcd cuts an owner off from etcd for longer than its lease. It must remain the
 // owner while other hosts confirm it, even if one of them restarts and does not know its addresses.
 // If all of them restart, they must take its VIP.
-func TestCutFromEtcdAlone(t *testing.T) {
+func TestOwnerCutOffFromEtcd(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
 		w.cut[[2]int{owner.index, -1}] = true
@@ -98,9 +98,9 @@ func TestCutFromEtcdAlone(t *testing.T) {
 	}
 }
 
-// TestNotToOneCutOff cuts a host off from etcd. It must not get a VIP although its peers hear it,
+// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers hear it,
 // because it would not learn of it.
-func TestNotToOneCutOff(t *testing.T) {
+func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
 	w.calm = true
@@ -119,9 +119,9 @@ func TestNotToOneCutOff(t *testing.T) {
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
 }
 
-// TestKeptIsNoMove fails a handover several times. The VIP must not count as moved, and move as
+// TestFailedHandoverIsNoMove fails a handover several times. The VIP must not count as moved, and move as
 // soon as etcd answers.
-func TestKeptIsNoMove(t *testing.T) {
+func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}
 	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })

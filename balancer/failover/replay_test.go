@@ -55,8 +55,9 @@ func (s *spy) replay(w *world) {
 	})
 }
 
-// TestNeverTwoOwnersWithReplays injects faults from seeds while somebody withholds and replays messages. There are never two owners, and
-// each VIP has an owner after the faults, though the replays go on.
+// TestNeverTwoOwnersWithReplays injects faults from seeds while somebody withholds and replays
+// messages. There must never be two owners. After the faults each VIP must have an owner, even if
+// the replays continue.
 func TestNeverTwoOwnersWithReplays(t *testing.T) {
 	for seed := range uint64(wait.Soak(8, 3000)) {
 		neverTwo(t, seed, seed/8%2 == 1, newSpy())
@@ -66,11 +67,13 @@ func TestNeverTwoOwnersWithReplays(t *testing.T) {
 // replays is what somebody does with the heartbeats of an owner that dies.
 type replays struct {
 	name string
-	// hold reports whether the heartbeats are held back, and arrive in order at half their rate, also after the death.
+	// hold reports whether the heartbeats are held back, and arrive in order at half their rate,
+	// also after the death.
 	hold bool
 	// echoless reports whether the owner is of a version without echoes.
 	echoless bool
-	// next is the message that arrives at a step: one of all since the first. Earlier is the number of messages of the run before.
+	// next is the message that arrives at a step: one of all since the first. Earlier is the number
+	// of messages of the run before.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
@@ -145,8 +148,9 @@ func (w *world) deliverAll(c capture) {
 	}
 }
 
-// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it finds the owner dead, while the owner does not reach etcd. The juror
-// takes its vote back as another run, which the owner can't know from etcd, and confirms the owner, though somebody replays messages.
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it finds the owner dead, while etcd
+// is unreachable for the owner. The juror retracts its vote as another run, which the owner can't
+// learn from etcd. It must confirm the owner, even while somebody replays messages.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()

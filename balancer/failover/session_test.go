@@ -90,9 +90,9 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestEarlierRunComesBack delays a write of an earlier run. It must not restore votes that a later
+// TestLateWriteOfEarlierRun delays a write of an earlier run. It must not restore votes that a later
 // run has retracted.
-func TestEarlierRunComesBack(t *testing.T) {
+func TestLateWriteOfEarlierRun(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
 	if taker.node.takeover.turn(owner.name, owner.node.session.id) > juror.node.takeover.turn(owner.name, owner.node.session.id) {
@@ -166,9 +166,9 @@ func TestCopiedMachine(t *testing.T) {
 	}
 }
 
-// TestBallotEndsWithItsVoters registers a voter as another run. Etcd must refuse a revocation that
+// TestRevocationByReplacedVoter registers a voter as another run. Etcd must refuse a revocation that
 // counts its vote.
-func TestBallotEndsWithItsVoters(t *testing.T) {
+func TestRevocationByReplacedVoter(t *testing.T) {
 	w, _, owner := owned(t, 3)
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
 	votes := map[string]ID{taker.name: taker.node.o.Member.Boot, voter.name: voter.node.o.Member.Boot}

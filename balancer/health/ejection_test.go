@@ -111,8 +111,8 @@ func member(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), Port: 8080}
 }
 
-// TestEjectionsAreLives compares random histories with the reference model.
-func TestEjectionsAreLives(t *testing.T) {
+// TestEjectionsMatchModel compares random histories with the reference model.
+func TestEjectionsMatchModel(t *testing.T) {
 	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Max: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
 	for seed := range uint64(wait.Soak(300, 500)) {
@@ -217,8 +217,9 @@ func (l lives) next(now time.Time) (next time.Time) {
 	return next
 }
 
-// TestEjectionTells ends ejections in every way, with vipd's rules. Each end must have its reason.
-func TestEjectionTells(t *testing.T) {
+// TestEjectionEndReasons ends ejections in every way, with vipd's rules. Each end must have its
+// reason.
+func TestEjectionEndReasons(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	room := 1
 	rooms := func(balancer.Target) int { return room }

@@ -98,9 +98,9 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestLikeTheModel compares random histories with the reference. Results come in runs, and some
-// histories start with the verdict of other nodes.
-func TestLikeTheModel(t *testing.T) {
+// TestStateMatchesModel compares random histories with the reference. Results come in runs, and
+// some histories start with the verdict of other nodes.
+func TestStateMatchesModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := model{rules: randomRules(r)}
@@ -156,9 +156,9 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	}
 }
 
-// TestNoticedInTime kills targets at random moments, with checks that fail at their time limit.
-// Each must be down within the promised time.
-func TestNoticedInTime(t *testing.T) {
+// TestFailureDetectedInTime kills targets at random moments, with checks that fail at their time
+// limit. Each must be down within the promised time.
+func TestFailureDetectedInTime(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		rules := randomRules(r)
@@ -179,9 +179,9 @@ func TestNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestDriftApart starts many targets together. Their checks must be spread over the first interval,
-// and stay spread.
-func TestDriftApart(t *testing.T) {
+// TestChecksAreSpread starts many targets together. Their checks must be spread over the first
+// interval, and stay spread.
+func TestChecksAreSpread(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	start := time.Unix(1_700_000_000, 0)
 	states := make([]health.State, 10_000)
@@ -205,8 +205,9 @@ func TestDriftApart(t *testing.T) {
 	}
 }
 
-// TestKept saves a state during a row of contrary results, and restores it. The row must continue.
-func TestKept(t *testing.T) {
+// TestRestoreContinuesRow saves a state during a row of contrary results, and restores it. The row
+// must continue.
+func TestRestoreContinuesRow(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	now := time.Unix(1_700_000_000, 0)
 	result := func(o health.Outcome) health.Result {
@@ -259,8 +260,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestInherit changes a check. It must continue with the verdict of the former check.
-func TestInherit(t *testing.T) {
+// TestChangedCheckKeepsVerdict changes a check. It must continue with the verdict of the former
+// check.
+func TestChangedCheckKeepsVerdict(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
 	s := health.New(1, now, rules.Interval)
@@ -276,9 +278,9 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// TestSooner expedites a check. It must be due earlier, but not before the fast interval has
+// TestExpedite expedites a check. It must be due earlier, but not before the fast interval has
 // passed.
-func TestSooner(t *testing.T) {
+func TestExpedite(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
 	s := health.New(1, now, rules.Interval)
@@ -295,9 +297,9 @@ func TestSooner(t *testing.T) {
 	}
 }
 
-// TestApartAgain expedites the checks of many targets together. Their next checks must be spread
-// again.
-func TestApartAgain(t *testing.T) {
+// TestExpeditedChecksAreSpread expedites the checks of many targets together. Their next checks
+// must be spread again.
+func TestExpeditedChecksAreSpread(t *testing.T) {
 	r := health.Rules{Interval: time.Second, FastInterval: 200 * time.Millisecond, Rise: 1, Fall: 1}
 	start := time.Unix(1_700_000_000, 0)
 	slots := map[time.Duration]int{}

@@ -30,7 +30,8 @@ func written(m snap.Map[balancer.Target, health.Subject]) string {
 	return fmt.Sprint(words)
 }
 
-func TestWhatIsChecked(t *testing.T) {
+// TestTargets derives the targets of services with various ports and types of checks.
+func TestTargets(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 443, TargetPort: 8443, Protocol: balancer.UDP}
 	dns := balancer.Port{Name: "dns", Port: 53, TargetPort: 53, Protocol: balancer.UDP}
@@ -68,9 +69,10 @@ func TestWhatIsChecked(t *testing.T) {
 	}
 }
 
-// TestHeaders checks a service with proxy_protocol at several ports. Checks of a port that clients' connections reach over
-// TCP must have the header, others must not, nor any in a mode that sends none.
-func TestHeaders(t *testing.T) {
+// TestProxyHeaders checks a service with proxy_protocol at several ports. Checks of a port that
+// clients' connections reach over TCP must have the header, others must not, nor any in a mode that
+// sends none.
+func TestProxyHeaders(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 53, TargetPort: 8053, Protocol: balancer.UDP}
 	for _, c := range []struct {
@@ -105,8 +107,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestForeignPrograms uses exec checks from etcd. They must run only if the node allows it.
-func TestForeignPrograms(t *testing.T) {
+// TestEtcdExecChecks uses exec checks from etcd. They must run only if the node allows it.
+func TestEtcdExecChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
 	s.Origin.Key = "/vipd/services/web"
@@ -120,9 +122,9 @@ func TestForeignPrograms(t *testing.T) {
 	}
 }
 
-// TestForeignFiles checks a service from etcd with a file of TLS outside of the folder that the node allows. It must not be
-// checked until the node allows the folder.
-func TestForeignFiles(t *testing.T) {
+// TestEtcdTLSFiles checks a service from etcd with a file of TLS outside of the folder that the
+// node allows. It must not be checked until the node allows the folder.
+func TestEtcdTLSFiles(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.HTTPSHealth, CAFile: "/srv/ca.pem"}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
 	s.Origin.Key = "/vipd/services/web"
@@ -136,9 +138,9 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// TestForeignUser names a user for exec checks from etcd. They must run only as nobody, here and
+// TestEtcdExecUser names a user for exec checks from etcd. They must run only as nobody, here and
 // elsewhere.
-func TestForeignUser(t *testing.T) {
+func TestEtcdExecUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
 		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
 			for key, want := range map[string]bool{"/vipd/services/web": ok, "": true} {
@@ -183,8 +185,8 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsFollow runs random histories. The incremental result must equal one from scratch.
-func TestTargetsFollow(t *testing.T) {
+// TestIncrementalTargets runs random histories. The incremental result must equal one from scratch.
+func TestIncrementalTargets(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		checks := []*balancer.Health{nil, {Type: balancer.TCPHealth}, {Type: balancer.UDPHealth}, {Type: balancer.ExecHealth, Port: 7}}
@@ -228,9 +230,9 @@ func TestTargetsFollow(t *testing.T) {
 	}
 }
 
-// TestForeignPlaces uses loopback and link-local endpoints from etcd. No check may be sent to
+// TestEtcdLocalEndpoints uses loopback and link-local endpoints from etcd. No check may be sent to
 // programs of this host.
-func TestForeignPlaces(t *testing.T) {
+func TestEtcdLocalEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		key, allowed string
 		want         string
@@ -272,8 +274,8 @@ func manyChecked(n int) (in balancer.Inputs) {
 	return in
 }
 
-// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the services with an endpoint there may have
-// their targets made again.
+// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the
+// services with an endpoint there may have their targets made again.
 func TestChangedAddressMovesFewTargets(t *testing.T) {
 	in := manyChecked(500)
 	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
@@ -295,7 +297,8 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress adds an address that no endpoint has to the host and to another node, at 10,000 services.
+// BenchmarkUnrelatedAddress adds an address that no endpoint has to the host and to another node,
+// at 10,000 services.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyChecked(10_000)
 	var targets health.Targets

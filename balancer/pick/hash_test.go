@@ -18,9 +18,9 @@ func consistentSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// TestHashIsFNV compares the hash with the standard library's, and equivalent addresses with each
-// other.
-func TestHashIsFNV(t *testing.T) {
+// TestHashEqualsFNV compares the hash with the standard library's, and equivalent addresses with
+// each other.
+func TestHashEqualsFNV(t *testing.T) {
 	a := netip.MustParseAddrPort("[fd00::1:2]:8080")
 	h := fnv.New64a()
 	b := a.Addr().As16()
@@ -118,7 +118,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 			p := New(s, active(weights...), nil)
 			v4, v6, shares := make([]int, len(weights)), make([]int, len(weights)), weights
 			if m, ok := p.(*maglev); ok {
-				// The shares are those of the table, which TestMaglevSlotsFollowWeights holds to the weights.
+				// The shares are those of the table, which TestMaglevSlotsFollowWeights holds to
+				// the weights.
 				shares = make([]int, len(weights))
 				for _, i := range maglevSlots(m.members) {
 					shares[i]++
@@ -184,8 +185,9 @@ func TestHashMovesFewClients(t *testing.T) {
 	}
 }
 
-// TestSourceHashGrowsOnly increases the weight of a backend. It must get clients, and lose none.
-func TestSourceHashGrowsOnly(t *testing.T) {
+// TestMoreWeightLosesNoClient increases the weight of a backend. It must get clients, and lose
+// none.
+func TestMoreWeightLosesNoClient(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	for range 20 {
 		weights := someWeights(r, 10)

@@ -89,10 +89,10 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 	}
 }
 
-// TestPicksOnlyWhatMayBePicked runs every scheduler with random states, skips and generations. A
+// TestPickChoosesUsableBackend runs every scheduler with random states, skips and generations. A
 // picked backend must be Active, have a weight and not be skipped. There must be none only if none
 // is left.
-func TestPicksOnlyWhatMayBePicked(t *testing.T) {
+func TestPickChoosesUsableBackend(t *testing.T) {
 	states := []balancer.BackendState{
 		balancer.Active, balancer.Active, balancer.Active, balancer.Standby, balancer.Remote, balancer.ZeroWeight,
 		balancer.Draining, balancer.Down, balancer.Removed,
@@ -130,8 +130,8 @@ func TestPicksOnlyWhatMayBePicked(t *testing.T) {
 	}
 }
 
-// TestOrderOfBackendsDoesNotMatter shuffles the backends. The picks must be the same.
-func TestOrderOfBackendsDoesNotMatter(t *testing.T) {
+// TestBackendOrderIsIrrelevant shuffles the backends. The picks must be the same.
+func TestBackendOrderIsIrrelevant(t *testing.T) {
 	for _, s := range schedulers() {
 		if s == balancer.Random {
 			continue

@@ -26,9 +26,9 @@ func leastSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue}
 }
 
-// TestLeastTakesAMinimum compares picks with all other members. No member that is not skipped may
+// TestLeastPicksMinimum compares picks with all other members. No member that is not skipped may
 // cost less.
-func TestLeastTakesAMinimum(t *testing.T) {
+func TestLeastPicksMinimum(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		t.Run(string(s), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(10, 10))
@@ -58,9 +58,9 @@ func TestLeastTakesAMinimum(t *testing.T) {
 	}
 }
 
-// TestLeastTakesEqualsInTurn picks among equal members, also across generations. They must take
+// TestLeastRotatesTies picks among equal members, also across generations. They must take
 // turns.
-func TestLeastTakesEqualsInTurn(t *testing.T) {
+func TestLeastRotatesTies(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		loads := []int64{7, 0, 0, 9, 0}
 		load := func(i int) int64 { return loads[i] }
@@ -76,9 +76,9 @@ func TestLeastTakesEqualsInTurn(t *testing.T) {
 	}
 }
 
-// TestLeastFillsByWeight keeps all connections open. Their numbers must follow the weights, and be
+// TestLeastFollowsWeights keeps all connections open. Their numbers must follow the weights, and be
 // equal with lc.
-func TestLeastFillsByWeight(t *testing.T) {
+func TestLeastFollowsWeights(t *testing.T) {
 	weights := []int{1, 2, 3, 4}
 	for _, s := range leastSchedulers() {
 		loads := make([]int64, 4)

@@ -38,9 +38,9 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestMaglevPriceBoundsTheWork computes prices. The price must be the greatest weight, halved only
+// TestMaglevPriceLimitsWork computes prices. The price must be the greatest weight, halved only
 // as often as the limit of visits requires.
-func TestMaglevPriceBoundsTheWork(t *testing.T) {
+func TestMaglevPriceLimitsWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 18))
 	for range 200 {
 		weights := someWeights(r, 1+r.IntN(1000))
@@ -62,8 +62,8 @@ func TestMaglevPriceBoundsTheWork(t *testing.T) {
 	}
 }
 
-// TestMaglevFollowsThePaper fills tables for equal weights. They must equal the paper's.
-func TestMaglevFollowsThePaper(t *testing.T) {
+// TestMaglevMatchesPaper fills tables for equal weights. They must equal the paper's.
+func TestMaglevMatchesPaper(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 100} {
 		members := membersOf(active(slices.Repeat([]int{3}, n)...))
 		entry, next := slices.Repeat([]int{-1}, maglevSize), make([]int, n)
@@ -109,9 +109,9 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 }
 
-// TestMaglevWalksOn skips backends, few or almost all. Their clients must move to the others by
-// weight, and the same way each time.
-func TestMaglevWalksOn(t *testing.T) {
+// TestMaglevSkipsBackends skips backends, few or almost all. Their clients must move to the others
+// by weight, and the same way each time.
+func TestMaglevSkipsBackends(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)
 		counts := make([]int, 100)
@@ -134,9 +134,9 @@ func TestMaglevWalksOn(t *testing.T) {
 	}
 }
 
-// TestMaglevOfTooMany uses more backends than slots. Every pick must have a result, and filling
-// must end.
-func TestMaglevOfTooMany(t *testing.T) {
+// TestMaglevMoreBackendsThanSlots uses more backends than slots. Every pick must have a result, and
+// filling must end.
+func TestMaglevMoreBackendsThanSlots(t *testing.T) {
 	members := make([]balancer.Backend, maglevSize+10)
 	r := rand.New(rand.NewPCG(16, 16))
 	for i := range members {

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestRoundRobinTakesEachInTurn gives backends different weights. Each must get every n-th pick.
-func TestRoundRobinTakesEachInTurn(t *testing.T) {
+// TestRoundRobinIgnoresWeights gives backends different weights. Each must get every n-th pick.
+func TestRoundRobinIgnoresWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {
 		backends := active(someWeights(r, 1+r.IntN(40))...)
@@ -22,9 +22,9 @@ func TestRoundRobinTakesEachInTurn(t *testing.T) {
 	}
 }
 
-// TestRoundRobinSharesTheTurnsOfSkippedOnes skips backends. The others must share their picks
+// TestRoundRobinSharesSkippedPicks skips backends. The others must share their picks
 // evenly.
-func TestRoundRobinSharesTheTurnsOfSkippedOnes(t *testing.T) {
+func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 	p := New(balancer.RoundRobin, even(5), nil)
 	counts := make([]int, 5)
 	for range 400 {
@@ -35,9 +35,9 @@ func TestRoundRobinSharesTheTurnsOfSkippedOnes(t *testing.T) {
 	}
 }
 
-// TestRoundRobinGoesOnAfterChanges makes a new generation at every pick, while other backends join
-// and leave. Those that stay must get the same number of picks to within one.
-func TestRoundRobinGoesOnAfterChanges(t *testing.T) {
+// TestRoundRobinContinuesAfterChanges makes a new generation at every pick, while other backends
+// join and leave. Those that stay must get the same number of picks to within one.
+func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000
 	var p Picker
@@ -63,9 +63,9 @@ func TestRoundRobinGoesOnAfterChanges(t *testing.T) {
 	}
 }
 
-// TestRoundRobinOutlivesNothing makes generations without members or picks. They must keep the
+// TestRoundRobinKeepsPosition makes generations without members or picks. They must keep the
 // position.
-func TestRoundRobinOutlivesNothing(t *testing.T) {
+func TestRoundRobinKeepsPosition(t *testing.T) {
 	for _, s := range []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.LeastConn} {
 		p := New(s, even(3), nil)
 		for want := range 7 {

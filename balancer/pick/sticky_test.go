@@ -64,8 +64,8 @@ func (m *stickyModel) setTimeout(timeout time.Duration) {
 	}
 }
 
-// TestStickyIsItsModel compares random histories with the list. All answers must be equal.
-func TestStickyIsItsModel(t *testing.T) {
+// TestStickyMatchesModel compares random histories with the list. All answers must be equal.
+func TestStickyMatchesModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(17, seed))
 		timeout, limit := time.Duration(1+r.IntN(60))*time.Second, 1+r.IntN(12)
@@ -124,9 +124,9 @@ func checkSticky(t *testing.T, s *Sticky) {
 	}
 }
 
-// TestStickyCountsFromTheLastConnection looks clients up and connects them. Only connections must
+// TestStickyTimeoutStartsAtLastConnection looks clients up and connects them. Only connections must
 // extend an entry.
-func TestStickyCountsFromTheLastConnection(t *testing.T) {
+func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
 	client, backend := clientOf(1).Addr(), addressOf(1)
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -150,9 +150,9 @@ func TestStickyCountsFromTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestStickyIsBounded floods the table with clients. It must stay within its limit, and free its
-// memory after the timeout.
-func TestStickyIsBounded(t *testing.T) {
+// TestStickyTableIsLimited floods the table with clients. It must stay within its limit, and free
+// its memory after the timeout.
+func TestStickyTableIsLimited(t *testing.T) {
 	s, now := NewSticky(time.Minute, 1000), time.Unix(1700000000, 0)
 	for n := range 5000 {
 		s.Store(clientOf(n).Addr(), addressOf(n%3), now)
@@ -190,9 +190,9 @@ func TestStickyMovesClients(t *testing.T) {
 	}
 }
 
-// TestStickyConcurrently uses one table in several goroutines. Their clients must not affect each
+// TestStickyConcurrentUse uses one table in several goroutines. Their clients must not affect each
 // other.
-func TestStickyConcurrently(t *testing.T) {
+func TestStickyConcurrentUse(t *testing.T) {
 	s := NewSticky(time.Hour, 0)
 	var wg sync.WaitGroup
 	for w := range 8 {

@@ -108,9 +108,9 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestWeightedPaysBackNothing skips a full member for a while. The others must share its picks by
-// weight, and it must not get them back later.
-func TestWeightedPaysBackNothing(t *testing.T) {
+// TestWeightedNoCatchUpAfterSkip skips a full member for a while. The others must share its picks
+// by weight, and it must not get them back later.
+func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
 	counts := make([]int, 4)
 	for range 1000 {
@@ -132,9 +132,9 @@ func TestWeightedPaysBackNothing(t *testing.T) {
 	}
 }
 
-// TestWeightedGoesOn makes generations with the same weights. The picks must be the same as
-// without.
-func TestWeightedGoesOn(t *testing.T) {
+// TestWeightedContinuesAcrossGenerations makes generations with the same weights. The picks must be
+// the same as without.
+func TestWeightedContinuesAcrossGenerations(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 30 {
 		weights := someWeights(r, 1+r.IntN(50))
@@ -151,9 +151,9 @@ func TestWeightedGoesOn(t *testing.T) {
 	}
 }
 
-// TestWeightedSpreadsOverChanges makes a new generation at every pick, with changing members and
+// TestWeightedSharesDespiteChanges makes a new generation at every pick, with changing members and
 // weights. Each member must get its share of the weights over time.
-func TestWeightedSpreadsOverChanges(t *testing.T) {
+func TestWeightedSharesDespiteChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	const stay, all, picks = 6, 10, 20000
 	var p Picker
@@ -181,9 +181,9 @@ func TestWeightedSpreadsOverChanges(t *testing.T) {
 	}
 }
 
-// TestWeightedTakesTheRestForTheMean replaces the members that wait for their turn. Those that had
+// TestWeightedReplacedMembers replaces the members that wait for their turn. Those that had
 // theirs must not be behind the new ones.
-func TestWeightedTakesTheRestForTheMean(t *testing.T) {
+func TestWeightedReplacedMembers(t *testing.T) {
 	backends := even(15)
 	p := New(balancer.WeightedRoundRobin, backends[:10], nil)
 	for range 5 {
@@ -199,9 +199,9 @@ func TestWeightedTakesTheRestForTheMean(t *testing.T) {
 	}
 }
 
-// TestWeightedIsFairToNewcomers adds a member. It must get its share from then on, without a burst
+// TestWeightedNewMember adds a member. It must get its share from then on, without a burst
 // or a pause.
-func TestWeightedIsFairToNewcomers(t *testing.T) {
+func TestWeightedNewMember(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, even(9), nil)
 	for range 1000 {
 		p.Pick(Flow{}, nil)

@@ -28,8 +28,9 @@ func places(n int) []netip.AddrPort {
 	return all
 }
 
-// TestCheckersSpread: each place has three checkers, or all nodes, each node about as many places as any other, and a
-// node that leaves moves only its own places, each to one other.
+// TestCheckersSpread chooses checkers for many addresses. Each address must have three checkers, or
+// all nodes, and each node must check about as many addresses as any other. If a node leaves, only
+// its own addresses may move, each to one other node.
 func TestCheckersSpread(t *testing.T) {
 	const targets = 10_000
 	for _, n := range []int{0, 1, 2, 3, 5, 10, 50, 200} {
@@ -62,7 +63,7 @@ func TestCheckersSpread(t *testing.T) {
 			share := float64(size) / float64(n)
 			mean, sigma := share*targets, math.Sqrt(targets*share*(1-share))
 			if got := float64(load[node]); math.Abs(got-mean) > 5*sigma {
-				t.Errorf("%d nodes: %s checks %.0f of %d; fair are %.0f, give or take %.0f", n, node, got, targets, mean, 5*sigma)
+				t.Errorf("%d nodes: %s checks %.0f of %d, want %.0f plus or minus %.0f", n, node, got, targets, mean, 5*sigma)
 			}
 		}
 		if n > 0 && moved != load[left] {
@@ -71,8 +72,9 @@ func TestCheckersSpread(t *testing.T) {
 	}
 }
 
-// TestCheckersStay: what is chosen follows from names and addresses alone, and must stay the same from version to version.
-func TestCheckersStay(t *testing.T) {
+// TestCheckersNeverChange compares choices with recorded ones, and with the nodes in another order.
+// The choice must depend only on names and addresses, and be the same in all versions of vipd.
+func TestCheckersNeverChange(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.168.1.11:8080": "[host20 host10 host8]",
 		"[fd00::1]:53":      "[host6 host10 host2]",
@@ -82,7 +84,7 @@ func TestCheckersStay(t *testing.T) {
 		got := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all))
 		slices.Reverse(all)
 		if again := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all)); got != want || again != got {
-			t.Errorf("%s: %s, with the nodes the other way round %s; want %s", at, got, again, want)
+			t.Errorf("%s: got %s, with the nodes in reverse order %s, want %s", at, got, again, want)
 		}
 	}
 }

@@ -16,19 +16,19 @@ import (
 	"vipd/test/wait"
 )
 
-// verdicts, assignments and subjects are what a coordinator answers with.
+// verdicts, assignments and subjects are the results of a coordinator.
 type (
 	verdicts    = snap.Map[balancer.Target, balancer.Verdict]
 	assignments = snap.Map[balancer.Target, bool]
 	subjects    = snap.Map[balancer.Target, health.Subject]
 )
 
-// model is a coordinator that finds out everything anew each time.
+// model is a reference coordinator. It computes everything from scratch in each round.
 type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.VoteKey]time.Time
-	// unchecked is since when no node checks a target.
+	// unchecked has the time since which no node checks a target.
 	unchecked map[balancer.Target]time.Time
 }
 
@@ -112,8 +112,9 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 	return mine, must, out
 }
 
-// TestCoordinatorFollows: over random histories a coordinator answers as one that looks at everything anew.
-func TestCoordinatorFollows(t *testing.T) {
+// TestIncrementalCoordinator runs random histories. The results must equal those of the model,
+// which computes everything from scratch.
+func TestIncrementalCoordinator(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
@@ -228,7 +229,8 @@ func (a *assembly) leave(n balancer.NodeName) {
 	}
 }
 
-// look has a host look at the board, and returns what it would write there and what it takes for true.
+// look has a host look at the board, and returns what it would write there and what it takes for
+// true.
 func (a *assembly) look(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
@@ -260,7 +262,8 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// settle has all hosts write in random order until nobody has anything to write. Each looks at what all take for true.
+// settle has all hosts write in random order until nobody has anything to write. Each looks at what
+// all take for true.
 func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
@@ -277,9 +280,10 @@ func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	}
 }
 
-// TestVerdictStays: while hosts come and go, three or more of them, one of which sees everything down, nobody takes for
-// down what is up, not for a moment; what goes down is down for all in the end, and three votes are left of each target.
-func TestVerdictStays(t *testing.T) {
+// TestVerdictDuringHostChanges adds and removes hosts, of which one finds every target down. With
+// three or more hosts, none may ever regard a target as down that is up. A target that fails must
+// finally be down for all, and each target must have three votes left.
+func TestVerdictDuringHostChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[balancer.NodeName]*quorum.Coordinator{}, liar: "host2"}
@@ -294,7 +298,7 @@ func TestVerdictStays(t *testing.T) {
 			a.settle(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
-						t.Fatalf("seed %d: %s takes %s for down, which is up; the board says %s", seed, n, target, said(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as down, but it is up; votes: %s", seed, n, target, said(a.board, target))
 					}
 				}
 			})
@@ -302,12 +306,12 @@ func TestVerdictStays(t *testing.T) {
 				_, all := a.look(n)
 				for target, truth := range a.truth {
 					if all.At(target) != truth {
-						t.Fatalf("seed %d: %s takes %s for %q, which is %s; the board says %s", seed, n, target, all.At(target), truth, said(a.board, target))
+						t.Fatalf("seed %d: %s has %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, said(a.board, target))
 					}
 				}
 			}
 			if a.board.Votes.Len() != quorum.Size*a.want.Len() {
-				t.Fatalf("seed %d: %d votes are left of %d targets", seed, a.board.Votes.Len(), a.want.Len())
+				t.Fatalf("seed %d: %d votes are left for %d targets", seed, a.board.Votes.Len(), a.want.Len())
 			}
 			switch n := nodes(8)[r.IntN(8)]; {
 			case r.IntN(6) == 0:

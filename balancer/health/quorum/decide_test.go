@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// ballots reads votes, each u, d or a (abstains) and since when: "u5 d7".
+// ballots parses votes such as "u5 d7": u (up), d (down) or a (abstains), and since which second.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -22,6 +22,7 @@ func ballots(text string) []quorum.Vote {
 	return all
 }
 
+// TestDecide decides from votes, with and without an earlier verdict and votes of earlier checkers.
 func TestDecide(t *testing.T) {
 	const none = balancer.HealthUnknown
 	const up, down = balancer.HealthUp, balancer.HealthDown
@@ -48,7 +49,7 @@ func TestDecide(t *testing.T) {
 		{"of two that disagree, who says so longer, whatever was", up, 2, "d5 u7", "", down, 5},
 		{"of two that disagree, who says so longer, whatever was", down, 2, "u5 d7", "", up, 5},
 		{"of two that disagree since the same time, down", up, 2, "u5 d5", "", down, 5},
-		{"of two that disagree, those before decide nothing", none, 2, "u5 d7", "d1 d2", up, 5},
+		{"of two that disagree, earlier checkers decide nothing", none, 2, "u5 d7", "d1 d2", up, 5},
 		{"one of two, the other has not voted", up, 2, "d5", "", up, 0},
 		{"two that disagree, before nobody knows what was", none, 2, "u7 d5", "", down, 5},
 		{"two that disagree, before nobody knows what was", none, 2, "u4 d5", "", up, 4},
@@ -60,9 +61,9 @@ func TestDecide(t *testing.T) {
 		{"one that can't, one that has not voted", up, 3, "a1 d5", "", up, 0},
 		{"nobody can", up, 3, "a1 a1 a1", "", up, 0},
 		{"no checkers", up, 0, "", "", up, 0},
-		{"those before tell who has just come", none, 3, "", "u3 u2 d1", up, 2},
-		{"those before have no vote against what was", up, 3, "", "d3 d2 d1", up, 0},
-		{"those before have no vote against those now", none, 3, "u4 u4", "d3 d2 d1", up, 4},
+		{"votes of earlier checkers inform a host that has just joined", none, 3, "", "u3 u2 d1", up, 2},
+		{"earlier checkers can't overrule the earlier verdict", up, 3, "", "d3 d2 d1", up, 0},
+		{"earlier checkers can't overrule the present ones", none, 3, "u4 u4", "d3 d2 d1", up, 4},
 	} {
 		verdict, since := quorum.Decide(c.before, c.checkers, ballots(c.votes), ballots(c.others))
 		at := int64(0)
@@ -70,7 +71,7 @@ func TestDecide(t *testing.T) {
 			at = since.Unix()
 		}
 		if verdict != c.want || at != c.since {
-			t.Errorf("%s: before %q, %d checkers, votes %q, others %q: %q since %d, want %q since %d",
+			t.Errorf("%s: before %q, %d checkers, votes %q, others %q: got %q since %d, want %q since %d",
 				c.what, c.before, c.checkers, c.votes, c.others, verdict, at, c.want, c.since)
 		}
 	}

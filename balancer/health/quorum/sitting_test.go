@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sitting is one coordinator that looks at one target.
+// sitting is a coordinator with one target.
 type sitting struct {
 	*quorum.Coordinator
 	round quorum.Round
@@ -25,7 +25,8 @@ func newSitting(checkers int) *sitting {
 	return s
 }
 
-// after lets time pass, has nodes vote as ballots says, the first one first, and looks.
+// after advances the time by d, adds the votes of the nodes in order (see ballots), and returns the
+// tally.
 func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	s.round.Now = s.round.Now.Add(d)
 	for i, v := range ballots(votes) {
@@ -37,14 +38,15 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	return standing
 }
 
-// TestSinceWhen: a verdict holds since the votes came to it for who finds it so, even by a clock that is ahead, and since
-// now for who sees it change, however long those who say so have said it; an absence of the board leaves that alone.
-func TestSinceWhen(t *testing.T) {
+// TestVerdictSince compares since when a verdict holds. For a host that starts, it must be since
+// the votes agreed, but not later than now if a clock is ahead. For a host that sees it change, it
+// must be since now, however old the votes are. If the board is unreachable, it must not change.
+func TestVerdictSince(t *testing.T) {
 	const second = time.Second
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
 		t.Helper()
 		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
-			t.Errorf("%s: %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
+			t.Errorf("%s: got %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
 		}
 	}
 	s := newSitting(3)
@@ -64,40 +66,41 @@ func TestSinceWhen(t *testing.T) {
 	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
 }
 
-// TestMissingVotes: a checker without a vote counts until it had time enough, and again as soon as it votes. Where nobody
-// votes, each decides alone. An absence of the board is not held against anybody.
+// TestMissingVotes deletes votes. A checker without a vote must count until it had enough time, and
+// again as soon as it votes. If no checker votes, each host must decide alone. The time while the
+// board is unreachable must not count.
 func TestMissingVotes(t *testing.T) {
-	const most = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + patience
+	const limit = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + VoteDelay
 	s := newSitting(2)
-	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, mute ...balancer.NodeName) {
+	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, timedOut ...balancer.NodeName) {
 		t.Helper()
 		if got := s.Overdue(s.round.Now.Add(d)); got != due {
-			t.Errorf("%s: overdue %v, want %v", what, got, due)
+			t.Errorf("%s: overdue = %v, want %v", what, got, due)
 		}
-		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, mute) {
-			t.Errorf("%s: %q, alone %v, mute %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, mute)
+		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, timedOut) {
+			t.Errorf("%s: got %q, alone %v, timed out %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
 		}
 	}
 	const up, down = balancer.HealthUp, balancer.HealthDown
 	check("both have voted", 0, "u5 u5", false, up, false)
 	s.round.Board.Votes = s.round.Board.Votes.Delete(quorum.VoteKey{Target: target(0), Node: "host2"})
 	check("one is missing", 0, "d9", false, up, false)
-	check("not for long", most-1, "", false, up, false)
+	check("not for long", limit-1, "", false, up, false)
 	s.round.Alone = true
-	check("the board is away", 2*most, "", true, up, true)
+	check("the board is away", 2*limit, "", true, up, true)
 	s.round.Alone = false
 	check("it is back", 0, "", false, up, false)
-	check("for long", most, "", true, down, false, "host2")
+	check("for long", limit, "", true, down, false, "host2")
 	check("it votes", 0, "d9 u1", false, up, false)
 	s.round.Board.Votes = snap.Map[quorum.VoteKey, *quorum.Vote]{}
 	check("none is left", 0, "", false, up, false)
-	check("none for long", most, "", true, up, true, "host2", "host1")
+	check("none for long", limit, "", true, up, true, "host2", "host1")
 }
 
-// TestNobodyMayCheck: what the last node that may run programs has found of a target is forgotten when it has had the time to come back, not
-// before, and not while that can't be known.
-func TestNobodyMayCheck(t *testing.T) {
-	const most = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + patience
+// TestNoNodeMayCheck removes the last node that may run programs. Its verdict must be forgotten
+// once it had enough time to return, but not earlier, and not while the board is unreachable.
+func TestNoNodeMayCheck(t *testing.T) {
+	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
 	s := newSitting(0)
 	s.round.Wanted = s.round.Wanted.Set(target(0), subject(target(0), balancer.ExecHealth, true))
 	programs := s.round.Board.Nodes.Set("host1", quorum.Checker{Exec: true})
@@ -105,26 +108,26 @@ func TestNobodyMayCheck(t *testing.T) {
 	check := func(what string, d time.Duration, want balancer.Verdict) {
 		t.Helper()
 		if got := s.after(d, ""); got.Verdict != want {
-			t.Errorf("%s: %q, want %q", what, got.Verdict, want)
+			t.Errorf("%s: got %q, want %q", what, got.Verdict, want)
 		}
 	}
 	s.round.Board.Nodes = programs
 	s.after(0, "d5")
 	s.round.Board.Nodes = none
 	check("at once", time.Second, balancer.HealthDown)
-	check("just before the end of its time", most-1, balancer.HealthDown)
+	check("just before the end of its time", limit-1, balancer.HealthDown)
 	s.round.Board.Nodes = programs
 	check("it is back", time.Second, balancer.HealthDown)
 	s.round.Board.Nodes = none
 	check("gone again", time.Second, balancer.HealthDown)
 	s.round.Alone = true
-	check("without the board", 2*most, balancer.HealthDown)
+	check("without the board", 2*limit, balancer.HealthDown)
 	s.round.Alone = false
 	check("with the board", time.Second, balancer.HealthDown)
-	if !s.Overdue(s.round.Now.Add(most)) {
-		t.Error("nothing would have it forgotten")
+	if !s.Overdue(s.round.Now.Add(limit)) {
+		t.Error("no round is due that would forget the verdict")
 	}
-	check("at the end", most, balancer.HealthUnknown)
+	check("at the end", limit, balancer.HealthUnknown)
 	s.round.Board.Nodes = programs
 	check("checked again", time.Second, balancer.HealthDown)
 }

@@ -7,7 +7,9 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-func TestWords(t *testing.T) {
+// TestTallyText formats tallies. Each must name the nodes, their causes, and those that did not
+// vote.
+func TestTallyText(t *testing.T) {
 	up, down, none := balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown
 	say := func(v balancer.Verdict, cause string) quorum.Vote { return quorum.Vote{Verdict: v, Cause: cause} }
 	for want, s := range map[string]quorum.Tally{
