@@ -135,8 +135,8 @@ func (g *gateway) serve() {
 	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
-// configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go
-// nowhere for it.
+// configuration is the configuration file of a host. Its limits let vipd be silent for long,
+// because on a busy machine no VIP may move for that.
 const configuration = `
 node = "%[1]s"
 mode = "%[3]s"
@@ -296,7 +296,7 @@ func (f *fleet) owner() *gateway {
 	return nil
 }
 
-// sessions are those of the hosts, in order. All of them run.
+// sessions returns the sessions of the hosts, in order. All hosts must be running.
 func (f *fleet) sessions() (all []string) {
 	f.t.Helper()
 	for _, g := range f.hosts {

@@ -290,9 +290,9 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	return f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
 
-// TestForeignFleetsTakeNothing: hosts of another fleet on the LAN, with another key, or without
-// rights in etcd take nothing, and say why. From their start on they are silent about the VIPs of
-// others, as is a vipd without vipd owner.
+// TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key, or
+// without rights in etcd. They must not take a VIP, and must report why. From their start they must
+// not answer for the VIPs of others, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -509,8 +509,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestStoppedDaemon: a vipd that a signal has stopped is given up after its own patience, one that
-// is only late is not.
+// TestStoppedDaemon stops vipd with a signal. It must count as hanging after its own grace period,
+// but not if it is only late.
 func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
@@ -525,28 +525,28 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
-		t.Error("one that runs hangs")
+		t.Error("a running vipd counts as hanging")
 	}
 	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
-		t.Error("one that was stopped hangs, though what it serves goes on")
+		t.Error("a stopped vipd counts as hanging before its grace period is over")
 	}
 	if hangs(true, -hour, short) {
-		t.Error("one that has just said something hangs")
+		t.Error("a vipd that has just reported counts as hanging")
 	}
 	if !hangs(true, time.Second, short) || !o.daemon.heard.IsZero() {
-		t.Error("one that was stopped does not hang")
+		t.Error("a stopped vipd does not count as hanging after its grace period")
 	}
 	if o.daemon.hangs() {
-		t.Error("it hangs once more")
+		t.Error("the same stop counts twice")
 	}
 }
 
-// TestFenceByOperator: two of three hosts die. The third may not bury either, and says whom it
-// waits for; what a person states, it takes at face value, once etcd has not heard of the host for
-// a while. The one that was dead takes nothing back.
+// TestFenceByOperator kills two of three hosts. The third must not revoke either, and must name the
+// host that it waits for. It must accept an operator's fence once etcd has not heard of the host
+// for a while. The fenced host must not get its VIPs back.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -559,7 +559,7 @@ func TestFenceByOperator(t *testing.T) {
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
 		t.Errorf("a host that etcd has just heard of is fenced: %v\n%s", err, out)
 	}
-	for _, h := range []*gateway{second, g} { // the owner last: between the two, both of the others could bury it
+	for _, h := range []*gateway{second, g} { // the owner last: otherwise both of the others could revoke it in between
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
@@ -582,8 +582,9 @@ func TestFenceByOperator(t *testing.T) {
 	f.judge(p, "the fenced host comes back")
 }
 
-// TestVIPThatKernelRefuses: a VIP comes to a host whose kernel does not take it. The host says why,
-// and gives it away; where no other can have it, it comes as soon as the kernel takes it.
+// TestVIPThatKernelRefuses moves a VIP to a host whose kernel refuses it. The host must report the
+// reason and give the VIP away. If no other host can have it, the host must add it as soon as the
+// kernel permits.
 func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine a VIP that moves too often stays for a minute, again and again")

@@ -383,7 +383,7 @@ func distinct(names []string) int {
 	return len(all)
 }
 
-// checksum is that of IP, over an even number of bytes.
+// checksum returns the checksum of IP over an even number of bytes.
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {

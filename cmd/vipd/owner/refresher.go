@@ -51,8 +51,8 @@ func (r *refresher) run(done <-chan struct{}) {
 	}
 }
 
-// refresh refreshes an open gate if the deadline permits it. It leaves an overdue gate alone: a refresh would not open it, but hide from the
-// loop that it has closed.
+// refresh refreshes an open gate if the deadline permits it. It skips an overdue gate, because
+// a refresh would not open it, but would hide from the loop that it has closed.
 func (r *refresher) refresh(at local.Time) {
 	if _, overdue := r.overdue(at); r.opened.Load() && !overdue && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
 		r.kernel.Refresh()
@@ -60,7 +60,8 @@ func (r *refresher) refresh(at local.Time) {
 	}
 }
 
-// overdue returns how long ago the gate was refreshed, and whether it may have closed by itself since.
+// overdue returns how long ago the gate was refreshed, and whether it may have closed by itself
+// since.
 func (r *refresher) overdue(at local.Time) (late time.Duration, overdue bool) {
 	late = at.Since(local.Time(r.refreshed.Load()))
 	return late, late > r.timeout*4/5

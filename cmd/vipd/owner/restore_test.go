@@ -28,8 +28,8 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestoredVIPs: the event says of VIPs that are put back what was, and nothing of those that
-// the kernel refuses, which are tried again.
+// TestRestoredVIPs restores VIPs that somebody removed. The event must name them, but not those
+// that the kernel refuses, which must be tried again.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
@@ -105,8 +105,8 @@ type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate: a gate that lapses after it was opened and before the node hears so is closed, to
-// be opened anew.
+// TestOpenedLate lets a gate lapse after it was opened and before the node learns of it. The gate
+// must be closed, so that it can be opened again.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
@@ -143,8 +143,8 @@ type refreshes struct {
 
 func (k *refreshes) Refresh() { k.count++ }
 
-// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It does not refresh, so the loop finds the lapse, even if the
-// deadline is far away.
+// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It must not
+// refresh, so that the loop finds the lapse, even if the deadline is far away.
 func TestRefreshOverdue(t *testing.T) {
 	k := &refreshes{}
 	r := refresher{kernel: k, timeout: 100 * time.Millisecond}

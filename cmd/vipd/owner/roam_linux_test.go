@@ -44,18 +44,19 @@ ports = [{ port = 9002, target_port = 9001 }]
 endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" }]
 `
 
-// roamers are the clients of each frontend: hosts choose by their addresses, so that each has one.
+// roamers is the number of clients per frontend. Hosts choose endpoints by the clients' addresses,
+// so that each endpoint has one.
 const roamers = 8
 
-// TestConnectionsGoOn: open connections to a VIP whose hosts choose endpoints alike go on at the
-// next owner, whether the client alone talks or both sides do.
+// TestConnectionsGoOn moves a VIP whose hosts choose the same endpoints. Its open connections must
+// continue at the next owner, whether only the client sends or both sides do.
 func TestConnectionsGoOn(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })
 	}
 }
 
-// TestIPVSConnectionsGoOn: they do in ipvs mode.
+// TestIPVSConnectionsGoOn does the same as TestConnectionsGoOn in ipvs mode.
 func TestIPVSConnectionsGoOn(t *testing.T) {
 	lab.NeedIPVS(t)
 	connectionsGoOn(t, "ipvs")

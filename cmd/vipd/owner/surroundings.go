@@ -11,12 +11,12 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// surroundings is what this host finds out about its network on its own.
+// surroundings holds the facts that this host finds out about its network by itself.
 type surroundings struct {
 	changed wake.Signal
 
 	mu      sync.Mutex   // guards the rest
-	way     []netip.Addr // the address from which etcd is reached
+	way     []netip.Addr // this host's address on the way to etcd
 	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
 }
 

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// verbs is what TestMovesByVipctl applies: a group of which the last host can't serve one, and VIPs
-// that stand alone.
+// verbs is the configuration of TestMovesByVipctl: a group with a VIP that the last host can't
+// serve, and VIPs without a group.
 const verbs = `
 [vips."10.9.0.110"]
 hold = "one"
