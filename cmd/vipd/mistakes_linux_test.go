@@ -18,7 +18,6 @@ func TestMistakes(t *testing.T) {
 	for name, text := range map[string]string{
 		"file": "", "bad.toml": "mode = \"userspac\"\n", "none.toml": "services = 1\n", "run.toml": base + "run_dir = \"file/run\"\n",
 		"socket.toml": base + "run_dir = \"run\"\n[api]\nhttp = \"\"\nsocket = \"file\"\n",
-		"http.toml":   base + "run_dir = \"run\"\n[api]\nsocket = \"run/d.sock\"\nhttp = \"192.0.2.1:9890\"\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -36,7 +35,6 @@ func TestMistakes(t *testing.T) {
 		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // otherwise it would remove the services of an earlier vipd
 		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is no socket; remove it or choose another path",
-		"--config http.toml":      "1 vipd: opening api.http, for metrics and health (set another address, or \"\" to turn it off): listen tcp 192.0.2.1:9890: bind: cannot assign requested address",
 		"owner now":               "2 vipd owner: it takes flags only; see vipd owner --help",
 		"owner --config run.toml": "78 vipd owner: run.toml: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner",
 	} {

@@ -320,7 +320,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 
 // hostProblems returns missing abilities of the host, and conflicts with its other programs.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.webProblems())
+	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.web.Problems())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityError, Text: why})
 	}

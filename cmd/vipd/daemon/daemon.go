@@ -12,12 +12,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/folder"
@@ -124,9 +121,8 @@ type Daemon struct {
 	views         status.Sources
 	events        *events.History // records and logs events
 	metrics       *metrics.Metrics
-	socket        net.Listener // nil if the system has no Unix sockets
-	web           net.Listener // nil if it is off, or if webError kept it from opening
-	webError      error
+	socket        net.Listener  // nil if the system has no Unix sockets
+	web           *web.Listener // nil if it is off
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
@@ -183,36 +179,6 @@ func New(o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// listenWeb opens api.http. If another program uses the port, status reports a problem, because
-// services don't need api.http.
-func (d *Daemon) listenWeb() (err error) {
-	if d.config.API.HTTP == "" {
-		return nil
-	}
-	d.web, err = net.Listen("tcp", d.config.API.HTTP)
-	switch {
-	case sockerr.Is(err, syscall.EADDRINUSE):
-		d.webError = err
-		d.Log.Error("metrics and health are not served", "field", "api.http", "err", err)
-		return nil
-	case err != nil:
-		return fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
-	}
-	d.opened = append(d.opened, d.web)
-	return nil
-}
-
-// webProblems reports that api.http could not be opened.
-func (d *Daemon) webProblems() []balancer.Problem {
-	if d.webError == nil {
-		return web.Exposure(d.Web(), d.ConfigFile)
-	}
-	return []balancer.Problem{{
-		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile}, Field: "api.http",
-		Text: fmt.Sprintf("metrics, health and the status page are not served: %v; end the other program or set another address, then restart vipd", d.webError),
-	}}
-}
-
 // openFiles acquires the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
 	if err := folder.Make(d.config.RunDir, makeFolder); err != nil {
@@ -232,9 +198,10 @@ func (d *Daemon) openFiles() (err error) {
 	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
 		return err
 	}
-	if err := d.listenWeb(); err != nil {
+	if d.web, err = web.Listen(d.config.API.HTTP, d.ConfigFile, d.Log); err != nil {
 		return err
 	}
+	d.opened = append(d.opened, d.web)
 	d.socket, err = listenSocket(d.config.API.Socket, d.Log)
 	if err == nil {
 		d.opened = append(d.opened, d.socket)
@@ -283,13 +250,8 @@ func (d *Daemon) closeFiles() {
 // lateTime is the time to accept connections that already wait.
 const lateTime = 20 * time.Millisecond
 
-// Web returns the address of metrics and health, or nil if api.http is off.
-func (d *Daemon) Web() net.Addr {
-	if d.web == nil {
-		return nil
-	}
-	return d.web.Addr()
-}
+// Web returns the address of metrics and health, or nil if they are not served.
+func (d *Daemon) Web() net.Addr { return d.web.Addr() }
 
 // Run serves until ctx ends or a part fails. Then it hands over the traffic: userspace mode stops
 // accepting, drains, and removes its redirects and addresses; kernel modes leave them in place. It
@@ -364,6 +326,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"leaving VIPs":      func(ctx context.Context) error { return leaving.Run(ctx, d.leavingVIPs()) },
 		"notify":            d.notifyLoop,
 		"events":            d.transitions.Follow,
+		"metrics":           func(ctx context.Context) error { return d.web.Serve(ctx, d.webHandler(), d.Log) },
 		"hooks": func(ctx context.Context) error {
 			c := &d.config.Hooks
 			return hooks.Run(ctx, hooks.Options{Commands: c.Commands(), User: c.User, Node: d.config.Node, Events: d.events, Log: d.component("hooks")})
@@ -373,9 +336,6 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		all["API"] = func(ctx context.Context) error {
 			return httpserve.Serve(ctx, d.socket, httpserve.LimitFollowers(d.api(), httpserve.Default()), httpserve.Default())
 		}
-	}
-	if d.web != nil {
-		all["metrics"] = func(ctx context.Context) error { return httpserve.Serve(ctx, d.web, d.webHandler(), web.Bounds()) }
 	}
 	if d.namespace != nil {
 		all["network namespace"] = d.namespace.Run

@@ -492,8 +492,8 @@ func TestSocketInUse(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestWebInUse starts vipd while another program listens at api.http. The service must be served,
-// and the status must report the port.
+// TestWebInUse starts vipd while another program listens at api.http. The service must be served, and the
+// status must report the port. When the other program ends, api.http must answer.
 func TestWebInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -506,6 +506,26 @@ func TestWebInUse(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	want := "vipd.toml: api.http: metrics, health and the status page are not served: listen tcp " + other.Addr().String()
 	if got := n.problems(); !strings.Contains(got, want) {
+		t.Errorf("problems = %q, want %q", got, want)
+	}
+	program.Unshared(func() { _ = other.Close() })
+	wait.For(t, wait.Patience, "metrics", func() bool { return n.daemon.Web() != nil })
+	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_") {
+		t.Errorf("metrics = %.200s", text)
+	}
+	if got := n.problems(); strings.Contains(got, "api.http") {
+		t.Errorf("problems = %q, want none of api.http", got)
+	}
+}
+
+// TestWebWithoutAddress starts vipd with api.http at an address that the host lacks. The service must be
+// served, and the status must report the address.
+func TestWebWithoutAddress(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "192.0.2.1:9890"`, 1)+web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if got, want := n.problems(), "listen tcp 192.0.2.1:9890: bind: cannot assign requested address"; !strings.Contains(got, want) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
@@ -48,17 +47,12 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 	})
 }
 
-// Exposure warns if other hosts can read api.http. At is its address, or nil if it is off; file is
-// the configuration.
-func Exposure(at net.Addr, file string) []balancer.Problem {
-	if at == nil {
-		return nil
-	}
+// exposure returns a warning if other hosts can read api.http at an address.
+func exposure(at net.Addr) string {
 	listener, err := netip.ParseAddrPort(at.String())
 	if err != nil || listener.Addr().Unmap().IsLoopback() {
-		return nil
+		return ""
 	}
-	return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: file}, Field: "api.http", Text: fmt.Sprintf(
-		"%s shows services, endpoints, nodes and events without a password to every host that reaches it: "+
-			"listen on 127.0.0.1, or limit it with a firewall", listener)}}
+	return fmt.Sprintf("%s shows services, endpoints, nodes and events without a password to every host that reaches it: "+
+		"listen on 127.0.0.1, or limit it with a firewall", listener)
 }

@@ -1,0 +1,105 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/sockerr"
+	"vipd/balancer/lib/wake"
+	"vipd/cmd/vipd/daemon/internal/httpserve"
+)
+
+// Listener listens at api.http. While another program has the port, or the host lacks the address, status has a problem, and
+// the listener tries again: services don't need api.http.
+type Listener struct {
+	at, file string
+	state    atomic.Pointer[listening]
+}
+
+// listening is the outcome of the last attempt to listen.
+type listening struct {
+	net.Listener
+	err error
+}
+
+// listenPause is the time between two attempts to listen.
+const listenPause = 2 * time.Second
+
+// Listen listens at an address, or returns nil if that is "". An error is permanent. File is the configuration.
+func Listen(at, file string, log *slog.Logger) (*Listener, error) {
+	if at == "" {
+		return nil, nil
+	}
+	l := &Listener{at: at, file: file}
+	err := l.listen()
+	if sockerr.Is(err, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL) {
+		log.Error("metrics and health are not served", "field", "api.http", "err", err)
+		return l, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening api.http, for metrics and health (set another address, or \"\" to turn it off): %w", err)
+	}
+	return l, nil
+}
+
+// listen attempts to listen once.
+func (l *Listener) listen() error {
+	socket, err := net.Listen("tcp", l.at)
+	l.state.Store(&listening{socket, err})
+	return err
+}
+
+// Serve answers requests with h until ctx ends.
+func (l *Listener) Serve(ctx context.Context, h http.Handler, log *slog.Logger) error {
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for l.state.Load().err != nil {
+		if !wake.Sleep(ctx, listenPause) {
+			return nil
+		}
+		if l.listen() == nil {
+			log.Info("metrics and health are served", "field", "api.http", "address", l.Addr())
+		}
+	}
+	return httpserve.Serve(ctx, l.state.Load(), h, Bounds())
+}
+
+// Addr returns the address of metrics and health, or nil if they are not served.
+func (l *Listener) Addr() net.Addr {
+	if l == nil || l.state.Load().err != nil {
+		return nil
+	}
+	return l.state.Load().Listener.Addr()
+}
+
+// Close ends listening.
+func (l *Listener) Close() error {
+	if l.Addr() == nil {
+		return nil
+	}
+	return l.state.Load().Listener.Close()
+}
+
+// Problems reports that api.http can't be opened, or warns if other hosts can read it.
+func (l *Listener) Problems() []balancer.Problem {
+	if l == nil {
+		return nil
+	}
+	text := ""
+	if err := l.state.Load().err; err != nil {
+		text = fmt.Sprintf("metrics, health and the status page are not served: %v; vipd tries again every %s: "+
+			"free the port, or set another address and restart vipd", err, listenPause)
+	} else if text = exposure(l.Addr()); text == "" {
+		return nil
+	}
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: l.file}, Field: "api.http", Text: text}}
+}
