@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -36,37 +37,46 @@ func commandOf(words []string, server string) []any {
 	return []any{"/bin/sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// shellWords splits text into words. Quotes and backslashes keep spaces.
+// shellWords splits text into words as a shell does.
 func shellWords(text string) []string {
-	var out []string
+	words, _ := splitWords(text, nil, "")
+	return words
+}
+
+// splitWords splits text into words. Quotes and backslashes keep spaces. Escapes are the letters that a backslash turns into another
+// character. Outside of quotes, a character of comment ends the text. Open reports whether a quote is not closed.
+func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder
-	inWord, quote := false, byte(0)
-	for i := 0; i < len(text); i++ {
-		c := text[i]
+	inWord, quote := false, rune(0)
+	runes := []rune(text)
+	for i := 0; i < len(runes); i++ {
+		c := runes[i]
 		switch {
 		case quote != 0 && c == quote:
 			quote = 0
-		case c == '\\' && quote != '\'' && i+1 < len(text):
+		case c == '\\' && quote != '\'' && i+1 < len(runes):
 			i++
-			word.WriteByte(text[i])
+			word.WriteRune(cmp.Or(escapes[runes[i]], runes[i]))
 			inWord = true
 		case quote == 0 && (c == '"' || c == '\''):
 			quote, inWord = c, true
+		case quote == 0 && strings.ContainsRune(comment, c):
+			i = len(runes)
 		case quote == 0 && c <= ' ':
 			if inWord {
-				out = append(out, word.String())
+				words = append(words, word.String())
 			}
 			word.Reset()
 			inWord = false
 		default:
-			word.WriteByte(c)
+			word.WriteRune(c)
 			inWord = true
 		}
 	}
 	if inWord {
-		out = append(out, word.String())
+		words = append(words, word.String())
 	}
-	return out
+	return words, quote != 0
 }
 
 // shellQuote writes a word for a shell.

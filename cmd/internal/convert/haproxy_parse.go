@@ -195,45 +195,11 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 }
 
 // words splits a line into words, and returns a doubt if its quotes are not closed.
-func (h *haproxy) words(line int) (out []string, doubt string) {
-	var word strings.Builder
-	inWord, quote := false, rune(0)
-	text := []rune(h.lines[line-1])
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch {
-		case quote != 0 && c == quote:
-			quote = 0
-		case c == '\\' && quote != '\'' && i+1 < len(text):
-			i++
-			if c, special := map[rune]rune{'n': '\n', 'r': '\r', 't': '\t'}[text[i]]; special {
-				text[i] = c
-			}
-			word.WriteRune(text[i])
-			inWord = true
-		case quote != 0:
-			word.WriteRune(c)
-		case c == '"' || c == '\'':
-			quote, inWord = c, true
-		case c == '#':
-			i = len(text)
-		case c <= ' ':
-			if inWord {
-				out = append(out, word.String())
-			}
-			word.Reset()
-			inWord = false
-		default:
-			word.WriteRune(c)
-			inWord = true
-		}
-	}
-	if inWord {
-		out = append(out, word.String())
-	}
-	if quote != 0 {
+func (h *haproxy) words(line int) (words []string, doubt string) {
+	words, open := splitWords(h.lines[line-1], map[rune]rune{'n': '\n', 'r': '\r', 't': '\t'}, "#")
+	if open {
 		doubt = "the quotes that open on this line are not closed"
 		h.note(line, "%s", doubt)
 	}
-	return out, doubt
+	return words, doubt
 }
