@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -41,12 +40,7 @@ type loader struct {
 	// unsettled reports whether a file has been in the process of being written since the last full
 	// check.
 	unsettled bool
-	// ahead has files whose time is further ahead than the grace. seeing guards it, because several
-	// files are read at once.
-	seeing sync.Mutex
-	ahead  map[string]sighting
-	// grace is defaultGrace except in tests.
-	grace time.Duration
+	recency
 
 	merge *merge
 	state store.Snapshot
@@ -65,7 +59,7 @@ type look struct {
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readText: readText, ahead: map[string]sighting{}}
+	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), readText: readText, recency: recency{grace: defaultGrace, ahead: map[string]sighting{}}}
 }
 
 // begin makes the last good state of an earlier process the previous state. The first load removes

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"vipd/balancer"
@@ -103,25 +104,35 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	return nil
 }
 
-// recent reports whether the file has changed within the grace. If its time is in the future, as
-// from a server whose clock is ahead, the first sight of that time counts.
-func (l *loader) recent(t *text) bool {
-	age := time.Since(time.Unix(0, t.id.modified))
-	if age > -l.grace {
-		return age < l.grace
-	}
-	l.seeing.Lock()
-	defer l.seeing.Unlock()
-	if l.ahead[t.path].id != t.id {
-		l.ahead[t.path] = sighting{t.id, t.began}
-	}
-	return time.Since(l.ahead[t.path].at) < l.grace
+// recency decides whether files have changed recently. It is for several goroutines, because
+// several files are read at once.
+type recency struct {
+	// grace is defaultGrace, except in tests.
+	grace time.Duration
+	mu    sync.Mutex
+	// ahead has files whose time is further ahead than the grace.
+	ahead map[string]sighting
 }
 
 // sighting is the first sight of a version of a file.
 type sighting struct {
 	id identity
 	at time.Time
+}
+
+// recent reports whether the file has changed within the grace. If its time is in the future, as
+// from a server whose clock is ahead, the first sight of that time counts.
+func (r *recency) recent(t *text) bool {
+	age := time.Since(time.Unix(0, t.id.modified))
+	if age > -r.grace {
+		return age < r.grace
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ahead[t.path].id != t.id {
+		r.ahead[t.path] = sighting{t.id, t.began}
+	}
+	return time.Since(r.ahead[t.path].at) < r.grace
 }
 
 // unchanged returns c for a file that is being written, which must be checked again soon. If report
