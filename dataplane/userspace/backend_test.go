@@ -12,22 +12,22 @@ func TestBackendRest(t *testing.T) {
 	const start = int64(time.Hour)
 	patience := 3 * time.Second
 	if b.resting(start) || !b.awake(start, patience) {
-		t.Error("a backend that never failed rests")
+		t.Error("a backend without a failure rests")
 	}
 	if !b.failed(start) || b.failed(start) {
-		t.Error("only the first failure is news")
+		t.Error("failed() = true, true; want only the first")
 	}
 	if !b.resting(start+1) || b.awake(start+1, patience) {
 		t.Error("a backend that has just failed does not rest")
 	}
 	after := start + int64(Rest)
 	if b.resting(after) || !b.awake(after, patience) {
-		t.Error("after the rest nobody may try it")
+		t.Error("awake() after the rest = false")
 	}
 	if !b.resting(after+int64(patience)) || b.awake(after+int64(patience), patience) {
-		t.Error("while one tries it, others may")
+		t.Error("awake() = true for a second caller")
 	}
 	if !b.answered() || b.answered() || b.resting(after) {
-		t.Error("an answer does not end the rest, or is news twice")
+		t.Error("an answer does not end the rest, or is reported twice")
 	}
 }

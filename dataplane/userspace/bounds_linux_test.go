@@ -79,11 +79,11 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// At first all may meet it at once; then one a rest and timeout does. While the others rest, as they were late on a machine that
-	// stood still, all may again.
+	// At first all requests may reach it at once; then one for each rest and timeout. If the
+	// machine stood still, the others may rest because they were late, and all may reach it again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
-		t.Errorf("%d requests met it in %s, want 1 to %d", n, took, most)
+		t.Errorf("requests at it = %d in %s, want 1 to %d", n, took, most)
 	}
 }
 
@@ -99,20 +99,20 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	c := mustConnect(t, f.AddrPort())
 	connecting := func() error {
 		if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "connecting" || list[0].Backend != hole {
-			return fmt.Errorf("got %v, want one that is connecting", list)
+			return fmt.Errorf("connections = %v, want one that is connecting", list)
 		}
 		return nil
 	}
 	eventually(t, "the dial", connecting)
 	d.apply(with(f, func(g *balancer.Frontend) { *g = *frontendAt("127.77.4.2:9000", a.addr) }))
 	if name := c.mustAsk(t); name != "a" {
-		t.Errorf("got %s, want a: the dial of a backend that went is abandoned", name)
+		t.Errorf("answer from %s, want a: the dial of a removed backend is abandoned", name)
 	}
 	c.Close()
 	d.apply(f)
 	eventually(t, "the end of the first", func() error {
 		if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) > 0 {
-			return fmt.Errorf("there are %v", list)
+			return fmt.Errorf("connections = %v", list)
 		}
 		return nil
 	})
@@ -123,7 +123,7 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(started); took > wait.Patience {
-		t.Errorf("closing took %s", took)
+		t.Errorf("Close took %s", took)
 	}
 	wantReset(t, c)
 }
@@ -165,24 +165,24 @@ func TestSourceRanges(t *testing.T) {
 				}
 				d.apply(f)
 				if err := try(t, l.Host(), k); err != nil {
-					t.Errorf("the node itself: %v", err)
+					t.Errorf("node: %v", err)
 				}
 				if in {
 					if err := try(t, remote, k); err != nil {
-						t.Errorf("the client: %v", err)
+						t.Errorf("client: %v", err)
 					}
 				} else if err, timeout := tryFor(t, remote, k, silence), net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
-					t.Errorf("a client that may not connect got %v, want silence", err)
+					t.Errorf("client that may not connect: error = %v, want no answer", err)
 				}
 			})
 		}
 	}
 }
 
-// silence is how long a client waits that must get no answer.
+// silence is how long a client waits when it must get no answer.
 const silence = 300 * time.Millisecond
 
-// try makes one request from a namespace, which is answered or refused.
+// try makes a request from a namespace. It returns an error if the request is refused.
 func try(t *testing.T, from *lab.NS, k balancer.Key) error { return tryFor(t, from, k, wait.Patience) }
 
 func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) error {
@@ -209,27 +209,28 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 	err := d.tryApply(wildcard, elsewhere, fine)
 	var each dataplane.KeyErrors
 	if !errors.As(err, &each) || len(each) != 1 {
-		t.Fatalf("got %v, want an error of one key", err)
+		t.Fatalf("Apply = %v, want an error of one key", err)
 	}
 	if err := each[wildcard.Key]; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "ss -lnp") {
-		t.Errorf("got %v, want that the port is in use and how to find by whom", err)
+		t.Errorf("error = %v, want the port and how to find its user", err)
 	}
 	if _, err := askOnce(fine.AddrPort(), ""); err != nil {
-		t.Errorf("the good one: %v", err)
+		t.Errorf("other frontend: %v", err)
 	}
 	seen, err := d.Observe(t.Context())
 	if err != nil || seen.Digests[fine.Key] != d.Digest(fine) || seen.Digests[elsewhere.Key] != d.Digest(elsewhere) || seen.Digests[wildcard.Key] != 0 {
-		t.Errorf("observed %v, %v; want the good ones, and the bad one as damaged", seen, err)
+		t.Errorf("Observe = %v, %v; want the failed frontend as damaged", seen, err)
 	}
 	d.remove(wildcard.Key, elsewhere.Key, fine.Key)
 }
 
-// The environment variable that makes the test binary the child of TestDescriptorExhaustion.
+// This environment variable makes the test binary the child of TestDescriptorExhaustion.
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// Within the budget nobody is lost: who can't be carried on waits in the queue. Where the system says no before the
-	// budget does, those that were accepted just then may be, after their connect timeout.
+	// Within the budget no client is lost: clients without room wait in the queue. If the system
+	// runs out of descriptors before the budget, clients that were just accepted may be lost after
+	// their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -247,7 +248,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			vip := netip.MustParseAddrPort("127.77.4.6:9000")
 			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
 			var held []*client
-			for range 150 { // far more than 64 descriptors can carry: the rest waits in the queue
+			for range 150 { // far more than 64 descriptors allow: the others wait in the queue
 				held = append(held, mustConnect(t, vip))
 			}
 			var answered atomic.Int64
@@ -264,7 +265,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			}
 			wg.Wait()
 			if answered.Load() == 0 {
-				t.Error("none was answered")
+				t.Error("no connection was answered")
 			}
 			eventually(t, "afterwards", func() error { _, err := askOnce(vip, ""); return err })
 			_ = in.Close()
@@ -275,7 +276,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 	}
 }
 
-// TestExhaustedChild serves until its input ends, with few descriptors.
+// TestExhaustedChild serves with few descriptors until its input ends.
 func TestExhaustedChild(t *testing.T) {
 	how, backend, ok := strings.Cut(os.Getenv(exhaustionVar), " ")
 	if !ok {
@@ -286,18 +287,18 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.maxDescriptors = 1000 // the budget does not help: the system says no
+		o.maxDescriptors = 1000 // the budget does not help, because the system refuses
 	}
 	d := start(t, o)
 	f := frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend))
 	if how == "emfile" {
-		f.ConnectTimeout = time.Second // for so long clients wait that are lost
+		f.ConnectTimeout = time.Second // the time that lost clients wait
 	}
 	d.apply(f)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// queued returns how many connections wait in the kernel's queue of a listener.
+// queued returns the number of connections in the kernel's queue of a listener.
 func queued(t *testing.T, ln *net.TCPListener) uint32 {
 	t.Helper()
 	raw, err := ln.SyscallConn()
@@ -311,7 +312,8 @@ func queued(t *testing.T, ln *net.TCPListener) uint32 {
 	return info.Unacked
 }
 
-// TestManyListenersKeepTheBudget: listeners that waited for clients before the budget was full take none beyond it.
+// TestManyListenersKeepTheBudget fills the budget while many listeners wait for clients. They use
+// no descriptors beyond it.
 func TestManyListenersKeepTheBudget(t *testing.T) {
 	const listeners = 60
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -321,7 +323,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 		all = append(all, frontendAt(fmt.Sprintf("127.77.4.7:%d", 9000+i), s.addr))
 	}
 	d.apply(all...)
-	for _, f := range all { // so that its listener runs
+	for _, f := range all { // so its listener runs
 		if _, err := askOnce(f.AddrPort(), ""); err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +335,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 	eventually(t, "the first to have its share", func() error {
 		if n := greedy.descriptors.Load(); d.budget.fair(n + 2) {
-			return fmt.Errorf("it has %d", n)
+			return fmt.Errorf("connections = %d", n)
 		}
 		return nil
 	})
@@ -350,10 +352,10 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 			}
 		}
 		if used := d.budget.used.Load(); used > d.budget.limit {
-			t.Fatalf("%d descriptors are in use of %d", used, d.budget.limit)
+			t.Fatalf("used descriptors = %d, limit = %d", used, d.budget.limit)
 		}
 		if len(held) < listeners/3 || d.budget.room(2+d.budget.flows) {
-			return fmt.Errorf("%d do", len(held))
+			return fmt.Errorf("waiting listeners = %d", len(held))
 		}
 		return nil
 	})
@@ -370,7 +372,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 }
 
-// shortly is a context that ends in a moment.
+// shortly returns a context that ends soon.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	t.Cleanup(cancel)

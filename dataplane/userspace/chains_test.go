@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestLoopsTakeNoConnections has services that lead to themselves and to each other refuse their clients, where one of
-// them took all descriptors, and a chain with an end carry on.
+// TestLoopsTakeNoConnections applies services that lead to themselves and to each other, where a
+// connection would use all descriptors. They refuse their clients, and a chain with an end works.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxDescriptors: 200})
@@ -30,22 +30,22 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		if c, err := connect(f.AddrPort(), ""); err == nil {
 			wantReset(t, c)
 		} else if !isReset(err) {
-			t.Errorf("a client of %s got %v, want a reset", f.Key, err)
+			t.Errorf("client of %s: error = %v, want a reset", f.Key, err)
 		}
 	}
 	if answer, err := askOnce(chain.AddrPort(), ""); err != nil || answer != "a" {
-		t.Errorf("a service that leads to another got %q, %v", answer, err)
+		t.Errorf("answer of a service that leads to another = %q, %v", answer, err)
 	}
 	packet := udpClient(t, round.AddrPort())
 	if _, err := packet.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := askUDP(udpClient(t, through.AddrPort()), "x"); err != nil {
-		t.Errorf("a datagram through another service: %v", err)
+		t.Errorf("datagram through another service: %v", err)
 	}
 	eventually(t, "the end of connections", func() error {
 		if used := d.budget.used.Load(); used > before+2 { // the two flows of the chain
-			return fmt.Errorf("%d descriptors are in use, %d were", used, before)
+			return fmt.Errorf("used descriptors = %d, before = %d", used, before)
 		}
 		return nil
 	})
@@ -56,7 +56,7 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 	})
 }
 
-// TestChainsLaw compares what leads back with walking all ways one step after the other.
+// TestChainsLaw compares leadBack with a walk over all paths, step by step.
 func TestChainsLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -100,14 +100,15 @@ func TestChainsLaw(t *testing.T) {
 			for j := range n {
 				want := to[i][j] && (i == j || reach[j][i])
 				if got := to[i][j] && c.leadBack(keyAt(at(i), balancer.TCP), at(j)); got != want {
-					t.Fatalf("seed %d, step %d: from %d to %d got %v, want %v, of %v", seed, step, i, j, got, want, to)
+					t.Fatalf("seed %d, step %d: leadBack from %d to %d = %v, want %v; edges = %v", seed, step, i, j, got, want, to)
 				}
 			}
 		}
 	}
 }
 
-// TestSlowClientsOfOneServiceLeaveRoomForOthers has clients that stay take no more than the share of their services.
+// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients that stay. They use no more
+// than their service's share.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})
@@ -115,20 +116,20 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"
 	d.apply(slow[0], slow[1], good)
-	for range 60 { // far more than may be; those that wait hold nothing
+	for range 60 { // far more than allowed; waiting clients hold nothing
 		for _, f := range slow {
 			mustConnect(t, f.AddrPort())
 		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 30 {
-			return fmt.Errorf("%d are in use", used)
+			return fmt.Errorf("used descriptors = %d", used)
 		}
 		return nil
 	})
 	for range 10 {
 		if answer, err := askOnce(good.AddrPort(), ""); err != nil || answer != "a" {
-			t.Fatalf("another service's client got %q, %v with %d descriptors in use", answer, err, d.budget.used.Load())
+			t.Fatalf("answer of another service = %q, %v; used descriptors = %d", answer, err, d.budget.used.Load())
 		}
 	}
 }

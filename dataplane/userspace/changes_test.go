@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// remove one of the backends of f.
+// remove removes one of f's backends.
 func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	return with(f, func(f *balancer.Frontend) {
 		for i, b := range f.Backends {
@@ -30,8 +30,8 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	})
 }
 
-// TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. No request
-// fails but those that the backend had accepted.
+// TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. Only requests
+// that the backend had accepted fail.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -72,7 +72,7 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 			}
 			s.stop()
 			_ = d.tryApply(draining)
-			time.Sleep(10 * time.Millisecond) // traffic goes on meanwhile
+			time.Sleep(10 * time.Millisecond) // traffic continues in the meantime
 			_ = d.tryApply(f)
 			s = serveAt(t, flaky.addr.String(), named("flaky"))
 		}
@@ -80,16 +80,16 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	wg.Wait()
 	close(done)
 	meddling.Wait()
-	// What fails was taken by the flaky one before it was killed.
+	// The flaky backend accepted the failed requests before it was killed.
 	for _, b := range d.Counters()[0].Backends {
 		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
-			t.Errorf("%d requests failed; the dead backend had taken %d and answered %d", failed.Load(), b.Connections, answered.Load())
+			t.Errorf("failed requests = %d; the dead backend had accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
 		}
 	}
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
-// meddle edits everything that can change while the backends of f stay, until ctx ends.
+// meddle changes everything that can change while the backends of f stay, until ctx ends.
 func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
@@ -105,12 +105,12 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 		if err := r.tryApply(g); err != nil {
 			r.t.Error(err)
 		}
-		time.Sleep(10 * time.Millisecond) // traffic goes on meanwhile
+		time.Sleep(10 * time.Millisecond) // traffic continues in the meantime
 	}
 }
 
-// flowing is a connection whose every read and write has a time limit of its own: a busy machine may take as long as it
-// likes, but nothing may stand still.
+// flowing is a connection whose reads and writes each have a time limit: a busy machine may be
+// slow, but the connection must not stall.
 type flowing struct{ net.Conn }
 
 func (c flowing) Read(p []byte) (int, error) {
@@ -133,7 +133,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		return [32]byte(h.Sum(nil))
 	}
 	begun := make(chan struct{}, 10)
-	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all, then answers with the sum and as much again
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads everything, then answers with the sum and as much again
 		begun <- struct{}{}
 		got := sum(c)
 		_, _ = c.Write(got[:])
@@ -145,10 +145,10 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
-	select { // a change before that may have it served by the other, or by none
+	select { // an earlier change may have left it to the other server, or to none
 	case <-begun:
 	case <-time.After(wait.Patience):
-		t.Fatal("the connection does not come to the server")
+		t.Fatal("the connection does not reach the server")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -162,16 +162,16 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := sum(io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); got != want {
-		t.Errorf("the backend got other bytes than were sent")
+		t.Errorf("bytes at the backend differ from those sent")
 	}
 	if got, want := sum(c), sum(io.LimitReader(rand.NewChaCha8([32]byte{2}), size)); got != want {
-		t.Errorf("the client got other bytes than were sent")
+		t.Errorf("bytes at the client differ from those sent")
 	}
 	stop()
 	wg.Wait()
 	eventually(t, "the counts", func() error {
 		if n := d.Counters()[0]; n.In != uint64(size) || n.Out != uint64(size)+32 {
-			return fmt.Errorf("got %d in and %d out, want %d and %d", n.In, n.Out, size, size+32)
+			return fmt.Errorf("counted bytes = %d in, %d out; want %d, %d", n.In, n.Out, size, size+32)
 		}
 		return nil
 	})
@@ -189,7 +189,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		c := mustConnect(t, f.AddrPort())
 		held[c.mustAsk(t)] = c
 	}
-	// What only stops new connections keeps the established.
+	// States that only stop new connections keep established ones.
 	for _, state := range []balancer.BackendState{balancer.Standby, balancer.Remote, balancer.ZeroWeight, balancer.Draining, balancer.Down, balancer.Removed} {
 		d.apply(with(f, func(f *balancer.Frontend) {
 			for i := range f.Backends {
@@ -199,16 +199,16 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 			}
 		}))
 		if name := held["a"].mustAsk(t); name != "a" {
-			t.Errorf("in state %s got %s, want a", state, name)
+			t.Errorf("answer in state %s from %s, want a", state, name)
 		}
 		for range 4 {
 			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "b" {
-				t.Errorf("with a in state %s a new connection got %q, %v; want b", state, name, err)
+				t.Errorf("new connection with a in state %s = %q, %v; want b", state, name, err)
 			}
 		}
 	}
 	until := time.Now().Add(300 * time.Millisecond)
-	d.apply(with(f, func(f *balancer.Frontend) { // a's time is over soon
+	d.apply(with(f, func(f *balancer.Frontend) { // a's time ends soon
 		for i := range f.Backends {
 			if f.Backends[i].Addr == a.addr {
 				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, until
@@ -218,13 +218,13 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	if _, err := held["a"].ask("hello"); err == nil {
 		wantReset(t, held["a"])
 	} else if time.Now().Before(until) || !isReset(err) {
-		t.Errorf("with %s left to it: %v", time.Until(until), err)
+		t.Errorf("with %s left: %v", time.Until(until), err)
 	}
 	held["b"].mustAsk(t)
 	d.apply(without(f, b.addr))
 	wantReset(t, held["b"])
 	if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "a" {
-		t.Errorf("got %q, %v; want a", name, err)
+		t.Errorf("answer = %q, %v; want a", name, err)
 	}
 }
 
@@ -240,13 +240,13 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	c.mustAsk(t)
 	d.remove(f.Key)
 	if _, err := connect(f.AddrPort(), ""); err == nil {
-		t.Error("connected to a removed frontend")
+		t.Error("a removed frontend accepts a connection")
 	}
 	c.mustAsk(t)
 	if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "draining" {
-		t.Errorf("got the connections %v, want one that is draining", list)
+		t.Errorf("connections = %v, want one that is draining", list)
 	}
-	d.apply(f) // back in time: it lives on
+	d.apply(f) // it returns in time, so the connection continues
 	later := time.Now().Add(2 * f.DrainTimeout)
 	d.tidy(later)
 	c.mustAsk(t)
@@ -258,14 +258,14 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if len(d.frontends) > 0 || len(d.timed) > 0 {
-			return fmt.Errorf("it is still there")
+			return fmt.Errorf("it still exists")
 		}
 		return nil
 	})
 }
 
-// TestIdleTimeout ends connections without traffic, and no others. A machine that stood still for too long makes those idle
-// as well: then it tries again with twice the timeout.
+// TestIdleTimeout ends connections without traffic, and no others. If the machine stands still for
+// too long, others also become idle; then the test tries again with twice the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -282,20 +282,21 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles says what is wrong about connections that are idle or not, and for how long at most nothing was sent on the latter.
+// idles returns what is wrong about idle and busy connections, and the longest pause of the busy
+// ones.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
 	const drops = 10
 	dropped := make(chan time.Duration, 1) // the longest gap
 	s := serveAt(t, "127.0.0.1:0", named("s"))
-	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer at once, and then sends drops
+	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer, and then sends small pieces
 		var gap time.Duration
 		defer func() { dropped <- gap }()
 		_, _ = c.Write(make([]byte, 200<<10))
 		for range drops {
 			last := time.Now()
-			time.Sleep(pause) // it is slow on purpose
+			time.Sleep(pause) // deliberately slow
 			if _, err := c.Write([]byte("x")); err != nil {
 				return
 			}
@@ -319,18 +320,18 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 		if _, busyErr := busy.ask("hello"); busyErr != nil {
 			err = fmt.Errorf("a busy connection: %w", busyErr)
 		}
-		time.Sleep(pause) // it is slow on purpose
+		time.Sleep(pause) // deliberately slow
 		gap = max(gap, time.Since(last))
 	}
 	wantReset(t, idle)
 	if n := <-all; n != 200<<10+drops {
-		err = fmt.Errorf("a slow transfer got %d bytes, want %d: it was not idle", n, 200<<10+drops)
+		err = fmt.Errorf("bytes of a slow transfer = %d, want %d, because it was not idle", n, 200<<10+drops)
 	}
 	return max(gap, <-dropped), err
 }
 
-// TestSlowReadersAreNotIdle: a client that takes little at a time of what waits for it in the sockets' buffers has traffic, and one
-// that takes nothing has none. A machine that stood still is given twice the timeout, as in TestIdleTimeout.
+// TestSlowReadersAreNotIdle reads slowly, and not at all, from full socket buffers. Slow reading
+// counts as traffic. If the machine stands still, the test tries again as in TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -347,7 +348,8 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly says what is wrong about a client that reads slowly beside one that does not read, and how long it did not read at most.
+// readsSlowly returns what is wrong about a slow client and a client that does not read, and the
+// longest pause of the slow one.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -363,7 +365,7 @@ func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err er
 	block := make([]byte, 16<<10)
 	for i := 0; i < 40 || d.Counters()[0].Backends[0].Active > 1; i++ {
 		last := time.Now()
-		time.Sleep(timeout / 10) // it is slow on purpose
+		time.Sleep(timeout / 10) // deliberately slow
 		if _, err := io.ReadFull(slow, block); err != nil {
 			return gap, fmt.Errorf("reading block %d: %w", i, err)
 		}

@@ -74,7 +74,7 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	d := start(t, Options{})
 	bound := func(f *balancer.Frontend) { f.Backends[0].MaxConnections = 7 }
 	f, g := with(frontendAt("127.77.3.2:9000", a.addr), bound), with(frontendAt("127.77.3.3:9000", a.addr), bound)
-	d.apply(f, g) // two VIPs of one service share the bound
+	d.apply(f, g) // two VIPs of one service share the limit
 	var held sync.Map
 	var ok, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -96,7 +96,7 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	}
 	wg.Wait()
 	if ok.Load() != 7 || refused.Load() != 43 || most.Load() > 7 {
-		t.Errorf("got %d served, %d refused, at most %d at once; want 7, 43, 7", ok.Load(), refused.Load(), most.Load())
+		t.Errorf("served = %d, refused = %d, maximum at once = %d; want 7, 43, 7", ok.Load(), refused.Load(), most.Load())
 	}
 	held.Range(func(_, c any) bool { c.(*client).Close(); return true })
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
@@ -130,7 +130,7 @@ func TestLeastConnectionsIsExact(t *testing.T) {
 	}
 	wg.Wait()
 	if len(held["a"]) != 20 || len(held["b"]) != 20 {
-		t.Errorf("got a %d and b %d, want 20 each", len(held["a"]), len(held["b"]))
+		t.Errorf("connections of a = %d, of b = %d; want 20 each", len(held["a"]), len(held["b"]))
 	}
 	for _, c := range held["a"] {
 		c.Close()
@@ -138,14 +138,14 @@ func TestLeastConnectionsIsExact(t *testing.T) {
 	eventually(t, "the end of a's", func() error {
 		for _, n := range d.Counters()[0].Backends {
 			if n.Backend == a.addr && n.Active != 0 {
-				return fmt.Errorf("%d are left", n.Active)
+				return fmt.Errorf("active connections = %d", n.Active)
 			}
 		}
 		return nil
 	})
 	for range 10 {
 		if name := mustConnect(t, f.AddrPort()).mustAsk(t); name != "a" {
-			t.Errorf("got %s, want a, which has fewer", name)
+			t.Errorf("answer from %s, want a, which has fewer connections", name)
 		}
 	}
 	for _, c := range held["b"] {

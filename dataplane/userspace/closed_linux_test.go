@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// listenEverywhere has a program of the host listen on every address at a port, as any could.
+// listenEverywhere starts a program of the host that listens on every address at a port.
 func (w *twoHosts) listenEverywhere(port int) {
 	for _, network := range []string{"tcp", "udp"} { // of both families
 		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
@@ -38,8 +38,8 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 	return closed
 }
 
-// TestClientsNeverReachProgramsOfTheHost has a program listen at the frontends' port. Clients
-// never reach it, whatever state the frontends are in.
+// TestClientsNeverReachProgramsOfTheHost starts a program of the host at the frontends' port.
+// Clients never reach it, in any state of the frontends.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -71,7 +71,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	go func() { done <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[3].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("%w, want that it is refused", err)
+			return fmt.Errorf("%w, want refused", err)
 		}
 		return nil
 	})
@@ -89,7 +89,7 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			err := tryFor(t, from, f.Key, silence)
 			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
-				t.Errorf("%s from %s: got %v, want silence", f.Key, from.Name, err)
+				t.Errorf("%s from %s: error = %v, want no answer", f.Key, from.Name, err)
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 				}
 			}
 			if err == nil {
-				t.Errorf("%s: %s could be taken by others", when, f.Key)
+				t.Errorf("%s: another program can bind %s", when, f.Key)
 			}
 		}
 		closed := closedOf(all[i : i+1])[0]
@@ -130,10 +130,10 @@ func TestClosedPortsAreHeld(t *testing.T) {
 		if f.Proto == balancer.TCP {
 			c := mustConnect(t, f.AddrPort())
 			c.mustAsk(t)
-			d.apply(closed) // beside an established connection
+			d.apply(closed) // despite an established connection
 			wantHeld("closed again")
 			if _, err := connect(f.AddrPort(), ""); err == nil {
-				t.Error("connected to a closed port")
+				t.Error("a closed port accepts a connection")
 			}
 			d.apply(f)
 			c.mustAsk(t)
@@ -144,7 +144,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 			wantHeld("closed for good")
 		}
 		if seen, err := d.Observe(t.Context()); err != nil || seen.Digests[f.Key] == 0 {
-			t.Errorf("observed %v, %v; want the frontend as it is", seen, err)
+			t.Errorf("Observe = %v, %v; want the frontend unchanged", seen, err)
 		}
 		d.remove(f.Key)
 	}
@@ -167,10 +167,10 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	eventually(t, "the closed port", func() error {
 		if x, err := connect(f.AddrPort(), ""); err == nil {
 			x.Close()
-			return fmt.Errorf("it connects")
+			return fmt.Errorf("it still connects")
 		}
 		if _, err := askUDPFor(udpClient(t, u.AddrPort()), "x", silence); err == nil {
-			return fmt.Errorf("it answers")
+			return fmt.Errorf("it still answers")
 		}
 		return nil
 	})
@@ -178,12 +178,12 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	for _, port := range []int{9000, 9001} {
 		if ln, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
 			ln.Close()
-			t.Errorf("port %d could be taken by others", port)
+			t.Errorf("another program can bind port %d", port)
 		}
 	}
 	if pc, err := net.ListenPacket("udp4", "0.0.0.0:9002"); err == nil {
 		pc.Close()
-		t.Error("the UDP port could be taken by others")
+		t.Error("another program can bind the UDP port")
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -205,8 +205,8 @@ func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error 
 	return f.redirector.Set(ctx, ports)
 }
 
-// TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next removal
-// deletes it.
+// TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next Apply removes
+// it.
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -219,14 +219,14 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	kernel.err = os.ErrPermission
 	removal := []dataplane.Change{{Key: f.Key}}
 	if err := d.Apply(t.Context(), removal); err == nil {
-		t.Fatal("it succeeded")
+		t.Fatal("Apply = nil, want an error")
 	}
 	kernel.err = nil
 	if err := d.Apply(t.Context(), removal); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.Host().Exec("nft", "list", "map", "ip", "vipd-redirect", "ports"); strings.Contains(got, "10.96.0.1 . tcp . 80") {
-		t.Errorf("the redirect is still there:\n%s", got)
+		t.Errorf("the redirect still exists:\n%s", got)
 	}
 }
 
@@ -244,18 +244,18 @@ func TestLookingCostsLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
-		t.Fatalf("got %q, %v; want that all is there", reason, err)
+		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
-	fastest := time.Hour // whatever else the machine does makes some of them slow, and never all
+	fastest := time.Hour // other processes make some of them slow, but not all
 	for range 100 {
 		began := time.Now()
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("got %q, %v; want that all is there", reason, err)
+			t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 		}
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 10*time.Millisecond {
-		t.Errorf("a look takes %s, want at most a hundredth of a second", fastest)
+		t.Errorf("Intact took %s, want at most 10 ms", fastest)
 	} else {
 		t.Logf("a look takes %s", fastest)
 	}
@@ -297,7 +297,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(wait.Patience):
-		t.Error("counters wait for iptables")
+		t.Error("Counters waits for the redirects")
 	}
 	close(goOn)
 	if err := <-done; err != nil {
@@ -305,13 +305,15 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains has a dataplane step aside for another mode, and another of its kind take over from that
-// before the connections of the first have ended: what the first leaves behind is not the other's.
+// TestComesBackWhileItDrains makes a dataplane yield to another mode, and replaces that by another
+// userspace dataplane before the connections of the first have ended. The state of the first does
+// not affect the other.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	all := w.frontendsAt(t, 80)
-	// As the other mode's rules do, it keeps the kernel's hooks of conntrack, and with them connections that are redirected.
+	// Like the other mode's rules, it keeps conntrack's hooks in the kernel, and with them
+	// redirected connections.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)
 	first.apply(all...)
@@ -339,6 +341,6 @@ func TestComesBackWhileItDrains(t *testing.T) {
 	}
 	wantServed(t, w, all...)
 	if reason, err := second.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("Intact says %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
 	}
 }

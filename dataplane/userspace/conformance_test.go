@@ -52,8 +52,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// shownByBind are the cases that make soak alone runs with redirection: what happens to a connection once a program has
-// it, whichever way it came. Of damage, it is what leaves the redirection as it is and breaks the guard, as in nftables mode.
+// shownByBind are the cases that only make soak runs with redirection. They test what happens to an
+// accepted connection, however it arrived, and damages of the guard that do not affect the
+// redirection, as in nftables mode.
 func shownByBind() map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
@@ -74,7 +75,7 @@ func shownByBind() map[string]string {
 	return skip
 }
 
-// guarded is the host as vipd keeps it.
+// guarded returns the host that vipd maintains.
 func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
 	o := host.DefaultOptions()
@@ -82,7 +83,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, o)
 }
 
-// cleanup is what vipctl cleanup does.
+// cleanup does the work of vipctl cleanup.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(t.Context(), false)

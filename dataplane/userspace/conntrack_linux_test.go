@@ -30,20 +30,20 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack knows it as not redirected, if it knows it
+	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack has a flow without a redirect, if it has one
 	if err := d.tryApply(f); err == nil {
-		t.Fatal("it succeeded though flows are remembered")
+		t.Fatal("Apply = nil although flows remain")
 	}
 	y.cut = cut
 	d.apply(f)
 	if len(y.stale) > 0 {
-		t.Errorf("%v are still to be forgotten", y.stale)
+		t.Errorf("stale flows = %v, want none", y.stale)
 	}
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
 }
 
-// TestYieldForgetsResetConnections demands that a client whose connection was reset is led to the next dataplane as soon as this one has
-// stepped aside, though conntrack would remember for ten seconds where its port was led.
+// TestYieldForgetsResetConnections resets a client's connection, and yields. The client reaches the
+// next dataplane at once, although conntrack would remember the redirect for ten seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -60,7 +60,7 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 	}
 	client := netip.MustParseAddrPort(c.LocalAddr().String())
 	if n, err := d.Kill(t.Context(), dataplane.ConnectionQuery{Client: client}); n != 1 || err != nil {
-		t.Fatalf("ended %d, %v", n, err)
+		t.Fatalf("Kill = %d, %v", n, err)
 	}
 	remembered := func() (state string) {
 		conn, err := conntrack.Open()
@@ -84,6 +84,6 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state := remembered(); state != "" {
-		t.Errorf("the connection is remembered as %q", state)
+		t.Errorf("state of the connection in conntrack = %q, want none", state)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestTallyForgets: what was counted at a backend outlives it for a time, and the service's own count outlives both.
+// TestTallyForgets removes a backend and its service. The backend's counts are kept for a time, and
+// the service's counts are kept longer.
 func TestTallyForgets(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -31,22 +32,22 @@ func TestTallyForgets(t *testing.T) {
 		now = now.Add(passed)
 		d.forgetLocked(now)
 		if n := len(counted.backends); n != backends {
-			t.Errorf("%d backends are remembered, want %d", n, backends)
+			t.Errorf("remembered backends = %d, want %d", n, backends)
 		}
 	}
 	f.configure(one, d.counterLocked(one))
-	after(2*counters.Retention, 2) // a connection lives there
+	after(2*counters.Retention, 2) // it has a live connection
 	b.active.Add(-1)
 	after(counters.Retention, 2)
 	after(time.Second, 1)
 	if n := d.Counters()[0].Connections; n != 3 {
-		t.Errorf("the service counts %d connections, want 3", n)
+		t.Errorf("connections of the service = %d, want 3", n)
 	}
 	delete(d.frontends, both.Key)
-	now = time.Now() // Counters has just seen it
+	now = time.Now() // Counters has just used it
 	after(counters.Retention-time.Minute, 1)
 	after(2*time.Minute, 0)
 	if n := len(d.counters); n != 0 {
-		t.Errorf("%d services are remembered, want none", n)
+		t.Errorf("remembered services = %d, want none", n)
 	}
 }

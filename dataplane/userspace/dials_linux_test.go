@@ -17,11 +17,12 @@ func TestDialTimeoutIsReported(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	awaitReport(t, reports, hole, os.ErrDeadlineExceeded, func() {
-		_, _ = askOnce(f.AddrPort(), "") // no server may answer within that time
+		_, _ = askOnce(f.AddrPort(), "") // no server can answer within that time
 	})
 }
 
-// TestRedirectedDialsAreReported checks it in the other layout: both families and protocols, refused and then answered.
+// TestRedirectedDialsAreReported refuses and then answers dials in the redirect interception, with
+// both families and protocols. Each is reported.
 func TestRedirectedDialsAreReported(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)

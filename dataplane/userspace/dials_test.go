@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// dials collects reports about dials, by backend.
+// dials collects reports of dials by backend.
 type dials struct {
 	mu       sync.Mutex
 	outcomes map[netip.AddrPort][]error
@@ -44,7 +44,8 @@ func collectReports(d *rig) *dials {
 	return reports
 }
 
-// awaitReport asks until the last report about a backend is the error want; nil means a success.
+// awaitReport sends requests until the last report about a backend is the error want; nil means a
+// success.
 func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
@@ -113,7 +114,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	for range ends {
 		d.followers.tell(news{})
 	}
-	for range begins { // all are missed, and are no ends
+	for range begins { // all are missed, but starts are not counted as ends
 		d.followers.tell(news{began: true})
 	}
 	cancel()
@@ -124,7 +125,8 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	}
 }
 
-// TestEjectedIsTheLastResort checks that a backend that is ejected is left alone, and serves when every other refuses.
+// TestEjectedIsTheLastResort ejects a backend. It gets no connections, and serves when all others
+// refuse.
 func TestEjectedIsTheLastResort(t *testing.T) {
 	other, backup, ejected := serveAt(t, "127.0.0.1:0", named("other")), serveAt(t, "127.0.0.1:0", named("backup")), serveAt(t, "127.0.0.1:0", named("ejected"))
 	d := start(t, Options{})
@@ -144,7 +146,7 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 		t.Helper()
 		for range 20 {
 			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != want {
-				t.Fatalf("got %q, %v; want %s", name, err, want)
+				t.Fatalf("answer = %q, %v; want %s", name, err, want)
 			}
 		}
 	}
@@ -155,7 +157,8 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	wantAll("ejected")
 }
 
-// TestSilentUDPBackendsComeBack: one that never answers, as a log server, has its share again once nothing is refused.
+// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. It gets
+// its share again after nothing is refused.
 func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()
@@ -169,7 +172,7 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 		_ = c.Close()
 	}
 	awaitReport(t, reports, silent, syscall.ECONNREFUSED, ask)
-	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // nobody reads
+	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // nothing reads from it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsOfBusyBackendsEnd: the next datagram is always there before the last one is dealt with.
+// TestFlowsOfBusyBackendsEnd ends flows whose backend sends without a pause. They end at once.
 func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	for want, end := range map[error]func(*net.UDPConn) error{
 		net.ErrClosed:          (*net.UDPConn).Close,
@@ -50,20 +50,20 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, want) {
-				t.Errorf("got %v at the end, want %v", err, want)
+				t.Errorf("error at the end = %v, want %v", err, want)
 			}
 		case <-time.After(wait.Bound(time.Second)):
-			t.Errorf("it goes on for ever, want %v", want)
+			t.Errorf("the flow does not end, want %v", want)
 		}
 	}
 }
 
-// slowClient serves one whose link takes next to nothing of what its backend sends all the time.
+// slowClient serves a client with a very slow link, to which its backend sends without a pause.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "2mb")
-	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // where the test fails, ends the wait
+	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // ends the wait if the test fails
 	b, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPCon
 	return d, f, b, flood(t, b, flowFrom(t, b, c))
 }
 
-// flowFrom begins the flow of a client, and returns where its backend answers.
+// flowFrom starts a client's flow, and returns the address of its backend's answers.
 func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
 	t.Helper()
 	_, _ = client.Write([]byte("go"))
@@ -91,7 +91,8 @@ func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPor
 	return from
 }
 
-// TestNothingWaitsForSlowClients, where the process may not have more room for answers than others.
+// TestNothingWaitsForSlowClients limits the process's send buffer. A slow client does not block the
+// removal of its frontend.
 func TestNothingWaitsForSlowClients(t *testing.T) {
 	d, f, _, sent := slowClient(t)
 	if err := d.frontends[f.Key].packets.SetWriteBuffer(100 << 10); err != nil {
@@ -105,11 +106,12 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	select {
 	case <-removed:
 	case <-time.After(wait.Bound(time.Second)):
-		t.Fatal("removing the frontend takes for ever")
+		t.Fatal("the removal of the frontend does not end")
 	}
 }
 
-// TestSlowClientsTakeNoAnswersOfOthers: those of a client whose link is fast come.
+// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client. The answers of the fast
+// client arrive.
 func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	d, f, b, _ := slowClient(t)
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
@@ -119,9 +121,9 @@ func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	for n := range 100 {
 		_, _ = b.WriteToUDPAddrPort([]byte("y"), at)
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if _, err := c.Read(make([]byte, 10)); err != nil { // the flood may fill the kernel's own queue on a machine that is busy
+		if _, err := c.Read(make([]byte, 10)); err != nil { // on a busy machine the flood may fill the kernel's own queue
 			if lost++; lost > 10 {
-				t.Fatalf("answer %d, after %d that were lost: %v", n, lost, err)
+				t.Fatalf("answer %d, after %d lost ones: %v", n, lost, err)
 			}
 		}
 	}
@@ -142,13 +144,14 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	return sent
 }
 
-// TestNoClientWaitsForSlowBackends: what a client sends goes to a backend whose link takes next to nothing of it.
+// TestNoClientWaitsForSlowBackends uses a backend with a very slow link. Clients of the other
+// backend are served.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.serve()
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
-	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // where the test fails, ends the wait
+	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // ends the wait if the test fails
 	d := start(t, Options{})
 	f := frontendAt("127.77.7.1:9000/udp", netip.MustParseAddrPort("10.9.0.2:7000"), udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(f)

@@ -22,7 +22,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 		t.Helper()
 		for range n {
 			if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
-				t.Fatalf("a client of %s: %v", f.Key, err)
+				t.Fatalf("client of %s: %v", f.Key, err)
 			}
 		}
 	}
@@ -37,19 +37,20 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	ask(f, 10)
 	ask(g, 1)
 	if got, want := count(), "web 9, other 1"; got != want {
-		t.Errorf("after the first client of the other service got %s, want %s", got, want)
+		t.Errorf("flows after the first client of the other service = %s, want %s", got, want)
 	}
-	ask(f, 20) // what has few keeps them
+	ask(f, 20) // a service with few flows keeps them
 	if got, want := count(), "web 9, other 1"; got != want {
-		t.Errorf("after more clients of the first service got %s, want %s", got, want)
+		t.Errorf("flows after more clients of the first service = %s, want %s", got, want)
 	}
-	ask(g, 20) // half of them is what it can have
+	ask(g, 20) // its share is half of them
 	if got, want := count(), "web 5, other 5"; got != want {
-		t.Errorf("after many clients of both got %s, want %s", got, want)
+		t.Errorf("flows after many clients of both = %s, want %s", got, want)
 	}
 }
 
-// TestFlowBudgetLaw holds that whoever has the most flows yields, whatever happened before, and that nobody else does.
+// TestFlowBudgetLaw takes and gives places at random. Always the frontend with the most flows
+// yields, and no other.
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -65,7 +66,7 @@ func TestFlowBudgetLaw(t *testing.T) {
 		switch {
 		case r.IntN(3) > 0:
 			if got, want := b.take(f), sum < 50; got != want {
-				t.Fatalf("seed %d, step %d: take got %v, want %v", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: take = %v, want %v", seed, step, got, want)
 			} else if got {
 				model[f]++
 				sum++
@@ -84,12 +85,12 @@ func TestFlowBudgetLaw(t *testing.T) {
 			switch {
 			case sum == 0:
 				if got != nil {
-					t.Fatalf("seed %d, step %d: somebody yields, and nobody has any", seed, step)
+					t.Fatalf("seed %d, step %d: a frontend yields although none has flows", seed, step)
 				}
 			case model[f] == most && got != f:
-				t.Fatalf("seed %d, step %d: another yields for one that has the most, %d", seed, step, most)
+				t.Fatalf("seed %d, step %d: another frontend yields for the one with the most flows, %d", seed, step, most)
 			case model[got] != most:
-				t.Fatalf("seed %d, step %d: one with %d yields, want one with %d", seed, step, model[got], most)
+				t.Fatalf("seed %d, step %d: a frontend with %d flows yields, want one with %d", seed, step, model[got], most)
 			}
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestFollowingOffCostsLittle: what access log, top and conns --follow add to a connection that nobody follows is two looks at a counter,
-// as it begins and as it ends. They cost less than 2 % of a connection; measured in one run, as the ratio is 1:1,000 or less.
+// TestFollowingOffCostsLittle measures the cost of following for a connection without followers:
+// two checks of a counter. They cost less than 2 % of a connection, measured in one run because the
+// ratio is 1:1,000 or less.
 func TestFollowingOffCostsLittle(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	vip := netip.MustParseAddrPort("127.58.30.1:8080")
@@ -21,7 +22,7 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 		}
 	}
 	connection := time.Since(began) / connections
-	followed, fastest := 0, time.Hour // whatever else the machine does makes some of them slow, and never all
+	followed, fastest := 0, time.Hour // other processes make some of them slow, but not all
 	for range batches {
 		began := time.Now()
 		for range looks {
@@ -32,7 +33,7 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if followed > 0 {
-		t.Errorf("%d looks found a follower", followed)
+		t.Errorf("checks that found a follower = %d, want none", followed)
 	}
 	two := 2 * float64(fastest) / looks
 	t.Logf("two looks take %.1f ns, a connection %s: %.4f %%", two, connection, 100*two/float64(connection))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzHandedOver decodes arbitrary bytes as an item that an earlier vipd hands over. The bytes behind the description are kept as
-// they are.
+// FuzzHandedOver decodes arbitrary bytes as an item of an earlier vipd. The bytes after the
+// description are preserved.
 func FuzzHandedOver(f *testing.F) {
 	f.Add([]byte(`{"kind":"conn","key":{"Addr":"10.96.0.10","Port":80,"Proto":"tcp"}}tail`))
 	f.Add([]byte(`{"kind":"listener","redirected":true}`))

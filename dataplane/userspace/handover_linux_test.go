@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// succeed hands what d serves over to a dataplane of its own, as a new process would take it, and applies frontends there.
+// succeed hands d over to a new dataplane, like a new process, and applies frontends there.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
 	next := r.takenOver()
@@ -30,7 +30,7 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	return next
 }
 
-// takenOver is a dataplane to which d has handed over, and that serves nothing yet.
+// takenOver returns a dataplane to which d was handed over, and which serves nothing yet.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
 	items := r.handedOver()
@@ -39,7 +39,7 @@ func (r *rig) takenOver() *rig {
 	return next
 }
 
-// handedOver is what d hands over.
+// handedOver returns the items that d hands over.
 func (r *rig) handedOver() []handover.Item {
 	r.t.Helper()
 	in, out, err := handover.Pair()
@@ -58,7 +58,7 @@ func (r *rig) handedOver() []handover.Item {
 	return items
 }
 
-// pattern is a stream in which each byte says where it belongs.
+// pattern is a stream in which each byte shows its position.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -69,8 +69,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stream sends a pattern through a backend that echoes it until stop is closed, and checks what comes back; pause is how long
-// the client waits between two reads.
+// stream sends a pattern through an echoing backend until stop is closed, and checks the result.
+// pause is the client's pause between two reads.
 func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan struct{}) {
 	c := mustConnect(t, vip)
 	var sent atomic.Int64
@@ -97,19 +97,19 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		n, err := c.Read(got)
 		_, _ = want.Read(expected[:n])
 		if string(got[:n]) != string(expected[:n]) {
-			t.Errorf("the bytes before %d are not those that were sent", want.at)
+			t.Errorf("the bytes before %d differ from those sent", want.at)
 			return
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) || int64(want.at) != sent.Load() {
-				t.Errorf("got %d bytes of %d, then %v", want.at, sent.Load(), err)
+				t.Errorf("received bytes = %d of %d, then %v", want.at, sent.Load(), err)
 			}
 			return
 		}
 		select {
 		case <-stop:
 		default:
-			time.Sleep(pause) // a client that is slow on purpose, so that bytes wait in buffers and pipes
+			time.Sleep(pause) // deliberately slow, so bytes wait in buffers and pipes
 		}
 	}
 }
@@ -118,7 +118,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
-	heard := make(chan string, 1) // what a client said in full before it closed its direction
+	heard := make(chan string, 1) // the complete data of a client that closed its direction
 	answer := make(chan struct{})
 	late := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
 		b, _ := io.ReadAll(c)
@@ -145,7 +145,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 			default:
 			}
 			if _, err := askOnce(web.AddrPort(), ""); err != nil {
-				t.Errorf("a new client, after %d others: %v", served.Load(), err)
+				t.Errorf("new client after %d others: %v", served.Load(), err)
 				return
 			}
 			served.Add(1)
@@ -158,7 +158,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "all that I say" {
-		t.Fatalf("the backend heard %q", got)
+		t.Fatalf("data at the backend = %q", got)
 	}
 	if list, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: closed.LocalAddr().(*net.TCPAddr).AddrPort()}); err != nil || len(list) != 1 || list[0].State != "half-closed" {
 		t.Errorf("the half-closed connection = %+v, %v, want state half-closed", list, err)
@@ -171,16 +171,16 @@ func TestHandOverLosesNothing(t *testing.T) {
 	idle.mustAsk(t)
 	close(answer)
 	if got, err := io.ReadAll(closed); string(got) != "bye" || err != nil {
-		t.Errorf("on the half-closed connection: %q, %v", got, err)
+		t.Errorf("answer on the half-closed connection = %q, %v", got, err)
 	}
 	close(stop)
 	running.Wait()
 	if got := lines.accepted.Load(); got < served.Load() {
-		t.Errorf("%d clients were served by %d connections", served.Load(), got)
+		t.Errorf("served clients = %d, counted connections = %d", served.Load(), got)
 	}
 }
 
-// TestHandOverOfFlows: UDP flows keep their backend and its answers.
+// TestHandOverOfFlows hands over UDP flows. They keep their backend, and receive its answers.
 func TestHandOverOfFlows(t *testing.T) {
 	var backends []netip.AddrPort
 	for i := range 3 {
@@ -202,7 +202,7 @@ func TestHandOverOfFlows(t *testing.T) {
 		d = d.succeed(f)
 		for i, c := range clients {
 			if got := askPacket(t, c); got != was[i] {
-				t.Errorf("client %d was at %s, and is at %s", i, was[i], got)
+				t.Errorf("backend of client %d before = %s, now = %s", i, was[i], got)
 			}
 		}
 	}
@@ -215,7 +215,7 @@ func TestHandOverOfFlows(t *testing.T) {
 	d.succeed(draining)
 	for i, c := range clients {
 		if got := askPacket(t, c); got != was[i] {
-			t.Errorf("client %d was at %s, which drains, and is at %s", i, was[i], got)
+			t.Errorf("backend of client %d before = %s, which drains, now = %s", i, was[i], got)
 		}
 	}
 }
@@ -255,7 +255,8 @@ func askPacket(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// TestHandOverOfRemovedFrontends: what the next one does not serve any more is reset on both sides, and its port is free.
+// TestHandOverOfRemovedFrontends hands over frontends that the next dataplane does not serve. Their
+// connections are reset on both sides, and their ports are free.
 func TestHandOverOfRemovedFrontends(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	ended := make(chan error, 1)
@@ -280,17 +281,18 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	kept.mustAsk(t)
 	wantReset(t, lost)
 	if err := <-ended; !isReset(err) {
-		t.Errorf("got %v at the backend's end of the connection, want a reset", err)
+		t.Errorf("error at the backend = %v, want a reset", err)
 	}
 	for _, f := range []*balancer.Frontend{gone, closed} {
 		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {
 			_ = c.Close()
-			t.Errorf("%s, which nobody serves any more, is open", f.Key)
+			t.Errorf("unserved %s is still open", f.Key)
 		}
 	}
 }
 
-// TestHandOverBeforeApply: a process that is replaced before it has applied anything passes on what it was given.
+// TestHandOverBeforeApply replaces a process before it has applied anything. It passes on what it
+// received.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -310,19 +312,20 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 	d.takenOver().succeed(f, g)
 	if got := c.mustAsk(t); got != was {
-		t.Errorf("a connection was at %s, and is at %s", was, got)
+		t.Errorf("backend of a connection before = %s, now = %s", was, got)
 	}
 	if got := askPacket(t, packets); got != flow {
-		t.Errorf("a flow was at %s, and is at %s", flow, got)
+		t.Errorf("backend of a flow before = %s, now = %s", flow, got)
 	}
 	for from, name := range before {
 		if got, err := askOnce(f.AddrPort(), from); got != name || err != nil {
-			t.Errorf("%s went from %s to %s, %v", from, name, got, err)
+			t.Errorf("%s moved from %s to %s, %v", from, name, got, err)
 		}
 	}
 }
 
-// TestHandOverToAnotherMode: connections that end because the next process serves in a mode of the kernel do not look complete.
+// TestHandOverToAnotherMode hands over to a kernel mode, so connections end. They do not look
+// complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
@@ -334,7 +337,8 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestHandOverOfAffinityInQueue: also a client that connects while no process accepts, and waits behind connections that go on.
+// TestHandOverOfAffinityInQueue hands over affinity. A client that connects while no process
+// accepts keeps its backend.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -374,7 +378,7 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	next.apply(f)
 	for from, c := range waiting {
 		if name, err := c.ask("hello"); name != before[from] || err != nil {
-			t.Errorf("%s went from %s to %s, %v", from, before[from], name, err)
+			t.Errorf("%s moved from %s to %s, %v", from, before[from], name, err)
 		}
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestRedirectsLeadToHeldAddresses: a redirect leads to the first address of the interface that a packet comes in by. Of IPv6
-// that is a VIP that vipd added there, and the guard lets packets in though the VIP has no such port.
+// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, which is the
+// destination of redirects. The guard accepts redirected packets although the VIP has no such port.
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
-	d := redirecting(t) // first, for at its end nothing may be left open
+	d := redirecting(t) // first, because nothing may be left open at its end
 	o := host.DefaultOptions()
 	o.Interface, o.Mode.Translates, o.RunDir = "remote", true, t.TempDir()
 	h, err := host.New(o)

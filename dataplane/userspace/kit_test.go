@@ -32,7 +32,8 @@ type rig struct {
 	t testing.TB
 }
 
-// start returns a dataplane that is closed with the test, which fails if it leaves a goroutine or descriptor.
+// start returns a dataplane that is closed with the test. The test fails if a goroutine or
+// descriptor remains.
 func start(t testing.TB, o Options) *rig {
 	t.Helper()
 	if o.Intercept == "" {
@@ -50,25 +51,25 @@ func start(t testing.TB, o Options) *rig {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 		defer cancel()
 		if err := d.Close(ctx, false); err != nil {
-			t.Errorf("closing: %v", err)
+			t.Errorf("Close: %v", err)
 		}
 		if n := d.budget.used.Load(); n != 0 {
-			t.Errorf("%d descriptors are still counted", n)
+			t.Errorf("counted descriptors after Close = %d, want 0", n)
 		}
 		if n := d.flows.used; n != 0 {
-			t.Errorf("%d flows are still counted", n)
+			t.Errorf("counted flows after Close = %d, want 0", n)
 		}
 		for _, c := range d.Counters() {
 			for _, b := range c.Backends {
 				if b.Active != 0 {
-					t.Errorf("%d connections are still counted at %s", b.Active, b.Backend)
+					t.Errorf("connections after Close = %d at %s, want 0", b.Active, b.Backend)
 				}
 			}
 		}
-		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // those of servers, too
+		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // including those of servers
 		eventually(t, "the descriptors of before", func() error {
 			if after := descriptors(); len(after) > len(before) {
-				return fmt.Errorf("got %d descriptors, want %d: %v", len(after), len(before), after)
+				return fmt.Errorf("descriptors = %d, want %d: %v", len(after), len(before), after)
 			}
 			return nil
 		})
@@ -76,7 +77,7 @@ func start(t testing.TB, o Options) *rig {
 	return &rig{d, t}
 }
 
-// descriptors lists the sockets that the process has open.
+// descriptors returns the open sockets of the process.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -91,7 +92,7 @@ func descriptors() []string {
 	return sockets
 }
 
-// testLog writes to the test's log as long as that lasts.
+// testLog writes to the test's log until the test ends.
 type testLog struct {
 	t testing.TB
 }
@@ -101,11 +102,11 @@ func (l *testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// apply makes frontends what is served, beside what is.
+// apply applies frontends in addition to the existing ones.
 func (r *rig) apply(frontends ...*balancer.Frontend) {
 	r.t.Helper()
 	if err := r.tryApply(frontends...); err != nil {
-		r.t.Fatalf("applying: %v", err)
+		r.t.Fatalf("Apply: %v", err)
 	}
 }
 
@@ -124,11 +125,12 @@ func (r *rig) remove(keys ...balancer.Key) {
 		batch = append(batch, dataplane.Change{Key: k})
 	}
 	if err := r.Apply(context.Background(), batch); err != nil {
-		r.t.Fatalf("removing: %v", err)
+		r.t.Fatalf("removal: %v", err)
 	}
 }
 
-// frontendAt returns a frontend with all backends active. A machine that stands still fails no connection of it.
+// frontendAt returns a frontend with all backends active. Its timeouts are long enough for a
+// machine that stands still.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -138,7 +140,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // which bounds how long the one who tries a backend after its rest is alone
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long a backend after its rest is tried by a single client
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {
@@ -147,7 +149,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// with returns a copy of f that was edited.
+// with returns an edited copy of f.
 func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -165,7 +167,7 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-// serveAt starts a server; port 0 takes a free one.
+// serveAt starts a server; port 0 selects a free port.
 func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -200,7 +202,7 @@ func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	return s
 }
 
-// stop kills it with all its connections.
+// stop kills the server with all its connections.
 func (s *server) stop() {
 	_ = s.ln.Close()
 	s.mu.Lock()
@@ -227,7 +229,7 @@ func named(name string) func(net.Conn) {
 	}
 }
 
-// client is a connection with lines.
+// client is a connection that exchanges lines.
 type client struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -246,7 +248,7 @@ func connect(vip netip.AddrPort, from string) (*client, error) {
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}, nil
 }
 
-// ask sends a line and returns the name of who answered.
+// ask sends a line and returns the server's name.
 func (c *client) ask(line string) (string, error) {
 	if _, err := fmt.Fprintf(c, "%s\n", line); err != nil {
 		return "", err
@@ -261,7 +263,7 @@ func (c *client) ask(line string) (string, error) {
 	return name, nil
 }
 
-// askOnce makes one connection with one request.
+// askOnce opens a connection and makes a request.
 func askOnce(vip netip.AddrPort, from string) (string, error) {
 	c, err := connect(vip, from)
 	if err != nil {
@@ -285,7 +287,7 @@ func (c *client) mustAsk(t testing.TB) string {
 	t.Helper()
 	name, err := c.ask("hello")
 	if err != nil {
-		t.Fatalf("asking: %v", err)
+		t.Fatalf("request: %v", err)
 	}
 	return name
 }
@@ -296,12 +298,12 @@ func eventually(t testing.TB, what string, ok func() error) {
 	lab.Eventually(t, wait.Patience, what, ok)
 }
 
-// wantReset checks that the connection ends with a reset, whatever comes before.
+// wantReset checks that the connection ends with a reset, after any data.
 func wantReset(t testing.TB, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)
 	if !isReset(err) {
-		t.Errorf("got %v at the end of the connection, want a reset", err)
+		t.Errorf("error at the end of the connection = %v, want a reset", err)
 	}
 }
 

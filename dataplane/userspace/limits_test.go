@@ -15,7 +15,7 @@ func TestDescriptorShortageIsReported(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := b.lacks(); want == "" && got != "" || !strings.Contains(got, want) {
-				t.Errorf("it says %q, want %q", got, want)
+				t.Errorf("lacks() = %q, want %q", got, want)
 			}
 		}
 		b.take(9)

@@ -40,7 +40,7 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 	const reject = " OUTPUT -p udp --dport 7000 -j REJECT --reject-with icmp6-adm-prohibited"
 	w.Host().Exec("sh", "-c", "ip6tables -I"+reject)
-	eventually(t, "no answer through the firewall", func() error { // once, but for late answers of before: the error is for who reads
+	eventually(t, "no answer through the firewall", func() error { // once, except for late answers to earlier datagrams: the next read returns the error
 		if _, err := lab.AskWithin(c, 50*time.Millisecond); err == nil {
 			return errors.New("it answers")
 		}
@@ -77,7 +77,7 @@ func attached(t *testing.T, s syscall.Conn) int {
 	n := 0
 	var errno syscall.Errno
 	_ = raw.Control(func(fd uintptr) {
-		var length uint32 // with no room, the kernel returns how much is needed
+		var length uint32 // without a buffer, the kernel returns the required size
 		r, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
 		n, errno = max(int(length), int(r)), e
 	})
@@ -113,7 +113,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, n := range []int{180, 181, 600} { // the second fits only without the first, the third not at all
+	for _, n := range []int{180, 181, 600} { // the second only fits without the first, and the third not at all
 		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 			want = 0
 		}
 		if got := attached(t, ln.(*net.TCPListener)); got != want {
-			t.Errorf("with %d source ranges got %d instructions, want %d", n, got, want)
+			t.Errorf("instructions with %d source ranges = %d, want %d", n, got, want)
 		}
 	}
 }
@@ -137,19 +137,19 @@ func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	for port := range 4 { // each leaves some to others
 		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
 		d.apply(f)
-		for range 30 { // more than may be; the others wait
+		for range 30 { // more than allowed; the others wait
 			mustConnect(t, f.AddrPort())
 		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 2+d.budget.flows {
-			return fmt.Errorf("%d are in use", used)
+			return fmt.Errorf("used descriptors = %d", used)
 		}
 		return nil
 	})
 	for range 3 {
 		if _, err := askUDP(udpClient(t, g.AddrPort()), "x"); err != nil {
-			t.Errorf("a flow: %v", err)
+			t.Errorf("flow: %v", err)
 		}
 	}
 }
@@ -165,23 +165,23 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	f := newFrontend(d, g.Key)
 	f.configure(g, d.counterLocked(g))
 	if !f.enter(&conn{f: f, client: &net.TCPConn{}}) {
-		t.Fatal("nothing enters before the end")
+		t.Fatal("enter before the end = false")
 	}
 	if n := f.end(); n != 1 {
-		t.Errorf("cut %d, want 1", n)
+		t.Errorf("end() = %d, want 1", n)
 	}
 	if f.enter(&conn{f: f}) {
-		t.Error("a connection entered after all were cut")
+		t.Error("enter after the end = true")
 	}
 	if !d.begin() {
-		t.Error("no connection begins before the end")
+		t.Error("begin before the end = false")
 	}
 	d.conns.Done()
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}
 	if d.begin() {
-		t.Error("a connection begins after the end")
+		t.Error("begin after the end = true")
 	}
 }
 
@@ -202,18 +202,18 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	for range n {
 		f.enter(&conn{f: f, client: &net.TCPConn{}, server: &net.TCPConn{}, backend: f.conf.Load().backends[0]})
 	}
-	f.tidy(time.Now())   // notes what it saw
-	fastest := time.Hour // whatever else the machine does makes some of them slow, and never all
+	f.tidy(time.Now())   // records the current state
+	fastest := time.Hour // other processes make some of them slow, but not all
 	for range 1000 {
 		began := time.Now()
 		f.tidy(began)
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 20*time.Microsecond {
-		t.Errorf("one of ten looks a second at %d connections takes %s, want next to nothing", n, fastest)
+		t.Errorf("tidy with %d connections took %s", n, fastest)
 	}
 	if !strings.Contains(f.nextLost.String(), "m=") { // the monotonic reading: setting the clock ends no drain
-		t.Errorf("the next end of a backend's time is told by the wall clock: %s", f.nextLost)
+		t.Errorf("the next end of a backend's time has no monotonic clock: %s", f.nextLost)
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
@@ -255,13 +255,13 @@ func TestRenamesKeepConnections(t *testing.T) {
 		d.apply(with(f, edit), with(u, edit))
 		c.mustAsk(t)
 		if _, err := askUDP(flow, "y"); err != nil || local() != since {
-			t.Errorf("edit %d: %v; the flow is another one: %v", i, err, local() != since)
+			t.Errorf("edit %d: %v; the flow changed = %v", i, err, local() != since)
 		}
 	}
 	bounded := with(f, func(f *balancer.Frontend) { f.Port = "bounded"; f.Backends[0].MaxConnections = 1 })
 	d.apply(bounded)
 	if _, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Error("the bound does not see a connection from before the new name")
+		t.Error("the bound ignores a connection from before the new name")
 	}
 	d.apply(with(bounded, func(g *balancer.Frontend) {
 		g.Port = "moved"
@@ -270,7 +270,7 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestRenameWhileDialling: a connection that is being made when its service gets another name counts there.
+// TestRenameWhileDialling renames a service during a dial. The connection counts at the new name.
 func TestRenameWhileDialling(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -289,10 +289,10 @@ func TestRenameWhileDialling(t *testing.T) {
 	g = with(g, func(g *balancer.Frontend) { g.Service = "renamed" })
 	f.configure(g, d.counterLocked(g))
 	if !c.settle(was, &net.TCPConn{}) {
-		t.Fatal("it was given up")
+		t.Fatal("the dial was abandoned")
 	}
 	if before, now := was.active.Load(), f.conf.Load().backends[0].active.Load(); before != 0 || now != 1 {
-		t.Errorf("%d connections count at the old name and %d at the new one, want 0 and 1", before, now)
+		t.Errorf("connections at the old name = %d, at the new name = %d; want 0 and 1", before, now)
 	}
 }
 
@@ -329,17 +329,17 @@ func TestAffinityOutlivesRest(t *testing.T) {
 			b := choose(i)
 			b.release()
 			if b != of[i] {
-				t.Fatalf("%s: client %d is at %s, want %s", why, i, b.addr, of[i].addr)
+				t.Fatalf("%s: backend of client %d = %s, want %s", why, i, b.addr, of[i].addr)
 			}
 		}
 	}
 	first := f.conf.Load().backends[0]
-	first.failed(d.now() + int64(time.Hour)) // one attempt of anyone; the rest is longer than the test
+	first.failed(d.now() + int64(time.Hour)) // any client's attempt; the rest is longer than the test
 	for i := range clients {
 		b := choose(i)
 		b.release()
 		if b == first {
-			t.Fatalf("client %d got a backend that rests", i)
+			t.Fatalf("client %d got a resting backend", i)
 		}
 	}
 	first.answered()
@@ -352,7 +352,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	first.release()
 	back("after it was full")
-	for i := range clients { // who tries in vain moves
+	for i := range clients { // a client that tries in vain moves
 		if of[i] == first {
 			b := choose(i, first)
 			b.release()
@@ -361,6 +361,6 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	back("after own failures")
 	if strings.Contains(fmt.Sprint(of[0].addr), "10.0.0.1") {
-		t.Error("a client is still at the backend that it could not reach")
+		t.Error("a client stays on the backend that it could not reach")
 	}
 }

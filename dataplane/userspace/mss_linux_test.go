@@ -29,7 +29,7 @@ func TestAnnouncesSmallerSegments(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mss > 0 && got > mss || mss == 0 && got < 10000 {
-			t.Errorf("the client sends segments of %d bytes with mss = %d", got, mss)
+			t.Errorf("segment size of the client = %d with mss = %d", got, mss)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

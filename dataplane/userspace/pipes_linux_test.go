@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIdleConnectionsHoldNoPipes checks how many descriptors connections hold after large answers, and that the budget
-// counts all of them.
+// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards idle connections hold few
+// descriptors of pipes, and the budget counts all of them.
 func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	const n, stalled = 100, 10
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -36,21 +36,21 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 		}
 		eventually(t, fmt.Sprintf("%d idle connections after %d bytes each", n, size), func() error {
 			if pipes := pipeEnds(); pipes > n/5 {
-				return fmt.Errorf("they hold %d descriptors of pipes, want at most %d", pipes, n/5)
+				return fmt.Errorf("descriptors of pipes = %d, want at most %d", pipes, n/5)
 			}
 			return nil
 		})
 	}
-	for range stalled { // they don't read: what is under way fills the sockets, and pipes
+	for range stalled { // they don't read, so data fills the sockets and pipes
 		mustConnect(t, floods.AddrPort())
 	}
 	eventually(t, "the clients that don't read", func() error {
 		pipes, counted := pipeEnds(), int(d.budget.used.Load())
 		if most := 2 * pipesFor(int(d.budget.limit), memory()); pipes > most {
-			t.Fatalf("they hold %d descriptors of pipes, want at most %d", pipes, most)
+			t.Fatalf("descriptors of pipes = %d, want at most %d", pipes, most)
 		}
 		if want := 2 + 2*(n+stalled) + pipes; counted != want || len(connections(t, d.Dataplane)) != n+stalled {
-			return fmt.Errorf("%d descriptors are counted, want %d, of which %d are pipes", counted, want, pipes)
+			return fmt.Errorf("counted descriptors = %d, want %d including %d of pipes", counted, want, pipes)
 		}
 		return nil
 	})
@@ -68,7 +68,7 @@ func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
 	return all
 }
 
-// TestBulkWithoutPipes checks that bytes arrive, and in order, where no pipe or only one may be opened.
+// TestBulkWithoutPipes allows no pipe, or only one. All bytes arrive in order.
 func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
@@ -80,7 +80,8 @@ func TestBulkWithoutPipes(t *testing.T) {
 	}
 }
 
-// TestPipesAreBounded by descriptors and by memory, which they take where clients don't read.
+// TestPipesAreBounded limits pipes by descriptors and by memory, which they use when clients do not
+// read.
 func TestPipesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		limit  int
@@ -88,19 +89,20 @@ func TestPipesAreBounded(t *testing.T) {
 		want   int
 	}{{1024, 16 << 30, 64}, {1 << 20, 16 << 30, 512}, {1 << 20, 512 << 20, 16}, {8, 16 << 30, 0}, {1024, 0, 0}} {
 		if got := pipesFor(c.limit, c.memory); got != c.want {
-			t.Errorf("got %d pipes with %d descriptors and %d bytes, want %d", got, c.limit, c.memory, c.want)
+			t.Errorf("pipes = %d with %d descriptors and %d bytes, want %d", got, c.limit, c.memory, c.want)
 		}
 	}
 	have := memory()
 	if have < 16<<20 {
-		t.Fatalf("the host has %d bytes of memory", have)
+		t.Fatalf("memory = %d bytes", have)
 	}
 	if p := newPipes(newBudget(1 << 30)); uint64(p.most)*pipeSize > have/32 {
-		t.Errorf("%d pipes may hold more than a 32nd of %d bytes", p.most, have)
+		t.Errorf("the limit of %d pipes exceeds a 32nd of %d bytes", p.most, have)
 	}
 }
 
-// TestUrgentByteInBulk checks that a connection goes on after a byte out of band, at which splice stops, and has no pipe then.
+// TestUrgentByteInBulk sends an out-of-band byte, at which splice stops. The connection continues,
+// and holds no pipe then.
 func TestUrgentByteInBulk(t *testing.T) {
 	const size = 300_000
 	got := make(chan int, 2)
@@ -130,21 +132,21 @@ func TestUrgentByteInBulk(t *testing.T) {
 		select {
 		case n := <-got:
 			if n != size {
-				t.Fatalf("part %d ends after %d bytes, want %d", i, n, size)
+				t.Fatalf("part %d ended after %d bytes, want %d", i, n, size)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("part %d does not arrive", i)
+			t.Fatalf("part %d did not arrive", i)
 		}
 	}
 	eventually(t, "the pipe to be given back", func() error {
 		if n := pipeEnds(); n > 2*sparePipes {
-			return fmt.Errorf("%d descriptors of pipes are open", n)
+			return fmt.Errorf("open descriptors of pipes = %d", n)
 		}
 		return nil
 	})
 }
 
-// echo sends a long line, and checks what comes back.
+// echo sends a long line, and checks the answer.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -155,11 +157,11 @@ func echo(t testing.TB, c *client, line string) {
 		t.Fatal(err)
 	}
 	if got != "s "+line+"\n" {
-		t.Fatalf("got %d bytes back that are not the %d that were sent", len(got)-len("s \n"), len(line))
+		t.Fatalf("answer of %d bytes differs from the %d bytes sent", len(got)-len("s \n"), len(line))
 	}
 }
 
-// countTo returns the numbers up to n, a line in which nothing can be missing or out of order unseen.
+// countTo returns the numbers up to n: a line in which missing or reordered parts are visible.
 func countTo(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -173,7 +175,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// pipeEnds counts the descriptors that the process has open of pipes of the size of ours.
+// pipeEnds returns the number of open descriptors of pipes with our size.
 func pipeEnds() (n int) {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -188,8 +190,8 @@ func pipeEnds() (n int) {
 	return n
 }
 
-// TestResetInBulk: a reset after bulk, of which splice is the first to hear, is one to the other side, also when that has ended its own
-// direction: what is cut must not look complete.
+// TestResetInBulk resets a connection after bulk, which splice notices first. The other side gets a
+// reset, even after it has ended its own direction, because truncated data must not look complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
 	read := make(chan struct{})
@@ -212,7 +214,7 @@ func TestResetInBulk(t *testing.T) {
 			}
 			read <- struct{}{}
 			if _, err := io.Copy(io.Discard, c); !isReset(err) {
-				t.Fatalf("got %v at the end of a connection that the backend reset, want a reset; ended before by the client: %v", err, half)
+				t.Fatalf("error after a reset by the backend = %v, want a reset; half-closed by the client = %v", err, half)
 			}
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsLeavePortsToOthers: there are few, and more clients; and a backend is not at fault where there is none.
+// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows leave ports to
+// others, and no backend is blamed.
 func TestFlowsLeavePortsToOthers(t *testing.T) {
 	lab.New(t)
 	const ports, file = 40, "/proc/sys/net/ipv4/ip_local_port_range"
@@ -53,7 +54,7 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 		}
 	}
 	if c, err := net.ListenUDP("udp4", nil); err != nil {
-		t.Errorf("nothing is left to others: %v", err)
+		t.Errorf("no port is left to others: %v", err)
 	} else {
 		_ = c.Close()
 	}

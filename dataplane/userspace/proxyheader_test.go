@@ -38,7 +38,7 @@ func TestProxyHeader(t *testing.T) {
 					c := mustConnect(t, vip)
 					want := fmt.Sprintf("%s,%s,%s", c.LocalAddr(), vip, string(version[1]))
 					if got := c.mustAsk(t); got != want {
-						t.Errorf("the header = %s, want %s", got, want)
+						t.Errorf("header = %s, want %s", got, want)
 					}
 				}
 			})
@@ -71,13 +71,13 @@ func FuzzHeader(f *testing.F) {
 			t.Fatalf("reading %q: %v", text, err)
 		}
 		if got := h.SourceAddr.(*net.TCPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != source {
-			t.Errorf("the client came back as %s, want %s", got, source)
+			t.Errorf("client = %s, want %s", got, source)
 		}
 		if got := h.DestinationAddr.(*net.TCPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != destination {
-			t.Errorf("the VIP came back as %s, want %s", got, destination)
+			t.Errorf("VIP = %s, want %s", got, destination)
 		}
 		if rest, _ := in.ReadString(0); rest != "rest" {
-			t.Errorf("after the header there is %q, want %q", rest, "rest")
+			t.Errorf("data after the header = %q, want %q", rest, "rest")
 		}
 	})
 }

@@ -42,7 +42,7 @@ func newTwoHosts(t *testing.T) *twoHosts {
 	return &twoHosts{l, remote}
 }
 
-// frontendsAt are the keys of both families and protocols at a port, with a backend each.
+// frontendsAt returns frontends of both families and protocols at a port, with a backend each.
 func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	t.Helper()
 	var all []*balancer.Frontend
@@ -86,18 +86,18 @@ func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err == nil || !strings.Contains(err.Error(), "refused") {
-				t.Errorf("%s from %s: got %v, want that it is refused", f.Key, from.Name, err)
+				t.Errorf("%s from %s: error = %v, want refused", f.Key, from.Name, err)
 			}
 		}
 	}
 }
 
-// redirecting starts a dataplane as the engine does: observed before it is applied.
+// redirecting starts a dataplane like the engine: it observes before it applies.
 func redirecting(t *testing.T) *rig {
 	t.Helper()
 	d := start(t, Options{Intercept: Redirect})
 	if d.Traits().Detail != "redirect" {
-		t.Fatalf("got %q, want redirect", d.Traits().Detail)
+		t.Fatalf("Detail = %q, want redirect", d.Traits().Detail)
 	}
 	if _, err := d.Observe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -105,15 +105,15 @@ func redirecting(t *testing.T) *rig {
 	return d
 }
 
-// wantEcho checks that a connection that an echo server has answered already still works.
+// wantEcho checks that an established connection to an echo server still works.
 func wantEcho(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(wait.Patience))
 	if _, err := c.Write([]byte("x")); err != nil {
-		t.Errorf("an established connection: %v", err)
+		t.Errorf("established connection: %v", err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Errorf("an established connection: %v", err)
+		t.Errorf("established connection: %v", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	go func() { closed <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[0].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("%w, want that it is refused", err)
+			return fmt.Errorf("%w, want refused", err)
 		}
 		return nil
 	})
@@ -162,12 +162,12 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 	wantRefused(t, w, all...)
 	if saved := w.Host().Exec("nft", "list", "ruleset"); strings.Contains(saved, "vipd-redirect") {
-		t.Errorf("something is left:\n%s", saved)
+		t.Errorf("rules after Close:\n%s", saved)
 	}
 }
 
-// TestConnectionsStraightToTheSharedPortAreReset connects to the port that redirects lead to.
-// Connections are reset.
+// TestConnectionsStraightToTheSharedPortAreReset connects to the port that redirects lead to. The
+// connections are reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -181,7 +181,7 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 			}
 			c, err := w.remote.Dial(t.Context(), "tcp", net.JoinHostPort(address, fmt.Sprint(port)))
 			if err != nil {
-				continue // reset before we could look
+				continue // reset before the check
 			}
 			_ = c.SetDeadline(time.Now().Add(wait.Patience))
 			wantReset(t, c)
@@ -190,14 +190,14 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	}
 }
 
-// TestRedirectsReplaceThoseOfAnEarlierVersion starts on a host with the iptables rules of an earlier version, in both variants. They are
-// removed, and clients with flows to the old ports reach the backends.
+// TestRedirectsReplaceThoseOfAnEarlierVersion starts with the iptables rules of an earlier version,
+// in both variants. They are removed, and clients with flows to the old ports reach the backends.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft")
 	tools := map[string]string{"iptables-legacy": "10.96.0.1", "iptables-nft": "10.96.0.1", "ip6tables-legacy": "fd00:96::1", "ip6tables-nft": "fd00:96::1"}
-	for tool, vip := range tools { // rules to ports that nobody listens on
+	for tool, vip := range tools { // rules to unused ports
 		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N VIPD-US
 			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 80 -j REDIRECT --to-ports 9
 			%[1]s -t nat -A VIPD-US -d %[2]s -p udp --dport 80 -j REDIRECT --to-ports 9
@@ -205,7 +205,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// These flows go to the old port, says conntrack: without our doing so for ever.
+	// conntrack sends these flows to the old port. Without our removal it would do so forever.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -221,7 +221,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	d := redirecting(t)
 	d.apply(all...)
 	wantServed(t, w, all...)
-	for k, c := range sockets { // which may still have to hear that it was refused
+	for k, c := range sockets { // which may still receive a refusal
 		eventually(t, fmt.Sprintf("an answer to a client of %s that goes on", k), func() error {
 			_, err := lab.AskWithin(c, 5*time.Second)
 			return err
@@ -250,7 +250,7 @@ func TestRedirectRepairsDamage(t *testing.T) {
 		"nft insert rule ip vipd-redirect prerouting accept",
 		"nft add table ip vipd-redirect '{ flags dormant; }'",
 	})
-	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // which keeps its frontend until it ends
+	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // it keeps its frontend until it ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,14 +263,14 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	}
 	w.Host().Exec("nft", "flush", "ruleset")
 	if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) > 0 {
-		t.Errorf("without frontends, which nothing mends: observed %q, %v", seen.Damage, err)
+		t.Errorf("Observe without frontends = %q, %v; nothing would repair damage", seen.Damage, err)
 	}
 	d.apply(all...)
 	wantServed(t, w, all...)
 }
 
-// TestATrialLeavesRedirects: a dataplane that is closed without having been given anything, as doctor makes one to see whether the
-// mode works, takes nothing from the one that serves.
+// TestATrialLeavesRedirects closes a dataplane without frontends, like doctor's trial of the mode.
+// The redirects of the serving dataplane stay.
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -286,28 +286,29 @@ func TestATrialLeavesRedirects(t *testing.T) {
 	}
 	wantServed(t, w, all...)
 	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("Intact says %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
 	}
 }
 
-// wantMended has others break the redirects of frontends that are applied: each damage is seen, and mended as the engine does.
+// wantMended damages the redirects of applied frontends. Each damage is noticed, and repaired by
+// the engine's steps.
 func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("before: got %q, %v; want that all is there", reason, err)
+			t.Fatalf("Intact before = %q, %v; want no reason", reason, err)
 		}
 		w.Host().Exec("sh", "-c", damage)
-		eventually(t, damage+" is seen", func() error { // in one of a few looks
+		eventually(t, damage+" is seen", func() error { // in one of a few checks
 			reason, err := d.Intact(t.Context())
 			if reason == "" {
-				return fmt.Errorf("got that all is there, %v", err)
+				return fmt.Errorf("Intact = no reason, %v", err)
 			}
 			return err
 		})
-		for range 2 { // what it says first is lost where the other family can't be read
+		for range 2 { // the first reason is lost if the other family can't be read
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
-				t.Fatalf("after %s: observed %q, %v", damage, seen.Damage, err)
+				t.Fatalf("Observe after %s = %q, %v", damage, seen.Damage, err)
 			}
 		}
 		d.apply(all...)
@@ -315,8 +316,8 @@ func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, da
 	}
 }
 
-// TestCleanupRemovesOursOnly cleans up beside rules of others. Ours are removed, as the dry run
-// says, and theirs stay.
+// TestCleanupRemovesOursOnly runs Cleanup next to foreign rules. It removes ours, as the dry run
+// announced, and keeps the others.
 func TestCleanupRemovesOursOnly(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -328,46 +329,46 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	d := redirecting(t)
 	d.apply(w.frontendsAt(t, 80)...)
 	if during := save(); !strings.Contains(during, "vipd-redirect") {
-		t.Errorf("got no table of ours:\n%s", during)
+		t.Errorf("our tables are missing:\n%s", during)
 	}
 	during := save()
 	would, err := Cleanup(t.Context(), true)
 	if err != nil || len(would) != 2 || save() != during { // a table for IPv4 and one for IPv6
-		t.Errorf("a dry run says %q, %v, and changes the rules: %v", would, err, save() != during)
+		t.Errorf("dry run = %q, %v; rules changed = %v", would, err, save() != during)
 	}
 	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
-		t.Fatalf("Cleanup did %q, %v; the dry run said %q", did, err, would)
+		t.Fatalf("Cleanup = %q, %v; dry run = %q", did, err, would)
 	}
 	if after := save(); after != before {
-		t.Errorf("after Cleanup got\n%s\nwant\n%s", after, before)
+		t.Errorf("rules after Cleanup =\n%s\nwant\n%s", after, before)
 	}
 	d.apply(w.frontendsAt(t, 81)...)
 	if err := d.Close(shortly(t), true); err != nil {
 		t.Error(err)
 	}
 	if after := save(); after != before {
-		t.Errorf("after Close got\n%s\nwant\n%s", after, before)
+		t.Errorf("rules after Close =\n%s\nwant\n%s", after, before)
 	}
 }
 
-// TestAutoFallsBackToBind starts with auto where redirects work and where their trial fails. It
-// redirects, or binds and says why.
+// TestAutoFallsBackToBind selects auto with working redirects and with a failing trial. It
+// redirects, or it binds and gives the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
-		t.Errorf("got %q, want redirect, which works here", d.Traits().Detail)
+		t.Errorf("Detail = %q, want redirect", d.Traits().Detail)
 	}
 	t.Setenv("PATH", t.TempDir())
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
-		t.Errorf("got %q, want redirect, which needs no program", d.Traits().Detail)
+		t.Errorf("Detail = %q, want redirect, which needs no program", d.Traits().Detail)
 	}
 	claimTrials(t)
 	d := start(t, Options{Intercept: Auto})
 	if !strings.HasPrefix(d.Traits().Detail, "bind, because redirecting ipv4 by nf_tables: ") {
-		t.Errorf("got %q, want bind and why", d.Traits().Detail)
+		t.Errorf("Detail = %q, want bind and the reason", d.Traits().Detail)
 	}
 	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "operation not permitted") {
-		t.Errorf("got %v, want what is missing", err)
+		t.Errorf("error = %v, want the missing feature", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))
 	f := frontendAt("127.77.6.1:9000", a.addr)
@@ -376,11 +377,12 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect and bind") {
-		t.Errorf("got %v, want what is possible", err)
+		t.Errorf("error = %v, want the possible values", err)
 	}
 }
 
-// claimTrials makes the trials of redirects fail until the test ends: their tables belong to another program.
+// claimTrials makes the trials of redirects fail until the test ends, because their tables belong
+// to another program.
 func claimTrials(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -402,7 +404,8 @@ func claimTrials(t *testing.T) {
 	})
 }
 
-// TestRedirectWithLinkLocalAddresses but link-local ones, as with BGP unnumbered: these are what clients are redirected to.
+// TestRedirectWithLinkLocalAddresses uses an interface with only link-local addresses, as with BGP
+// unnumbered. Clients are redirected to these.
 func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	l := lab.New(t)
 	remote := l.Add("remote")
@@ -430,7 +433,7 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	}
 }
 
-// flow is a client of a UDP frontend that has its first answer.
+// flow returns a client of a UDP frontend that has received its first answer.
 func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	t.Helper()
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
@@ -444,7 +447,8 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	return c
 }
 
-// TestRedirectedFlowsDrain: clients of UDP stay at an endpoint that drains, also where it was the last.
+// TestRedirectedFlowsDrain drains an endpoint with UDP clients. They stay, even if it was the last
+// endpoint.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -457,13 +461,13 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 		c := w.flow(t, f)
 		d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
 		if _, err := lab.Ask(c); err != nil {
-			t.Errorf("%s: a flow to an endpoint that drains: %v", f.Key, err)
+			t.Errorf("%s: flow to a draining endpoint: %v", f.Key, err)
 		}
 	}
 }
 
-// TestClosedPortsReceiveNoFlows: once the socket of a UDP frontend is closed, as its last endpoint has drained, a client that goes on
-// sending does not reach who has that port then.
+// TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend whose last endpoint has
+// drained. A client that continues to send does not reach the port's next user.
 func TestClosedPortsReceiveNoFlows(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

@@ -27,6 +27,6 @@ listen [fd00:96::10]:53/udp scheduler wrr idle_timeout 1m0s
   none: reject
 `
 	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+		t.Errorf("Render =\n%s\nwant\n%s", got, want)
 	}
 }

@@ -26,17 +26,17 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	began := time.Now()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "good" {
-			t.Fatalf("got %q, %v; want good", name, err)
+			t.Fatalf("answer = %q, %v; want good", name, err)
 		}
 	}
 	most := max(10, 1+int(time.Since(began)/Rest))
 	if got := d.DialRetries(); got < 1 || int(got) > most {
-		t.Errorf("got %d retries: want at least one, and at most %d, because a dead backend rests", got, most)
+		t.Errorf("retries = %d, want 1 to %d, because a dead backend rests", got, most)
 	}
 }
 
-// TestBackupServesWhenTheOthersRefuse checks that clients see nothing of a primary that is gone, and that the backup is
-// left alone while it is there, even where it is full.
+// TestBackupServesWhenTheOthersRefuse stops a primary. Clients notice nothing, and the backup gets
+// no connections while the primary exists, even if it is full.
 func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
 	d := start(t, Options{})
@@ -52,16 +52,16 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	if got := c.mustAsk(t); got != "primary" {
-		t.Fatalf("got %q, want primary", got)
+		t.Fatalf("answer = %q, want primary", got)
 	}
 	if name, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Errorf("a full primary is no reason for the backup, which answered %q", name)
+		t.Errorf("answer with a full primary = %q, want a reset", name)
 	}
 	_ = c.Close()
 	eventually(t, "the end of the one connection that fills the primary", func() error {
 		for _, b := range d.Counters()[0].Backends {
 			if b.Active > 0 {
-				return fmt.Errorf("%s has %d connections", b.Backend, b.Active)
+				return fmt.Errorf("connections of %s = %d", b.Backend, b.Active)
 			}
 		}
 		return nil
@@ -69,7 +69,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary.stop()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "backup" {
-			t.Fatalf("got %q, %v; want backup", name, err)
+			t.Fatalf("answer = %q, %v; want backup", name, err)
 		}
 	}
 	serveAt(t, primary.addr.String(), named("primary"))
@@ -82,7 +82,8 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	})
 }
 
-// TestEachDrainsForItsOwnTime checks that one service's long drain_timeout keeps no other's connections when all stops.
+// TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. A
+// long one does not keep the connections of others.
 func TestEachDrainsForItsOwnTime(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -125,11 +126,11 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	}
 }
 
-// TestFinalBytesArriveBeforeReset: what a side says before it closes a connection that the other one is still writing to, as a server
-// does to an upload that it refuses, reaches that one before the reset.
+// TestFinalBytesArriveBeforeReset closes a connection to which the other side is still writing,
+// like a server that refuses an upload. The last data arrives before the reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
-	say := func(c net.Conn) { // and leaves the rest unread
+	say := func(c net.Conn) { // and does not read the rest
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = io.WriteString(c, words)
 	}
@@ -148,14 +149,14 @@ func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	for range 10 {
 		c := mustConnect(t, upload.AddrPort())
 		if got := hear(c); got != words {
-			t.Fatalf("the client got %q from a backend that refused its upload, want %q", got, words)
+			t.Fatalf("data at the client after a refused upload = %q, want %q", got, words)
 		}
 		_ = c.Close()
 		c = mustConnect(t, download.AddrPort())
 		say(c)
 		_ = c.Close()
 		if got := <-heard; got != words {
-			t.Fatalf("the backend got %q from a client that closed its download, want %q", got, words)
+			t.Fatalf("data at the backend after a closed download = %q, want %q", got, words)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 	io.WriteString(c, "x")
 	eventually(t, "the connection at the backend", func() error {
 		if s.accepted.Load() == 0 {
-			return fmt.Errorf("not there")
+			return fmt.Errorf("connection is missing")
 		}
 		return nil
 	})
@@ -182,9 +183,9 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 	select {
 	case err := <-got:
 		if !isReset(err) {
-			t.Errorf("the backend saw %v, want a reset", err)
+			t.Errorf("error at the backend = %v, want a reset", err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the backend saw nothing")
+		t.Error("the backend did not notice the reset")
 	}
 }

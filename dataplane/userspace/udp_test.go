@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// udpServer answers each datagram with its name, a space, and the datagram; an empty one with an empty one.
+// udpServer answers each datagram with its name, a space, and the datagram, or an empty datagram
+// with an empty one.
 func udpServer(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
 	at, stop := startUDPServer(t, addr, name)
@@ -63,7 +64,7 @@ func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// askUDP sends one datagram and returns the name of who answered.
+// askUDP sends a datagram and returns the server's name.
 func askUDP(c *net.UDPConn, text string) (string, error) { return askUDPFor(c, text, wait.Patience) }
 
 func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error) {
@@ -78,12 +79,13 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	}
 	name, back, _ := strings.Cut(string(buf[:n]), " ")
 	if back != text {
-		return name, fmt.Errorf("got %d bytes back, want %d", len(back), len(text))
+		return name, fmt.Errorf("answer = %d bytes, want %d", len(back), len(text))
 	}
 	return name, nil
 }
 
-// TestIdleFrontendsHoldNoBuffers: of many services most are idle, also those that were asked once.
+// TestIdleFrontendsHoldNoBuffers applies many services and uses each once. Idle ones hold no
+// buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("elsewhere each waits with a buffer")
@@ -94,7 +96,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	var all []*balancer.Frontend
 	for i := range n {
 		f := frontendAt(fmt.Sprintf("127.77.2.77:%d/udp", 9000+i), at)
-		if wait.Race { // what it instruments keeps the buffers of flows: only without it do these show to hold none
+		if wait.Race { // the race detector keeps the buffers of flows
 			f.IdleTimeout = time.Second
 		}
 		all = append(all, f)
@@ -102,7 +104,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // what the first puts aside, the second frees
+		runtime.GC() // the second collection frees what the first sets aside
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
@@ -115,7 +117,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	}
 	eventually(t, "buffers to go", func() error {
 		if size := heap() - before; size > n*datagram/4 {
-			return fmt.Errorf("%d frontends and a flow of each take %d bytes", n, size)
+			return fmt.Errorf("memory of %d frontends with a flow each = %d bytes", n, size)
 		}
 		return nil
 	})
@@ -137,10 +139,10 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 		}
 	}
 	stopA()
-	eventually(t, "the other backend", func() error { // the first datagram brings the ICMP error
+	eventually(t, "the other backend", func() error { // the first datagram causes the ICMP error
 		name, err := askUDPFor(c, "y", 300*time.Millisecond)
 		if name != "b" {
-			return fmt.Errorf("got %q, %v; want b", name, err)
+			return fmt.Errorf("answer = %q, %v; want b", name, err)
 		}
 		return nil
 	})
@@ -161,22 +163,22 @@ func TestUDPWithoutBackends(t *testing.T) {
 	down := with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 })
 	d.apply(down)
 	if name, err := askUDP(c, "established"); name != "a" {
-		t.Errorf("an established flow got %q, %v", name, err)
+		t.Errorf("answer of an established flow = %q, %v", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the closed port", func() error {
 		if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, syscall.ECONNREFUSED) {
-			return fmt.Errorf("got %v, want that it is refused", err)
+			return fmt.Errorf("error = %v, want refused", err)
 		}
 		return nil
 	})
 	d.apply(f)
 	if name, err := askUDP(c, "back"); name != "a" {
-		t.Errorf("with the backend back got %q, %v", name, err)
+		t.Errorf("answer with a restored backend = %q, %v", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }))
 	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("with drop got %v, want silence", err)
+		t.Errorf("error with drop = %v, want no answer", err)
 	}
 }
 
@@ -189,7 +191,7 @@ func TestFlowsEnd(t *testing.T) {
 	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
-	for range 30 { // far more than may be; the one that is in use stays
+	for range 30 { // far more than allowed; the busy one stays
 		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -198,22 +200,23 @@ func TestFlowsEnd(t *testing.T) {
 		}
 		list, _ := dataplane.Connections(context.Background(), d, dataplane.ConnectionQuery{})
 		if len(list) > 10 {
-			t.Fatalf("got %d flows, want at most 10", len(list))
+			t.Fatalf("flows = %d, want at most 10", len(list))
 		}
 	}
 	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
-		t.Errorf("got %d flows in all, want %d: the oldest makes room, not the one in use", got, want)
+		t.Errorf("total flows = %d, want %d: the oldest makes room, not the busy one", got, want)
 	}
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
 		if list, _ := dataplane.Connections(context.Background(), d, dataplane.ConnectionQuery{}); len(list) > 0 {
-			return fmt.Errorf("there are %d", len(list))
+			return fmt.Errorf("flows = %d", len(list))
 		}
 		return nil
 	})
 }
 
-// TestIdleFlowsAreNotLive: a flow without packets is live no more, and is with the next one.
+// TestIdleFlowsAreNotLive stops the packets of a flow, and sends another one. The flow is idle in
+// between.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
@@ -237,7 +240,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		active := d.Counters()[0].Backends[0].Active
 		if len(list) != 1 || (list[0].State == dataplane.Idle) != idle || (active == 0) != idle {
-			t.Errorf("%d live flows, and %+v; want one, idle: %v", active, list, idle)
+			t.Errorf("live flows = %d, connections = %+v; want one, idle = %v", active, list, idle)
 		}
 	}
 }
