@@ -69,16 +69,16 @@ func TestMessagesOfOneChange(t *testing.T) {
 			p.k.connect(t, f, 2, 1, 0)
 			ops := p.sent(func() { p.apply(c.change(f)) })
 			if got := short(ops); got != c.want {
-				t.Errorf("sent %q, want %q", got, c.want)
+				t.Errorf("sent messages = %q, want %q", got, c.want)
 			}
 			if again := p.sent(func() { p.apply(c.change(f)) }); len(again) > 0 {
-				t.Errorf("the same once more sent %q", short(again))
+				t.Errorf("messages of an unchanged Apply = %q, want none", short(again))
 			}
 		})
 	}
 }
 
-// short says what ops do to endpoints of web.
+// short describes the ops on endpoints of web.
 func short(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
@@ -128,24 +128,24 @@ func TestAdoptionSendsNothing(t *testing.T) {
 		p.restart(crash)
 		ops := p.sent(func() {
 			if seen := p.observe(); !seen.ReapplyAll || len(seen.Digests) != 4 {
-				t.Errorf("the next process sees %+v, want 4 frontends, and to be told", seen)
+				t.Errorf("Observe of the next process = %+v, want 4 frontends and ReapplyAll", seen)
 			}
 			p.apply(plain, drains, bounded, sticky, empty)
 			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-				t.Errorf("Intact: %q, %v", reason, err)
+				t.Errorf("Intact = %q, %v; want no reason", reason, err)
 			}
 			seen := p.observe()
 			for _, f := range []*balancer.Frontend{plain, drains, bounded, sticky, empty} {
 				if seen.Digests[f.Key] != p.Digest(f) {
-					t.Errorf("%s is seen with digest %v, want %v", f.Key, seen.Digests[f.Key], p.Digest(f))
+					t.Errorf("digest of %s = %v, want %v", f.Key, seen.Digests[f.Key], p.Digest(f))
 				}
 			}
 		})
 		if len(ops) > 0 {
-			t.Errorf("adoption sent %v", ops)
+			t.Errorf("messages of the adoption = %v, want none", ops)
 		}
 		if got := p.k.text(t, every); got != before {
-			t.Errorf("adoption made\n%sof\n%s", got, before)
+			t.Errorf("state after the adoption =\n%swant\n%s", got, before)
 		}
 	}
 }
@@ -172,34 +172,34 @@ func TestForeign(t *testing.T) {
 		err := p.Apply(context.Background(), changes(ours, other))
 		var each dataplane.KeyErrors
 		if !errors.As(err, &each) || len(each) != 1 || each[ours.Key] == nil {
-			t.Fatalf("Apply says %v, want an error of %s alone", err, ours.Key)
+			t.Fatalf("Apply = %v, want an error of only %s", err, ours.Key)
 		}
 		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {
 			if !strings.Contains(each[ours.Key].Error(), part) {
-				t.Errorf("%q does not say %s", each[ours.Key], part)
+				t.Errorf("error %q lacks %s", each[ours.Key], part)
 			}
 		}
 		if got := k.text(t, func(k balancer.Key) bool { return k != other.Key }); got != before {
-			t.Errorf("others' virtual servers were\n%sand are\n%s", before, got)
+			t.Errorf("foreign virtual servers before =\n%safterwards =\n%s", before, got)
 		}
 		p.restart(true)
 		p.observe()
 	}
 	if err := p.Apply(context.Background(), []dataplane.Change{{Key: ours.Key}}); err != nil {
-		t.Errorf("removing what never was: %v", err)
+		t.Errorf("removal of a missing frontend: %v", err)
 	}
 	if errs := k.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: theirs}}); errs != nil {
 		t.Fatal(errs)
 	}
 	p.apply(ours, other)
 	if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-		t.Errorf("Intact: %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
 	}
 	if err := p.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := k.text(t, every), "-A -t 10.96.0.0:81 -s wrr\n"; got != want {
-		t.Errorf("left\n%swant\n%s", got, want)
+		t.Errorf("virtual servers =\n%swant\n%s", got, want)
 	}
 }
 
@@ -208,10 +208,10 @@ func TestNoLedgerNoServer(t *testing.T) {
 	p := start(t, newKernel(), "/proc/nowhere")
 	p.observe()
 	if err := p.Apply(context.Background(), changes(web(key(0), 1))); err == nil {
-		t.Error("Apply succeeds without a ledger")
+		t.Error("Apply without a ledger = nil, want an error")
 	}
 	if got := p.k.text(t, every); got != "" {
-		t.Errorf("without a ledger there is\n%s", got)
+		t.Errorf("virtual servers without a ledger =\n%s", got)
 	}
 }
 
@@ -228,11 +228,11 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k.Flush()
 	p.observe()
 	if n := len(p.servers) + len(p.quiet) + len(p.ledger.entries); n != 0 {
-		t.Errorf("%d entries are left, want none", n)
+		t.Errorf("entries = %d, want none", n)
 	}
 	p.apply(web(key(0), 1))
 	if n := len(p.servers); n != 1 {
-		t.Errorf("%d virtual servers are known, want 1", n)
+		t.Errorf("known virtual servers = %d, want 1", n)
 	}
 }
 
@@ -266,17 +266,17 @@ func TestDamageIsSeen(t *testing.T) {
 			}
 			reason, err := p.Intact(context.Background())
 			if err != nil || (reason != "") != c.sure {
-				t.Errorf("Intact says %q, %v", reason, err)
+				t.Errorf("Intact = %q, %v", reason, err)
 			}
 			if seen := p.observe(); (seen.Digests[f.Key] == p.Digest(f)) == c.sure {
-				t.Errorf("Observe says %+v", seen)
+				t.Errorf("Observe = %+v", seen)
 			}
 			p.apply(f)
 			if got := p.k.text(t, func(k balancer.Key) bool { return k == f.Key }); got != before {
-				t.Errorf("mended to\n%swant\n%s", got, before)
+				t.Errorf("repaired state =\n%swant\n%s", got, before)
 			}
 			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-				t.Errorf("after mending Intact says %q, %v", reason, err)
+				t.Errorf("Intact after the repair = %q, %v", reason, err)
 			}
 		})
 	}
@@ -299,13 +299,13 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 			t.Fatal(errs)
 		}
 		if reason, err := p.Intact(t.Context()); !strings.Contains(reason, "changed") || err != nil {
-			t.Errorf("Intact says %q, %v", reason, err)
+			t.Errorf("Intact = %q, %v", reason, err)
 		}
 		p.observe()
 		p.apply(f)
-		p.look.next = time.Time{} // it has waited long enough
+		p.look.next = time.Time{} // the pause is over
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("after mending Intact says %q, %v", reason, err)
+			t.Errorf("Intact after the repair = %q, %v", reason, err)
 		}
 		p.look.next = time.Time{}
 	}
@@ -319,11 +319,11 @@ func TestClearingIsSeen(t *testing.T) {
 		p.apply(web(key(n), 1))
 		p.look.next = time.Now().Add(time.Hour)
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("of %s Intact says %q, %v", key(n), reason, err)
+			t.Errorf("Intact with %s = %q, %v", key(n), reason, err)
 		}
 		p.k.Flush()
 		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-			t.Errorf("%s is gone, and Intact says %q, %v", key(n), reason, err)
+			t.Errorf("Intact without %s = %q, %v", key(n), reason, err)
 		}
 	}
 }
@@ -334,7 +334,7 @@ func TestUnloadingIsSeen(t *testing.T) {
 	p.observe()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); reason != "" || err == nil {
-		t.Errorf("without virtual servers Intact says %q, %v; want an error, for nothing is gone", reason, err)
+		t.Errorf("Intact without virtual servers = %q, %v; want an error because nothing is missing", reason, err)
 	}
 	p.observe()
 	f := web(key(0), 1)
@@ -342,18 +342,18 @@ func TestUnloadingIsSeen(t *testing.T) {
 	p.k.Flush()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "not loaded") {
-		t.Errorf("Intact says %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v", reason, err)
 	}
 	if seen := p.observe(); len(seen.Digests) > 0 {
-		t.Errorf("Observe says %+v", seen)
+		t.Errorf("Observe = %+v", seen)
 	}
 	p.apply(f)
 	if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("after mending Intact says %q, %v", reason, err)
+		t.Errorf("Intact after the repair = %q, %v", reason, err)
 	}
 }
 
-// TestApplyCorrectsBeliefs changes virtual servers unnoticed. Apply still makes the wanted
+// TestApplyCorrectsBeliefs changes virtual servers unnoticed. Apply still produces the wanted
 // state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
@@ -375,11 +375,11 @@ func TestApplyCorrectsBeliefs(t *testing.T) {
 			p.apply(g)
 			want := Render([]*balancer.Frontend{g})
 			if got := p.k.text(t, every); got != want {
-				t.Errorf("came to\n%s, want\n%s", got, want)
+				t.Errorf("state =\n%s, want\n%s", got, want)
 			}
 			p.remove(g)
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("after the removal there is\n%s", got)
+				t.Errorf("state after the removal =\n%s", got)
 			}
 		})
 	}
@@ -411,6 +411,6 @@ func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
 		}
 	}
 	if got, want := k.text(t, every), "-A --sctp-service 10.96.0.0:80 -s rr\n"; got != want {
-		t.Errorf("left\n%swant\n%s", got, want)
+		t.Errorf("virtual servers =\n%swant\n%s", got, want)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// BenchmarkApply loads, adopts and changes 10,000 frontends with 10 backends each, over a Fake: what is measured is what
-// this process has to do.
+// BenchmarkApply loads, adopts and changes 10,000 frontends with 10 backends each over a Fake. It
+// measures the work of this process.
 func BenchmarkApply(b *testing.B) {
 	var all []*balancer.Frontend
 	for n := range 10_000 {

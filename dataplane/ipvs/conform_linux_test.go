@@ -20,14 +20,14 @@ import (
 	"vipd/test/wait"
 )
 
-// backend is the variant of iptables under the guard, which is the same for virtual servers with either.
+// backend is the variant of iptables under the guard. It makes no difference for virtual servers.
 const backend = xtables.NFT
 
-// ended is why connections do not outlive what some damages do.
+// ended is the reason why connections do not survive some damages.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
-// udpTimeout is the udp_timeout of the suite: longer than any of its flows pauses, also on a machine that stands still at
-// times, and short enough to wait for its end.
+// udpTimeout is the suite's udp_timeout. It is longer than any pause of a flow, even if the machine
+// stands still at times, and short enough to wait for its end.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -59,8 +59,9 @@ func TestIPVSConformance(t *testing.T) {
 	})
 }
 
-// elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
-// which all other modes show; and those about shares, which the kernel's schedulers make of the weights that tests of this package compare one by one.
+// elsewhere returns the cases that such a guest only runs in make soak. They test compiled
+// services, the guard and addresses, which all other modes show, and shares, which the kernel's
+// schedulers derive from the weights that this package's tests compare.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
@@ -77,11 +78,11 @@ func elsewhere() map[string]string {
 	return skip
 }
 
-// faultVar has TestIPVSConformance run with a dataplane that makes that mistake.
+// faultVar makes TestIPVSConformance run with a dataplane that makes the named mistake.
 const faultVar = "VIPD_IPVS_FAULT"
 
-// TestIPVSFaultsAreNoticed has the suite fail for mistakes that only dataplanes with virtual servers can make; others are
-// tried without, beside the suite.
+// TestIPVSFaultsAreNoticed runs the suite with mistakes that only dataplanes with virtual servers
+// can make. The suite fails for each.
 func TestIPVSFaultsAreNoticed(t *testing.T) {
 	lab.NeedIPVS(t)
 	noticed := map[string]string{
@@ -100,7 +101,7 @@ func TestIPVSFaultsAreNoticed(t *testing.T) {
 	}
 }
 
-// spoilt is d, or d with the mistake that is asked for.
+// spoilt returns d, or d with the requested mistake.
 func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
 	switch os.Getenv(faultVar) {
 	case "forwards by nat":
@@ -138,8 +139,8 @@ func scratches() map[string]func(t testing.TB) {
 	return fewer(all)
 }
 
-// fewer leaves out of an emulated guest what breaks the guard: the suite of dataplane/nftables and TestGuardDamage of
-// dataplane/host have all of that.
+// fewer omits damages of the guard in an emulated guest, because the suite of dataplane/nftables
+// and TestGuardDamage of dataplane/host have all of them.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {
@@ -149,7 +150,7 @@ func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) 
 	return damages
 }
 
-// options are those of the host as vipd keeps it in this mode.
+// options returns the options of the host in this mode.
 func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, dataplane.Needs{Forward: true, LocalIn: true}
@@ -161,7 +162,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, options())
 }
 
-// cleanup is what vipctl cleanup does.
+// cleanup does the work of vipctl cleanup.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(context.Background(), options().RunDir, false)

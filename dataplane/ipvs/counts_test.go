@@ -15,11 +15,11 @@ import (
 
 // counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
-	time.Sleep(2 * time.Second) // of the test's own time
+	time.Sleep(2 * time.Second) // in the test's own clock
 	return p.countedNow(name, i)
 }
 
-// countedNow is counted, however soon after another.
+// countedNow is counted without the pause.
 func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, active uint64) {
 	for _, f := range p.Counters() {
 		if f.Service != name {
@@ -35,7 +35,7 @@ func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, activ
 	return
 }
 
-// traffic adds to what a destination has counted.
+// traffic adds to the counters of a destination.
 func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	p.Helper()
 	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) {
@@ -66,7 +66,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	want := func(when string, total, second uint64) {
 		t.Helper()
 		if all, in, backend, _ := p.counted("web", 2); all != total || in != 100*total || backend != second {
-			t.Errorf("%s: %d connections, %d bytes, %d of the second; want %d, %d, %d", when, all, in, backend, total, 100*total, second)
+			t.Errorf("%s: connections = %d, bytes = %d, connections of the second = %d; want %d, %d, %d", when, all, in, backend, total, 100*total, second)
 		}
 	}
 	p.apply(f)
@@ -74,7 +74,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	p.traffic(f, 1, 3)
 	p.traffic(f, 2, 5)
 	want("after traffic", 8, 5)
-	p.traffic(f, 2, 2) // nobody has looked since
+	p.traffic(f, 2, 2) // not read since
 	p.apply(without)
 	want("after an endpoint went", 10, 7)
 	p.apply(f)
@@ -104,12 +104,12 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	p.traffic(f, 1, 4)
 	want("after another service got the key", 19, 13)
 	if all, _, _, _ := p.counted("other", 1); all != 4 {
-		t.Errorf("the other service has %d connections, want 4", all)
+		t.Errorf("connections of the other service = %d, want 4", all)
 	}
 	p.k.connect(t, f, 2, 3, 2)
 	p.traffic(f, 2, 3)
 	if _, _, _, active := p.counted("other", 2); active != 3 {
-		t.Errorf("%d connections are live, want 3", active)
+		t.Errorf("live connections = %d, want 3", active)
 	}
 	if err := p.Close(t.Context(), true); err != nil {
 		t.Error(err)
@@ -137,20 +137,20 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		p.traffic(f, 1, uint64(len(table)))
 		p.apply(drained(f, 1, balancer.Draining, time.Time{}))
 		if all, _, _, active := p.counted("web", 1); active != 2 || all != 4 {
-			t.Errorf("%d of %d flows are live, want 2 of 4", active, all)
+			t.Errorf("live flows = %d of %d, want 2 of 4", active, all)
 		}
 		p.k.SetConnections(nil)
 		if _, _, _, active := p.countedNow("web", 1); active != 2 {
-			t.Errorf("asked again at once, %d flows are live, want 2 as just before", active)
+			t.Errorf("live flows in an immediate second reading = %d, want 2", active)
 		}
 		if _, _, _, active := p.counted("web", 1); active != 4 {
-			t.Errorf("later %d flows are live, want 4: none is known to be idle", active)
+			t.Errorf("live flows later = %d, want 4, because none is known to be idle", active)
 		}
 		p.k.SetConnections(table)
 		conns, err := dataplane.Connections(t.Context(), p, dataplane.ConnectionQuery{})
 		idle := slices.DeleteFunc(conns, func(c dataplane.Connection) bool { return c.State != dataplane.Idle })
 		if err != nil || len(idle) != 2 {
-			t.Errorf("idle are %+v, %v; want 2", idle, err)
+			t.Errorf("idle flows = %+v, %v; want 2", idle, err)
 		}
 		if err := p.Close(t.Context(), true); err != nil {
 			t.Error(err)

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// inTime runs a test of a dataplane over a frontend with three backends, of which the second has a connection, in a time
-// of its own.
+// inTime runs a test with its own clock, of a dataplane with a frontend with three backends. The
+// second backend has a connection.
 func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,8 @@ func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	})
 }
 
-// holds checks the weights of the destinations 1, 2, 3 of f; -1 means it is not there.
+// holds checks the weights of the destinations 1, 2, 3 of f; -1 means that the destination is
+// missing.
 func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
 	p.Helper()
 	synctest.Wait()
@@ -41,7 +42,7 @@ func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
 			}
 		}
 		if got != weight {
-			p.Errorf("%s destination %d has weight %d, want %d", when, i+1, got, weight)
+			p.Errorf("%s: weight of destination %d = %d, want %d", when, i+1, got, weight)
 		}
 	}
 }
@@ -79,7 +80,7 @@ func TestReturnKeepsConnections(t *testing.T) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
 		time.Sleep(30 * time.Second)
 		if got := short(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
-			t.Errorf("its return sent %q", got)
+			t.Errorf("messages of the restored endpoint = %q", got)
 		}
 		time.Sleep(time.Hour)
 		p.holds("an hour later", f, 1, 1, 1)
@@ -94,27 +95,27 @@ func TestFrontendLeaves(t *testing.T) {
 			p.remove(f)
 			p.holds("at once", f, -1, 0, -1)
 			if seen := p.observe(); len(seen.Digests) > 0 {
-				t.Errorf("Observe sees %v, which goes by itself", seen.Digests)
+				t.Errorf("Observe = %v, want nothing because drains end automatically", seen.Digests)
 			}
 			if restart {
 				time.Sleep(10 * time.Second)
 				p.restart(true)
 				if seen := p.observe(); len(seen.Digests) > 0 {
-					t.Errorf("the next process sees %v, which goes by itself", seen.Digests)
+					t.Errorf("Observe of the next process = %v, want nothing because drains end automatically", seen.Digests)
 				}
 				time.Sleep(20 * time.Second)
 			} else {
 				time.Sleep(30 * time.Second)
-				p.remove(f) // once more
+				p.remove(f) // repeat the removal
 			}
 			time.Sleep(29 * time.Second)
 			if states, err := p.k.Destinations(context.Background(), f.Key); err != nil || len(states) == 0 {
-				t.Errorf("before its time: %v, %v", states, err)
+				t.Errorf("destinations before the end of the drain = %v, %v", states, err)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("after its time there is\n%s", got)
+				t.Errorf("state after the drain =\n%s", got)
 			}
 		})
 	}
@@ -157,7 +158,7 @@ func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
 		if seen := p.observe(); len(seen.Digests) != 1 {
-			t.Errorf("the next process sees %v, want %s", seen.Digests, f.Key)
+			t.Errorf("Observe of the next process = %v, want %s", seen.Digests, f.Key)
 		}
 		if err := p.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
 			t.Fatal(err)
@@ -198,12 +199,12 @@ func TestManyLeave(t *testing.T) {
 			synctest.Wait()
 		})
 		if len(ops) != 1 || ops[0].Verb != ipvsnl.DeleteService || ops[0].Service.Key != frontends[7].Key {
-			t.Errorf("the end of the last connection of %s sent %v", frontends[7].Key, ops)
+			t.Errorf("messages at the end of the last connection of %s = %v", frontends[7].Key, ops)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := p.k.text(t, every); got != "" {
-			t.Errorf("after their time there is\n%s", got)
+			t.Errorf("state after the drains =\n%s", got)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)
@@ -231,7 +232,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if read := p.k.tables.Load() - before; read < 2 || read > 4 {
-			t.Errorf("in 3 s of changes the table was read %d times, want once a second", read)
+			t.Errorf("readings of the table in 3 s of changes = %d, want one a second", read)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)
@@ -247,11 +248,11 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	p.apply(f)
 	p.k.connect(t, f, 2, 0, 5)
 	if got := short(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
-		t.Errorf("the removal of an endpoint sent %q", got)
+		t.Errorf("messages of the removal of an endpoint = %q", got)
 	}
 	p.k.connect(t, f, 1, 0, 5)
 	if got := short(p.sent(func() { p.remove(f) })); got != "delete all" {
-		t.Errorf("the removal of the frontend sent %q", got)
+		t.Errorf("messages of the removal of the frontend = %q", got)
 	}
 }
 
@@ -263,7 +264,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 		g.Scheduler = balancer.DestinationHash
 		p.apply(&g)
 		if got := short(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
-			t.Errorf("a drain sent %q", got)
+			t.Errorf("messages of a drain = %q", got)
 		}
 		got := short(p.sent(func() {
 			p.k.connect(p, f, 2, 0, 0)
@@ -271,7 +272,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 			synctest.Wait()
 		}))
 		if got != "delete 2, scheduler dh" {
-			t.Errorf("the end of the drain sent %q", got)
+			t.Errorf("messages at the end of the drain = %q", got)
 		}
 	})
 }
@@ -295,13 +296,13 @@ func TestInterruptedEnd(t *testing.T) {
 	}
 	p.restart(true)
 	if d, there := p.observe().Digests[f.Key]; !there || d != 0 {
-		t.Errorf("the next process sees a frontend whose end was cut short: %v, with digest %v, want it damaged", there, d)
+		t.Errorf("Observe of the next process has the frontend = %v with digest %v, want it damaged", there, d)
 	}
 	p.remove(f)
 	if got := p.k.text(t, every); got != ended {
-		t.Errorf("after the end was made again there is\n%swant\n%s", got, ended)
+		t.Errorf("state after the repeated removal =\n%swant\n%s", got, ended)
 	}
 	if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-		t.Errorf("Intact: %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
 	}
 }

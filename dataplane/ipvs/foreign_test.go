@@ -34,11 +34,11 @@ func TestKilledBesideForeign(t *testing.T) {
 			before := k.text(t, isTheirs)
 			p := start(t, k, dir)
 			p.observe()
-			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // what is to be made is in the ledger by now
+			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // the ledger already names the virtual server
 			func() {
 				defer func() {
 					if recover() == nil {
-						t.Error("nothing was made")
+						t.Error("no virtual server was created")
 					}
 				}()
 				_ = p.Apply(context.Background(), changes(all...))
@@ -50,7 +50,7 @@ func TestKilledBesideForeign(t *testing.T) {
 				err := p.Apply(context.Background(), changes(all...))
 				var each dataplane.KeyErrors
 				if !errors.As(err, &each) || len(each) != 1 || each[theirs.Key] == nil {
-					t.Fatalf("Apply says %v, want an error of %s alone", err, theirs.Key)
+					t.Fatalf("Apply = %v, want an error of only %s", err, theirs.Key)
 				}
 			}
 			p.remove(all[0])
@@ -58,13 +58,13 @@ func TestKilledBesideForeign(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := k.text(t, every); got != before {
-				t.Errorf("left\n%swant\n%s", got, before)
+				t.Errorf("virtual servers =\n%swant\n%s", got, before)
 			}
 		})
 	}
 }
 
-// TestForeignAtTheLastMoment makes a virtual server after vipd has looked for it. It stays the
+// TestForeignAtTheLastMoment creates a virtual server after vipd has looked for it. It remains the
 // other program's.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
@@ -76,12 +76,12 @@ func TestForeignAtTheLastMoment(t *testing.T) {
 		k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: f.Key, Scheduler: "rr"}}})
 	}
 	if err := p.Apply(context.Background(), changes(f)); err == nil {
-		t.Error("another's virtual server was taken over")
+		t.Error("Apply = nil, want an error for a foreign virtual server")
 	}
 	p.restart(true)
 	p.observe()
 	p.remove(f)
 	if got, want := k.text(t, every), "-A -t 10.96.0.0:80 -s rr\n"; got != want {
-		t.Errorf("left\n%swant\n%s", got, want)
+		t.Errorf("virtual servers =\n%swant\n%s", got, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads arbitrary lines, sealed and as they are, as the ledger of virtual servers. What is read is the same after it was
-// written from scratch.
+// FuzzLedger reads arbitrary lines, with and without checksums, as the ledger of virtual servers.
+// The result reads back equal.
 func FuzzLedger(f *testing.F) {
 	f.Add("+ 10.96.0.10:80/tcp 30000 0 -")
 	f.Add("+ [fd00:96::10]:80/udp 30000 1764423000000 b")
@@ -28,7 +28,7 @@ func FuzzLedger(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err := l.rewrite(); err != nil {
-			t.Fatalf("writing what was read of %q: %v", line, err)
+			t.Fatalf("saving the ledger of %q: %v", line, err)
 		}
 		again, err := openLedger(dir, "b", "n")
 		if err != nil {

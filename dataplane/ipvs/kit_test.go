@@ -21,22 +21,25 @@ import (
 	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
 
-// kernel is a Fake whose answers can be lost.
+// kernel is a Fake that can lose answers.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose says of an op whether it is done, and whether its answer comes; nil means always.
+	// lose reports for an op whether it is carried out, and whether its answer arrives; nil means
+	// always.
 	lose func(ipvsnl.Op) (done, answered bool)
-	// before is asked ahead of each op that is done.
+	// before is called before each op that is carried out.
 	before func(ipvsnl.Op)
-	// trash keeps what deleted destinations had counted, which goes on when they come back; nil means it does not.
+	// trash keeps the counts of deleted destinations, which continue if they are restored; nil
+	// means that they do not.
 	trash map[counters.BackendKey]ipvsnl.Stats
-	// omitted are virtual servers that the table leaves out.
+	// omitted are the virtual servers that the table omits.
 	omitted map[balancer.Key]bool
-	// skip says of a virtual server whether a list leaves it out; nil means none is.
+	// skip reports whether a list omits a virtual server; nil means none.
 	skip func(balancer.Key) bool
-	// tables counts how often the table was read.
+	// tables is the number of readings of the table.
 	tables atomic.Int32
-	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
+	// unloaded reports whether IPVS was removed from the kernel with its state. Listing virtual
+	// servers loads it again.
 	unloaded bool
 }
 
@@ -80,12 +83,12 @@ func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
 		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { s.Stats = stats })
 	}
 	if op.Verb == ipvsnl.DeleteService {
-		clear(k.trash) // those of another are no concern of the new one
+		clear(k.trash) // the counts of the earlier virtual server
 	}
 	return nil
 }
 
-// Services4 says that there is no IPVS where it was unloaded.
+// Services4 returns an error if IPVS was unloaded.
 func (k *kernel) Services4(ctx context.Context) (int, error) {
 	if k.unloaded {
 		return 0, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", ipvsnl.ErrUnsupported)
@@ -93,8 +96,8 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 	return k.Fake.Services4(ctx)
 }
 
-// Services counts for virtual servers what their destinations do, as the kernel does, and leaves some out, as it does while others come
-// and go.
+// Services adds up the destinations' counts for virtual servers, like the kernel, and omits some,
+// like the kernel while others change.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
@@ -108,7 +111,8 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	return slices.DeleteFunc(all, func(v ipvsnl.ServiceState) bool { return k.skips(v.Key) }), err
 }
 
-// Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
+// Table omits some virtual servers, like the kernel's table if other network namespaces have
+// virtual servers.
 func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableService, error) {
 	k.tables.Add(1)
 	table, err := k.Fake.Table(ctx)
@@ -118,7 +122,7 @@ func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableServic
 
 func (k *kernel) skips(key balancer.Key) bool { return k.skip != nil && k.skip(key) }
 
-// Close leaves the Fake usable: the kernel lives on.
+// Close leaves the Fake usable, because the kernel continues.
 func (k *kernel) Close() error { return nil }
 
 // tracked is a conntrack without flows.
@@ -155,7 +159,7 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	return &process{t, k, dir, d}
 }
 
-// restart ends the process, as a stop does or by a crash, and begins the next.
+// restart ends the process by a stop or a crash, and starts the next one.
 func (p *process) restart(crash bool) {
 	p.Helper()
 	if !crash {
@@ -180,7 +184,7 @@ func (p *process) observe() dataplane.Observation {
 	return seen
 }
 
-// apply makes frontends what is wanted, and fails if any can't be.
+// apply applies frontends, and fails if any can't be applied.
 func (p *process) apply(frontends ...*balancer.Frontend) {
 	p.Helper()
 	if err := p.Apply(context.Background(), changes(frontends...)); err != nil {
@@ -203,7 +207,7 @@ func changes(frontends ...*balancer.Frontend) []dataplane.Change {
 	return batch
 }
 
-// sent returns the ops that f has sent.
+// sent returns the ops that f sent.
 func (p *process) sent(f func()) []ipvsnl.Op {
 	n := len(p.k.Ops())
 	f()
@@ -218,7 +222,8 @@ func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inac
 	}
 }
 
-// text is all virtual servers and destinations of the kernel, a line each, in the words of ipvsadm.
+// text returns all virtual servers and destinations of the kernel, one per line, in the syntax of
+// ipvsadm.
 func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 	t.Helper()
 	services, err := k.Fake.Services(context.Background())
@@ -247,7 +252,7 @@ func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 
 func every(balancer.Key) bool { return true }
 
-// key is the n-th of a few, of all protocols and both families.
+// key returns the n-th of a few keys, of all protocols and both families.
 func key(n int) balancer.Key {
 	k := balancer.Key{
 		Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n / 6)}), Port: 80,
@@ -259,7 +264,7 @@ func key(n int) balancer.Key {
 	return k
 }
 
-// address is the i-th endpoint's, of the family of k.
+// address returns the i-th endpoint's address in the family of k.
 func address(k balancer.Key, i int) netip.AddrPort {
 	if k.Addr.Is4() {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 8080)
@@ -267,7 +272,7 @@ func address(k balancer.Key, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 14: byte(i >> 8), 15: byte(i)}), 8080)
 }
 
-// web is a frontend at k with active backends of these numbers.
+// web returns a frontend at k with active backends of these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
@@ -278,7 +283,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// with is f with the backend of that number changed.
+// with returns f with the changed backend of that number.
 func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -286,7 +291,7 @@ func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer
 	return &g
 }
 
-// drained is f with the backend of that number in a state that gets no new connections.
+// drained returns f with the backend of that number in a state without new connections.
 func drained(f *balancer.Frontend, i int, state balancer.BackendState, until time.Time) *balancer.Frontend {
 	return with(f, i, func(b *balancer.Backend) { b.State, b.Weight, b.Until = state, 0, until })
 }

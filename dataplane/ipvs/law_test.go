@@ -17,20 +17,20 @@ import (
 	"vipd/test/wait"
 )
 
-// history is a random life of a dataplane: changes in batches, lost answers, crashes, others who make and break virtual
-// servers, connections that come and go, and time that passes.
+// history is a random sequence of events of a dataplane: changes in batches, lost answers, crashes,
+// other programs' virtual servers, connections, and time.
 type history struct {
 	*testing.T
 	*rand.Rand
 	p *process
-	// others' virtual servers, as text.
+	// others are the foreign virtual servers as text.
 	others map[balancer.Key]string
 
-	mu sync.Mutex // guards what follows, which the dataplane's own goroutines come by
-	// luck says which answers get lost while lossy.
+	mu sync.Mutex // guards the fields below, which the dataplane's goroutines use
+	// luck decides which answers are lost while lossy.
 	luck  *rand.Rand
 	lossy bool
-	// want is what is wanted.
+	// want holds the wanted frontends.
 	want map[balancer.Key]*balancer.Frontend
 }
 
@@ -66,14 +66,14 @@ func TestHistories(t *testing.T) {
 				}
 				h.othersAreWhole()
 				if got := k.text(t, h.ours); got != "" {
-					t.Errorf("closing left\n%s", got)
+					t.Errorf("state after Close =\n%s", got)
 				}
 			})
 		})
 	}
 }
 
-// lose loses some answers, and some questions.
+// lose loses some answers, and some requests.
 func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	return h.luck.IntN(2) == 0, false
 }
 
-// mayCut fails if an op cuts connections of a backend that has time.
+// mayCut fails the test if an op cuts connections of a backend that has time left.
 func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 	k := op.Service.Key
 	if k.Proto == balancer.UDP || op.Verb != ipvsnl.DeleteService && op.Verb != ipvsnl.DeleteDestination {
@@ -111,7 +111,7 @@ func (h *history) othersAreWhole() {
 	h.Helper()
 	for k, text := range h.others {
 		if got := h.p.k.text(h, func(l balancer.Key) bool { return l == k }); got != text {
-			h.Fatalf("somebody else's\n%sis now\n%s", text, got)
+			h.Fatalf("foreign virtual server before =\n%snow =\n%s", text, got)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (h *history) step() {
 	case 1:
 		h.p.restart(h.IntN(2) == 0)
 		h.p.observe()
-		h.apply(h.all()) // untold
+		h.apply(h.all()) // a repeated Apply
 	case 2:
 		h.p.observe()
 	case 3:
@@ -174,7 +174,7 @@ func (h *history) apply(batch []dataplane.Change) {
 	}
 }
 
-// all is everything wanted, and the removal of all else.
+// all returns changes to everything wanted, and the removal of everything else.
 func (h *history) all() []dataplane.Change {
 	var batch []dataplane.Change
 	for n := range historyKeys {
@@ -183,7 +183,8 @@ func (h *history) all() []dataplane.Change {
 	return batch
 }
 
-// next is what could follow the frontend at k, as compiled: endpoints that leave drain until their time is over.
+// next returns a possible successor of the compiled frontend at k: removed endpoints drain until
+// their time is over.
 func (h *history) next(k balancer.Key) *balancer.Frontend {
 	was := h.want[k]
 	f := web(k)
@@ -203,7 +204,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 			}
 		case 1, 2:
 			b.MaxConnections = h.IntN(3)
-		case 3, 4: // not there, or not any more
+		case 3, 4: // missing, or removed
 			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && old.Expired(time.Now()) {
 				continue
 			}
@@ -219,7 +220,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 
 func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
-// meddle has others change or delete virtual servers of ours.
+// meddle changes or deletes virtual servers of ours like another program.
 func (h *history) meddle() {
 	k := key(h.IntN(historyKeys))
 	if !h.ours(k) {
@@ -228,10 +229,10 @@ func (h *history) meddle() {
 	d := ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
 	verbs := []ipvsnl.Verb{ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination}
 	op := ipvsnl.Op{Verb: verbs[h.IntN(len(verbs))], Service: ipvsnl.Service{Key: k, Scheduler: "lblc"}, Destination: d}
-	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // where it can be done
+	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // if it is possible
 }
 
-// foreign has others make a virtual server, where there is none, or delete one of theirs.
+// foreign creates or deletes a virtual server of another program.
 func (h *history) foreign() {
 	k := key(h.IntN(2 * historyKeys))
 	s := ipvsnl.Service{Key: k, Scheduler: "wrr"}
@@ -246,13 +247,13 @@ func (h *history) foreign() {
 		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
 	}
 	if errs := h.p.k.Fake.Do(context.Background(), add[:1]); errs != nil {
-		return // somebody has it
+		return // it exists already
 	}
 	h.p.k.Fake.Do(context.Background(), add[1:])
 	h.others[k] = h.p.k.text(h, func(l balancer.Key) bool { return l == k })
 }
 
-// traffic has connections come and go.
+// traffic adds and removes connections.
 func (h *history) traffic() {
 	for range 10 {
 		k := key(h.IntN(historyKeys))
@@ -272,7 +273,7 @@ func (h *history) traffic() {
 	}
 }
 
-// settle has everything go well, and compares with what is wanted.
+// settle ends all disturbances, and compares the state with the wanted one.
 func (h *history) settle() {
 	h.Helper()
 	h.mu.Lock()
@@ -282,43 +283,43 @@ func (h *history) settle() {
 	h.apply(h.all())
 	h.check()
 	if ops := h.p.sent(func() { h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("the same once more sent %v", ops)
+		h.Errorf("messages of an unchanged Apply = %v, want none", ops)
 	}
 	seen := h.p.observe()
 	for k, f := range h.want {
 		if h.ours(k) && seen.Digests[k] != h.p.Digest(f) {
-			h.Errorf("%s is seen with digest %v, want %v", k, seen.Digests[k], h.p.Digest(f))
+			h.Errorf("digest of %s = %v, want %v", k, seen.Digests[k], h.p.Digest(f))
 		}
 		delete(seen.Digests, k)
 	}
 	if len(seen.Digests) > 0 {
-		h.Errorf("Observe sees %v, which nobody wants", seen.Digests)
+		h.Errorf("Observe has unwanted frontends: %v", seen.Digests)
 	}
 	for range 2 * historyKeys {
 		if reason, err := h.p.Intact(context.Background()); reason != "" || err != nil {
-			h.Fatalf("Intact: %q, %v", reason, err)
+			h.Fatalf("Intact = %q, %v; want no reason", reason, err)
 		}
 	}
 	h.p.restart(h.IntN(2) == 0)
 	if ops := h.p.sent(func() { h.p.observe(); h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("adoption sent %v", ops)
+		h.Errorf("messages of the adoption = %v, want none", ops)
 	}
 	for k := range h.others {
 		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}}})
 		delete(h.others, k)
 	}
 	h.apply(h.all())
-	time.Sleep(2 * time.Minute) // all drains with an end have ended
+	time.Sleep(2 * time.Minute) // all drains have ended
 	synctest.Wait()
 	h.check()
 }
 
-// wanted is all changes but those that others stand in the way of.
+// wanted returns all changes, except for keys with foreign virtual servers.
 func (h *history) wanted() []dataplane.Change {
 	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
 }
 
-// check compares what is there with what is wanted.
+// check compares the state with the wanted one.
 func (h *history) check() {
 	h.Helper()
 	for n := range historyKeys {
@@ -350,10 +351,10 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 			if b == nil || b.State != balancer.Active || s.Forward != f.Forward || int(s.Upper) != b.MaxConnections || s.Lower != s.Upper {
 				h.Errorf("%s: destination %+v of backend %+v", k, s, b)
 			} else if f.Scheduler != balancer.SourceHash && s.Weight != b.Weight {
-				h.Errorf("%s: destination %s has weight %d, want %d", k, s.Addr, s.Weight, b.Weight)
+				h.Errorf("%s: weight of destination %s = %d, want %d", k, s.Addr, s.Weight, b.Weight)
 			}
 		case s.Active+s.Inactive == 0, b != nil && b.Expired(time.Now()), k.Proto == balancer.UDP && b == nil:
-			h.Errorf("%s: destination %+v of backend %+v is there for nothing", k, s, b)
+			h.Errorf("%s: destination %+v of backend %+v has no purpose", k, s, b)
 		default:
 			quiet = true
 		}

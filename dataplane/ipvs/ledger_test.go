@@ -55,7 +55,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch r.IntN(50) {
-			case 0: // half a line of somebody who had no room
+			case 0: // half a line, as after the disk became full
 				text, err := os.ReadFile(l.path)
 				if err == nil && len(text) > 0 {
 					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
@@ -67,7 +67,7 @@ func TestLedgerHistories(t *testing.T) {
 				if err := os.RemoveAll(dir); err != nil {
 					t.Fatal(err)
 				}
-				if r.IntN(2) == 0 { // the next entry brings all back, and so does the next look
+				if r.IntN(2) == 0 { // the next entry and the next check write everything again
 					l.set(key(0), record{drain: time.Minute, until: time.UnixMilli(1)})
 					want[key(0)] = l.entries[key(0)]
 				}
@@ -78,10 +78,10 @@ func TestLedgerHistories(t *testing.T) {
 			again := reopen(t, dir)
 			same := func(a, b record) bool { return a.line(key(0)) == b.line(key(0)) }
 			if !maps.EqualFunc(again.entries, want, same) || again.timeouts != l.timeouts {
-				t.Fatalf("seed %d: read %v and %v, want %v and %v", seed, again.entries, again.timeouts, want, l.timeouts)
+				t.Fatalf("seed %d: ledger = %v, timeouts = %v; want %v, %v", seed, again.entries, again.timeouts, want, l.timeouts)
 			}
 			if again.lines > 2*len(want)+maxObsoleteLines {
-				t.Fatalf("seed %d: %d lines for %d entries", seed, again.lines, len(want))
+				t.Fatalf("seed %d: lines = %d, entries = %d", seed, again.lines, len(want))
 			}
 			l = again
 		}
@@ -116,7 +116,7 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 		}
 		l = reopen(t, dir)
 		if n := 2 + strings.Count(junk, "\n"); len(l.entries) != n || !l.owns(key(0)) || !l.owns(key(2)) {
-			t.Errorf("after %.40q: %v, want %d entries", junk, l.entries, n)
+			t.Errorf("entries after %.40q = %v, want %d", junk, l.entries, n)
 		}
 	}
 }
@@ -131,14 +131,14 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 	for _, c := range [][2]string{{"other", "namespace"}, {"boot", "other"}} {
 		if l, err := openLedger(dir, c[0], c[1]); err != nil || len(l.entries) > 0 {
-			t.Errorf("of %v: %v, %v", c, l.entries, err)
+			t.Errorf("ledger of %v = %v, %v", c, l.entries, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if l := reopen(t, dir); len(l.entries) > 0 {
-		t.Errorf("of another kind of file: %v", l.entries)
+		t.Errorf("ledger of another format = %v", l.entries)
 	}
 	other, err := openLedger(dir, "other", "namespace")
 	if err != nil {
@@ -149,7 +149,7 @@ func TestLedgerOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, _ := openLedger(dir, "other", "namespace"); len(l.entries) != 1 {
-		t.Errorf("what was written over another's is read as %v", l.entries)
+		t.Errorf("ledger written over another = %v", l.entries)
 	}
 }
 
@@ -173,12 +173,12 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 	after, err := os.Stat(l.path)
 	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
-		t.Errorf("one change made %d bytes of %d, %v", after.Size(), before.Size(), err)
+		t.Errorf("file size after a change = %d, before = %d, %v", after.Size(), before.Size(), err)
 	}
 }
 
-// TestTimeouts sets the kernel's timeouts and gives them back. Values that another program has
-// set stay.
+// TestTimeouts sets the kernel's timeouts and restores them. Values that another program has set
+// stay.
 func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()
@@ -192,7 +192,7 @@ func TestTimeouts(t *testing.T) {
 	is := func(want ipvsnl.Timeouts) {
 		t.Helper()
 		if got, _ := k.Timeouts(ctx); got != want {
-			t.Errorf("the timeouts are %+v, want %+v", got, want)
+			t.Errorf("timeouts = %+v, want %+v", got, want)
 		}
 	}
 	set(ipvsnl.Timeouts{TCP: time.Minute, UDP: time.Second})
@@ -207,6 +207,6 @@ func TestTimeouts(t *testing.T) {
 	set(ipvsnl.Timeouts{})
 	is(ipvsnl.Timeouts{TCP: 2 * time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
 	if l := reopen(t, dir); !l.empty() {
-		t.Errorf("the ledger still has %+v", l.timeouts)
+		t.Errorf("timeouts in the ledger = %+v, want none", l.timeouts)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestCleanupWithoutIPVS cleans up on a kernel without IPVS. Only the ledger is removed.
+// TestCleanupWithoutIPVS runs Cleanup on a kernel without IPVS. It only removes the ledger.
 func TestCleanupWithoutIPVS(t *testing.T) {
 	dir := t.TempDir()
 	if d, err := New(t.Context(), Options{RunDir: dir}); err == nil {
@@ -23,7 +23,7 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
-	half := filepath.Join(dir, ledgerFile+".123") // kill -9 in mid-write
+	half := filepath.Join(dir, ledgerFile+".123") // as after kill -9 during a write
 	if err := os.WriteFile(half, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -33,11 +33,11 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 			t.Errorf("dry %v: %q, want the half-written file removed", dry, done)
 		}
 		if _, err := os.Stat(half); dry != (err == nil) {
-			t.Errorf("dry %v: the half-written file: %v", dry, err)
+			t.Errorf("dry %v: half-written file: %v", dry, err)
 		}
 		_, missing := os.Stat(filepath.Join(dir, ledgerFile))
 		if err != nil || dry == os.IsNotExist(missing) {
-			t.Errorf("dry %v: %q, %v; the ledger: %v", dry, done, err, missing)
+			t.Errorf("dry %v: Cleanup = %q, %v; ledger: %v", dry, done, err, missing)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestRender(t *testing.T) {
 -a -t [fd00::]:80 -r [fd02::3]:8080 -g -w 1
 `, "\n")
 	if got != want {
-		t.Errorf("got\n%s, want\n%s", got, want)
+		t.Errorf("Render =\n%s, want\n%s", got, want)
 	}
 }
 
@@ -56,12 +56,12 @@ func TestSourceHashWeights(t *testing.T) {
 		sum := 0
 		for i, d := range all {
 			if d.Weight != c.want[i] {
-				t.Errorf("of weights %v destination %d gets %d, want %d", c.weights, i, d.Weight, c.want[i])
+				t.Errorf("weights %v: weight of destination %d = %d, want %d", c.weights, i, d.Weight, c.want[i])
 			}
 			sum += d.Weight
 		}
 		if sum > sourceHashBuckets {
-			t.Errorf("weights %v sum up to %d", c.weights, sum)
+			t.Errorf("sum of weights %v = %d", c.weights, sum)
 		}
 	}
 }

@@ -24,17 +24,17 @@ func TestTrialLeavesNothing(t *testing.T) {
 		}
 	})
 	if len(ops) != 6 || len(p.unavailable) > 0 {
-		t.Errorf("the trial sent %v, and misses %v", ops, p.unavailable)
+		t.Errorf("messages of the trial = %v, unavailable = %v", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
-		t.Errorf("the trial left\n%s%v", got, p.ledger.entries)
+		t.Errorf("state after the trial =\n%s%v", got, p.ledger.entries)
 	}
 	if p.Traits().Detail != "" {
-		t.Errorf("nothing is missing, and Detail says %q", p.Traits().Detail)
+		t.Errorf("Detail = %q, want nothing missing", p.Traits().Detail)
 	}
 }
 
-// TestTrialCutShort cuts a trial short. The next trial removes its virtual server, and no other.
+// TestTrialCutShort interrupts a trial. The next trial removes its virtual server, and no other.
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -42,7 +42,7 @@ func TestTrialCutShort(t *testing.T) {
 	k.lose = func(op ipvsnl.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
 	cut = ipvsnl.DeleteService
 	if err := p.try(t.Context()); !errors.Is(err, ipvsnl.ErrNoAnswer) {
-		t.Fatalf("the trial says %v", err)
+		t.Fatalf("trial = %v", err)
 	}
 	cut = 0
 	p.restart(true)
@@ -50,7 +50,7 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != "" {
-		t.Errorf("the next trial left\n%s", got)
+		t.Errorf("state after the next trial =\n%s", got)
 	}
 	theirs := []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: balancer.Key{Addr: trialKey(inet.IPv4).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
 	if errs := k.Do(t.Context(), theirs); errs != nil {
@@ -61,11 +61,11 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != before {
-		t.Errorf("beside\n%sthe trial left\n%s", before, got)
+		t.Errorf("state before the trial =\n%safterwards =\n%s", before, got)
 	}
 }
 
-// TestOneFamilyMissing runs on a kernel without IPv6. Frontends of IPv6 fail, and all others are
+// TestOneFamilyMissing runs on a kernel without IPv6. IPv6 frontends fail, and all others are
 // served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
@@ -83,14 +83,14 @@ func TestOneFamilyMissing(t *testing.T) {
 	var each dataplane.KeyErrors
 	err := p.Apply(t.Context(), changes(web(key(0), 1), web(key(3), 1)))
 	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Traits().Detail, "ipv6") {
-		t.Errorf("Apply says %v, Detail %q", err, p.Traits().Detail)
+		t.Errorf("Apply = %v, Detail = %q", err, p.Traits().Detail)
 	}
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
-		t.Errorf("removing what never was: %v", err)
+		t.Errorf("removal of a missing frontend: %v", err)
 	}
 	k.Fault = func(ipvsnl.Op) error { return syscall.EPERM }
 	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
-		t.Error("without any family the trial succeeds")
+		t.Error("trial without any family = nil, want an error")
 	}
 }
 
