@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// tracked are the servers that conntrack leads clients of the frontend to, sorted.
+// tracked returns the servers to which conntrack sends clients of the frontend, sorted.
 func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	r.Helper()
 	var all []netip.Addr
@@ -30,7 +30,7 @@ func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	return all
 }
 
-// untilCut waits for the end of the only connection, and checks that it does not come before due.
+// untilCut waits for the end of the only connection, and checks that it does not end before due.
 func (r *rig) untilCut(due time.Time) {
 	r.Helper()
 	seen := time.Now()
@@ -47,7 +47,8 @@ func (r *rig) untilCut(due time.Time) {
 	}
 }
 
-// TestRestartKnowsConnections: a process knows and ends the connections that were made before it began.
+// TestRestartKnowsConnections restarts with an open connection. The new process lists it and ends
+// it.
 func TestRestartKnowsConnections(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -56,17 +57,17 @@ func TestRestartKnowsConnections(t *testing.T) {
 	e = e.restart(f)
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 1 || conns[0].Service != "web" {
-		t.Errorf("connections after a restart: %+v, %v", conns, err)
+		t.Errorf("connections after a restart = %+v, %v", conns, err)
 	}
 	if n := r.counted().Backends[0].Active; n != 1 {
-		t.Errorf("%d connections are live, want 1", n)
+		t.Errorf("live connections = %d, want 1", n)
 	}
 	e.set() // its drain timeout is 0
 	r.untilCut(time.Now())
 }
 
-// TestRestartKeepsTime has connections end at their time in spite of a restart, that of an endpoint that went during it
-// included.
+// TestRestartKeepsTime restarts during drains, and removes an endpoint during the restart.
+// Connections end at their time.
 func TestRestartKeepsTime(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
 		r := newRig(t)
@@ -91,7 +92,7 @@ func TestRestartKeepsTime(t *testing.T) {
 	})
 }
 
-// TestFailingIsCut has an endpoint fail its checks whose service cuts the connections then.
+// TestFailingIsCut fails the checks of an endpoint whose service cuts connections. They end.
 func TestFailingIsCut(t *testing.T) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		t.Run(string(proto), func(t *testing.T) {

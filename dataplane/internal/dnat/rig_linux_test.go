@@ -22,14 +22,15 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// rig is a small network with a dataplane of a few plain rules on its host: a client on one side, a server with many
-// addresses on the other.
+// rig is a small network with a dataplane of a few plain rules on its host: a client on one side,
+// and a server with many addresses on the other.
 type rig struct {
 	*testing.T
 	tracker *Tracker
 	client  *lab.NS
 	server  *lab.NS
-	// there are the frontends that have rules, and told says that the engine has applied everything since the start.
+	// there holds the frontends with rules. told reports whether the engine has applied everything
+	// since the start.
 	there map[balancer.Key]*balancer.Frontend
 	told  bool
 }
@@ -77,7 +78,7 @@ func (r *rig) open() {
 	r.told = false
 }
 
-// forgetFlows empties conntrack of what earlier tests have left.
+// forgetFlows makes conntrack forget the flows of earlier tests.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()
@@ -103,7 +104,8 @@ func (r *rig) nft(script string) {
 	}
 }
 
-// Apply implements dataplane.Dataplane: each frontend is a rule that takes its active backends in turn.
+// Apply implements [dataplane.Dataplane]. Each frontend is a rule that selects its active backends
+// in turn.
 func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, c := range batch {
 		if delete(r.there, c.Key); c.New != nil {
@@ -152,7 +154,7 @@ func (r *rig) Close(context.Context, bool) error                 { return nil }
 
 func (r *rig) address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}) }
 
-// web is a frontend of the servers of these numbers.
+// web returns a frontend of the servers with these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
@@ -172,7 +174,7 @@ func (r *rig) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// remove takes a frontend away.
+// remove removes a frontend.
 func (r *rig) remove(f *balancer.Frontend) {
 	r.Helper()
 	if err := r.Apply(context.Background(), []dataplane.Change{{Key: f.Key, Old: f}}); err != nil {
@@ -180,7 +182,7 @@ func (r *rig) remove(f *balancer.Frontend) {
 	}
 }
 
-// ask makes a new connection, and returns it and who answered.
+// ask opens a connection, and returns it and the server's name.
 func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), string(proto), netip.AddrPortFrom(vip(), 80).String())
@@ -195,7 +197,7 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// lookAgain makes the tracker look at conntrack, however recently it has.
+// lookAgain makes the tracker read conntrack without its pause.
 func (r *rig) lookAgain() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()
@@ -206,14 +208,14 @@ func (r *rig) lookAgain() {
 	}
 }
 
-// counted is what is counted of the service, which has one backend.
+// counted returns the counts of the service, which has one backend.
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.lookAgain()
 	k := counters.BackendKey{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
 	all := r.tracker.Counters(context.Background(), map[counters.BackendKey]counters.Count{k: {All: 1}})
 	if len(all) != 1 || len(all[0].Backends) != 1 {
-		r.Fatalf("counters are %+v", all)
+		r.Fatalf("Counters = %+v", all)
 	}
 	return all[0]
 }
@@ -245,7 +247,7 @@ func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	return e
 }
 
-// set returns when all is applied.
+// set returns when everything is applied.
 func (e *driven) set(frontends ...*balancer.Frontend) {
 	e.Helper()
 	var d balancer.Desired
@@ -261,7 +263,7 @@ func (e *driven) set(frontends ...*balancer.Frontend) {
 	})
 }
 
-// restart is a new process over the rules that the last one has left.
+// restart starts a new process over the existing rules.
 func (e *driven) restart(frontends ...*balancer.Frontend) *driven {
 	e.Helper()
 	e.stop()

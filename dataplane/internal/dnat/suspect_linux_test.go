@@ -12,7 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSuspects has one of two endpoints refuse and then be silent, and wants it told, and never the other.
+// TestSuspects makes one of two endpoints refuse and then be silent. Only that endpoint is
+// reported.
 func TestSuspects(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.TCP, 2, 3))
@@ -46,7 +47,7 @@ func TestSuspects(t *testing.T) {
 		r.server.Exec("iptables", "-F", "INPUT")
 	}
 	if n := of(2); n > 0 {
-		t.Errorf("2 was told %d times though it answers", n)
+		t.Errorf("reports about endpoint 2 = %d, want none because it answers", n)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty gives a test a namespace without sets, and destroys those that it leaves.
+// empty provides a namespace without sets to a test, and destroys its sets afterwards.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)

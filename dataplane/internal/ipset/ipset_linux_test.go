@@ -24,7 +24,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// add puts entries into a set, as rules do.
+// add adds elements to a set, like rules.
 func add(t *testing.T, set string, entries map[Element]bool) {
 	t.Helper()
 	var lines strings.Builder
@@ -50,7 +50,8 @@ func randomEntry(r *rand.Rand, family inet.Family) Element {
 	return Element{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
 }
 
-// TestHistories compares sets of both families with a map, over random entries that rules add and this package deletes.
+// TestHistories adds random elements by rules and deletes some with this package. The sets of both
+// families equal a map.
 func TestHistories(t *testing.T) {
 	empty(t)
 	c := open(t)
@@ -109,7 +110,8 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Eleme
 	}
 }
 
-// TestManyEntries passes every bound of one message, and the default bound of a set.
+// TestManyEntries exceeds the limits of a message, and the default limit of a set. All elements are
+// stored.
 func TestManyEntries(t *testing.T) {
 	empty(t)
 	c := open(t)

@@ -1,6 +1,6 @@
 package ipvsnl
 
-// What tests outside the package use of its kit.
+// These are exports for tests outside the package.
 var (
 	NewKernel = kernel
 	Empty     = empty

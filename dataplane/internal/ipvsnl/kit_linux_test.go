@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// kernel opens the kernel's IPVS, which has no virtual servers at the start and at the end of a test.
+// kernel opens the kernel's IPVS, which has no virtual servers at the start and at the end of a
+// test.
 func kernel(t testing.TB) *Client {
 	t.Helper()
 	lab.NeedIPVS(t)
@@ -33,7 +34,7 @@ func kernel(t testing.TB) *Client {
 	return k
 }
 
-// empty deletes all virtual servers that have keys.
+// empty deletes all virtual servers with keys.
 func empty(ctx context.Context, c Conn) error {
 	all, err := c.Services(ctx)
 	if err != nil {
@@ -46,7 +47,7 @@ func empty(ctx context.Context, c Conn) error {
 	return errors.Join(c.Do(ctx, ops)...)
 }
 
-// do makes changes that all have to succeed.
+// do makes changes, and fails the test if any fails.
 func do(t testing.TB, c Conn, ops ...Op) {
 	t.Helper()
 	if err := errors.Join(c.Do(t.Context(), ops)...); err != nil {
@@ -61,7 +62,7 @@ func sortedServices(all []ServiceState) []ServiceState {
 	return all
 }
 
-// seen is all that can be seen.
+// seen is everything that can be read.
 type seen struct {
 	Services     []ServiceState
 	Single       []ServiceState

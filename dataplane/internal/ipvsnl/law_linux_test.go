@@ -19,9 +19,8 @@ import (
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// randomOp is of few virtual servers and destinations, so that ops meet, and of everything that a field can be, right
-// and wrong.
-// Tests before this one have virtual servers at other addresses: the kernel remembers connections of deleted destinations.
+// randomOp returns an op on a few virtual servers and destinations, so ops interact, with valid and
+// invalid values in every field.
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
@@ -45,8 +44,8 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 	return ipvsnl.Op{verb, s, d}
 }
 
-// TestIPVSHistories drives the kernel and the fake through the same random changes: each refuses what the other refuses,
-// for the same reason, and both show the same afterwards, whichever way one looks.
+// TestIPVSHistories makes the same random changes in the kernel and the fake. Both refuse the same
+// for the same reason, and have the same state afterwards, by every way of reading it.
 func TestIPVSHistories(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}
@@ -92,7 +91,7 @@ func TestIPVSHistories(t *testing.T) {
 	}
 }
 
-// TestIPVSTimeouts sets some, and leaves others as they are.
+// TestIPVSTimeouts sets some timeouts. The others stay.
 func TestIPVSTimeouts(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	old, err := k.Timeouts(t.Context())

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// counters puts counters into a message, 4 or 8 bytes each.
+// counters adds counters of 4 or 8 bytes to a message.
 func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Nest(kind)
 	for i := range uint16(5) {
@@ -21,7 +21,8 @@ func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Unnest()
 }
 
-// TestWideCounters reads counters beyond 32 bits, and narrow ones only of kernels that have no others.
+// TestWideCounters reads counters of more than 32 bits. Narrow counters are only used if there are
+// no others.
 func TestWideCounters(t *testing.T) {
 	const beyond = 1 << 40
 	for _, c := range []struct {
@@ -43,7 +44,7 @@ func TestWideCounters(t *testing.T) {
 		s.End()
 		got, ok, err := readService(s.B[unix.SizeofNlMsghdr:])
 		if !ok || err != nil || got.Stats != c.want || got.Key != key("10.96.0.1:80") {
-			t.Errorf("virtual server: got %+v, %v, %v; want %+v", got, ok, err, c.want)
+			t.Errorf("virtual server = %+v, %v, %v; want %+v", got, ok, err, c.want)
 		}
 
 		s = &socket{}
@@ -58,14 +59,14 @@ func TestWideCounters(t *testing.T) {
 		s.End()
 		want := DestinationState{Destination: Destination{at4, "dr", 65535, 3, 2}, Stats: c.want}
 		if got, err := readDestination(s.B[unix.SizeofNlMsghdr:], unix.AF_INET6); err != nil || got != want {
-			t.Errorf("destination: got %+v, %v; want %+v", got, err, want)
+			t.Errorf("destination = %+v, %v; want %+v", got, err, want)
 		}
 	}
 }
 
 var at4 = at("10.2.0.1:8080")
 
-// FuzzMessages reads anything without harm.
+// FuzzMessages decodes arbitrary messages. It does not panic.
 func FuzzMessages(f *testing.F) {
 	s := &socket{}
 	for _, o := range fleet(1, 1) {

@@ -16,10 +16,10 @@ import (
 	"vipd/test/wait"
 )
 
-// answer is what a made-up kernel says to one message; nil means nothing.
+// answer is the answer of a fake kernel to a message; nil means none.
 type answer func(m *nlsock.Messages) []byte
 
-// refusal answers with the kernel's number for an error; 0 means an acknowledgement.
+// refusal is an answer with the kernel's error number; 0 means an acknowledgement.
 func refusal(errno syscall.Errno) answer {
 	return func(m *nlsock.Messages) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
@@ -31,7 +31,8 @@ func refusal(errno syscall.Errno) answer {
 	}
 }
 
-// against asks made-up kernels: the first socket meets the first of kernels, and so on. None has the number of IPVS.
+// against returns a Client of fake kernels: the first socket talks to the first one, and so on.
+// None has the number of IPVS.
 func against(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -83,8 +84,8 @@ func serve(peer *socket, a answer) {
 	}
 }
 
-// TestNoAnswer asks a kernel that says nothing: the call ends with an error that says what was asked, and the next one
-// goes to another.
+// TestNoAnswer asks a silent kernel. The call ends with an error that names the request, and the
+// next call reaches another kernel.
 func TestNoAnswer(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
@@ -97,13 +98,14 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestNoAnswerToABatch gives up at the first batch without an answer, and says of every change what is known of it.
+// TestNoAnswerToABatch sends batches to a silent kernel. It gives up after the first one, and every
+// change returns what is known about it.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) {
-		t.Fatalf("%d errors for %d changes", len(errs), len(ops))
+		t.Fatalf("errors = %d for %d changes", len(errs), len(ops))
 	}
 	for i, err := range errs {
 		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batchSize) {
@@ -116,7 +118,8 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 }
 
-// TestContextEnds does not wait longer than the caller, neither for an answer nor for others.
+// TestContextEnds ends the caller's context. A call waits no longer than that, neither for an
+// answer nor for other calls.
 func TestContextEnds(t *testing.T) {
 	k := against(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,7 +143,7 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// TestClosed refuses everything after Close.
+// TestClosed calls methods after Close. They fail.
 func TestClosed(t *testing.T) {
 	k := against(t, time.Hour)
 	if err := errors.Join(k.Close(), k.Close()); err != nil {
@@ -149,7 +152,7 @@ func TestClosed(t *testing.T) {
 	refuses(t, k)
 }
 
-// TestUnloaded does not take a kernel that has lost its IPVS for one without a destination.
+// TestUnloaded unloads IPVS. The error differs from a missing destination.
 func TestUnloaded(t *testing.T) {
 	k := against(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
@@ -162,11 +165,11 @@ func TestUnloaded(t *testing.T) {
 	do(t, k, op) // over the third socket
 }
 
-// TestMalformed makes errors of answers that are none.
+// TestMalformed sends malformed answers. They are errors.
 func TestMalformed(t *testing.T) {
 	garbage := func(m *nlsock.Messages) []byte {
 		b := refusal(0)(m)
-		b[0] = 200 // longer than it is
+		b[0] = 200 // longer than the message
 		return b
 	}
 	k := against(t, time.Hour, garbage, garbage, refusal(0))
@@ -179,7 +182,7 @@ func TestMalformed(t *testing.T) {
 	do(t, k, fleet(1, 0)...)
 }
 
-// refuses wants everything to be refused because c is closed.
+// refuses checks that every call fails because c is closed.
 func refuses(t *testing.T, c Conn) {
 	t.Helper()
 	ctx := t.Context()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLoading runs a modprobe that says what others have said, and wants the reason and the command that helps; in short,
-// for that is repeated wherever the mode in use is shown.
+// TestLoading runs a modprobe with recorded messages. The error has the reason and a command that
+// helps, and is short because the mode repeats it.
 func TestLoading(t *testing.T) {
 	here := release()
 	for _, c := range []struct {
@@ -37,22 +37,22 @@ func TestLoading(t *testing.T) {
 			err := load(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
 			args, readErr := os.ReadFile(filepath.Join(dir, "args"))
 			if readErr != nil || string(args) != "ip_vs conn_tab_bits=20\n" {
-				t.Errorf("modprobe was told %q, %v", args, readErr)
+				t.Errorf("arguments of modprobe = %q, %v", args, readErr)
 			}
 			if c.want == "" {
 				if err != nil || !strings.Contains(log.String(), `module=ip_vs option="conn_tab_bits=20"`) {
-					t.Errorf("got %v, log %q", err, &log)
+					t.Errorf("error = %v, log = %q", err, &log)
 				}
 				return
 			}
 			if !errors.Is(err, ErrUnsupported) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) || log.Len() > 0 {
-				t.Errorf("got %v, log %q; want %s", err, &log, c.want)
+				t.Errorf("error = %v, log = %q; want %s", err, &log, c.want)
 			}
 		})
 	}
 }
 
-// TestOpenWithoutIPVS says why there is none, where there is none.
+// TestOpenWithoutIPVS opens IPVS on a kernel without it. The error gives the reason.
 func TestOpenWithoutIPVS(t *testing.T) {
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil {
@@ -62,6 +62,6 @@ func TestOpenWithoutIPVS(t *testing.T) {
 		t.Skip("needs a kernel without IPVS")
 	}
 	if !errors.Is(err, ErrUnsupported) || !strings.HasPrefix(err.Error(), ErrUnsupported.Error()) || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("got %v, want that IPVS can't be used, and that modprobe helps", err)
+		t.Errorf("Open = %v, want ErrUnsupported and modprobe", err)
 	}
 }

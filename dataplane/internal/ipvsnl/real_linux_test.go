@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// failAt repeats adding at random places, and returns the indices of the repetitions.
+// failAt repeats additions at random places, and returns the indexes of the repetitions.
 func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	var out []Op
 	repeated := map[int]bool{}
@@ -37,18 +37,18 @@ func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	return out, repeated
 }
 
-// TestIPVSPartsOfBatches makes a thousand changes, of which some in the middle can't be: each of those has its error,
-// and all others are made.
+// TestIPVSPartsOfBatches makes a thousand changes, some of which are impossible. Each of those
+// returns its error, and all others succeed.
 func TestIPVSPartsOfBatches(t *testing.T) {
 	k := kernel(t)
 	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) || len(repeated) < 20 {
-		t.Fatalf("%d errors for %d changes, %d of them twice", len(errs), len(ops), len(repeated))
+		t.Fatalf("errors = %d for %d changes, %d of them repeated", len(errs), len(ops), len(repeated))
 	}
 	for i, err := range errs {
 		if repeated[i] != errors.Is(err, ErrExists) || !repeated[i] && err != nil {
-			t.Errorf("%s: got %v, twice: %v", ops[i], err, repeated[i])
+			t.Errorf("%s: error = %v, repeated = %v", ops[i], err, repeated[i])
 		}
 	}
 	table, err := k.Table(t.Context())
@@ -57,10 +57,10 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 	}
 	for k, e := range table {
 		if len(e.Destinations) != 100 {
-			t.Errorf("%s has %d destinations", k, len(e.Destinations))
+			t.Errorf("destinations of %s = %d", k, len(e.Destinations))
 		}
 	}
-	// Refusals of all are more than of some.
+	// Refusals of all changes need more room than refusals of some.
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
 			t.Fatalf("%s again: %v", ops[i], err)
@@ -68,15 +68,15 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 	}
 }
 
-// TestIPVSLostRefusals leaves no room for what the kernel has to say: what was lost is not taken for success, and the
-// next changes are none the worse.
+// TestIPVSLostRefusals leaves no room for the kernel's refusals. Lost refusals do not count as
+// success, and later changes work.
 func TestIPVSLostRefusals(t *testing.T) {
 	k := kernel(t)
 	ops := fleet(1, batchSize-1)
 	do(t, k, ops...)
 	s := <-k.turn
 	if err := s.Control(func(fd uintptr) {
-		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // it takes the least there is
+		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // the kernel uses its minimum
 			t.Error(err)
 		}
 	}); err != nil {
@@ -95,7 +95,7 @@ func TestIPVSLostRefusals(t *testing.T) {
 		}
 	}
 	if known+unknown != len(ops) || unknown == 0 {
-		t.Errorf("%d refusals came, %d were lost, of %d", known, unknown, len(ops))
+		t.Errorf("refusals = %d, lost = %d, changes = %d", known, unknown, len(ops))
 	}
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
@@ -104,7 +104,8 @@ func TestIPVSLostRefusals(t *testing.T) {
 	}
 }
 
-// TestIPVSSeveralAtOnce lets goroutines change and read their own virtual servers at once: each gets its own answers.
+// TestIPVSSeveralAtOnce changes and reads separate virtual servers in several goroutines. Each gets
+// its own answers.
 func TestIPVSSeveralAtOnce(t *testing.T) {
 	k := kernel(t)
 	var all sync.WaitGroup
@@ -146,8 +147,8 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// TestIPVSSocketIsReplaced loses the socket, and a made-up kernel in its place is silent: one call fails, and the next
-// asks IPVS.
+// TestIPVSSocketIsReplaced replaces the socket by a silent fake kernel. One call fails, and the
+// next one reaches IPVS.
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(2, 2)...)
@@ -163,7 +164,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 	k.turn <- s
 	if all, err := k.Services(t.Context()); err == nil {
-		t.Fatalf("got %v over a closed socket", all)
+		t.Fatalf("Services over a closed socket = %v", all)
 	}
 	s = <-k.turn
 	if s != nil {
@@ -176,39 +177,41 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, ErrNoAnswer)
 	}
 	if all, err := k.Services(t.Context()); err != nil || len(all) != 2 {
-		t.Fatalf("%d virtual servers, %v; want 2", len(all), err)
+		t.Fatalf("virtual servers = %d, %v; want 2", len(all), err)
 	}
 }
 
-// TestIPVSServices4 counts those of IPv4 and no others.
+// TestIPVSServices4 counts virtual servers with IPv4 addresses. Others are not included.
 func TestIPVSServices4(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(3, 1)...)
 	do(t, k, Op{Verb: AddService, Service: Service{Key: key("[fd96::1]:80"), Scheduler: "rr"}})
 	if got, err := k.Services4(t.Context()); got != 3 || err != nil {
-		t.Errorf("got %d, %v; want 3 virtual servers", got, err)
+		t.Errorf("Services4 = %d, %v; want 3", got, err)
 	}
 }
 
-// TestIPVSHasScheduler leaves nothing behind. A kernel without IPv6 can't be asked without making a virtual server: that says it.
+// TestIPVSHasScheduler looks for schedulers. Nothing is left behind, and a kernel without IPv6
+// returns an error because it can't answer without creating a virtual server.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := look(t, k)
 	for _, name := range []string{"wrr", "nosuch"} {
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil || has != (name == "wrr") {
-			t.Errorf("has %s: %v, %v", name, has, err)
+			t.Errorf("HasScheduler(%s) = %v, %v", name, has, err)
 		}
 	}
 	if has, err := k.foundScheduler(syscall.EAFNOSUPPORT); err != nil || !has {
-		t.Errorf("without IPv6: %v, %v", has, err)
+		t.Errorf("HasScheduler without IPv6 = %v, %v", has, err)
 	}
 	if diff := cmp.Diff(before, look(t, k), addresses); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestIPVSMarks leaves out virtual servers that go by firewall marks, which have no keys.
+// TestIPVSMarks creates virtual servers with firewall marks. They are skipped, because they have no
+// keys.
 func TestIPVSMarks(t *testing.T) {
 	k := kernel(t)
 	lab.Need(t, "ipvsadm")
@@ -218,11 +221,11 @@ func TestIPVSMarks(t *testing.T) {
 	host.Exec("ipvsadm", "-a", "-f", "7", "-r", "10.2.0.9:80", "-m")
 	do(t, k, fleet(1, 1)...)
 	if got := look(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
-		t.Errorf("%+v", got)
+		t.Errorf("virtual servers = %+v", got)
 	}
 }
 
-// TestIPVSTraffic counts what goes by, and sees connections come and go.
+// TestIPVSTraffic sends traffic. It is counted, and connections appear and disappear.
 func TestIPVSTraffic(t *testing.T) {
 	k := kernel(t)
 	l := lab.New(t)
@@ -258,7 +261,7 @@ func TestIPVSTraffic(t *testing.T) {
 	}
 }
 
-// datagramsCount sends a known number of bytes to and fro.
+// datagramsCount sends a known number of bytes in both directions.
 func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
 	t.Helper()
 	const n, size = 50, 1000
@@ -276,18 +279,19 @@ func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint
 			t.Fatal(err)
 		}
 		if got, err := c.Read(buf); err != nil || got != size {
-			t.Fatalf("%d bytes came back, %v", got, err)
+			t.Fatalf("received bytes = %d, %v", got, err)
 		}
 	}
 	want := Stats{Connections: 1, InPackets: n, OutPackets: n, InBytes: n * (size + header), OutBytes: n * (size + header)}
 	counted(t, k, s.Key, endpoint, want, DestinationState{Inactive: 1})
 	udp := connectionsOf(t, k, s.Key)
 	if len(udp) != 1 || udp[0].State != "udp" || udp[0].Backend != endpoint || udp[0].Client.String() != c.LocalAddr().String() || udp[0].Template {
-		t.Errorf("connections %+v", udp)
+		t.Errorf("connections = %+v", udp)
 	}
 }
 
-// counted waits for the counts of a virtual server and its one destination: the kernel adds them up each two seconds.
+// counted waits for the counts of a virtual server and its single destination, because the kernel
+// updates them every two seconds.
 func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
 	t.Helper()
 	var service ServiceState
@@ -310,12 +314,12 @@ func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort,
 	})
 	all, err := k.Services(t.Context())
 	if err != nil || !slices.Contains(all, service) {
-		t.Errorf("%+v is not among %+v, %v", service, all, err)
+		t.Errorf("virtual servers lack %+v: %+v, %v", service, all, err)
 	}
 	table, err := k.Table(t.Context())
 	want1 := []TableDestination{{endpoint, balancer.NATForward, 1, conns.Active, conns.Inactive}}
 	if got := table[key].Destinations; err != nil || !reflect.DeepEqual(got, want1) {
-		t.Errorf("the table has %+v, %v; want %+v", got, err, want1)
+		t.Errorf("table = %+v, %v; want %+v", got, err, want1)
 	}
 }
 
@@ -332,7 +336,7 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 	return all
 }
 
-// connectionsComeAndGo holds two connections and ends one.
+// connectionsComeAndGo keeps two connections and ends one.
 func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
 	var states []string
@@ -367,6 +371,6 @@ func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, en
 	}
 	slices.Sort(states)
 	if len(states) != 4 || states[1] != "established false" || states[2] != "established false" || !slices.ContainsFunc(states, func(s string) bool { return strings.HasSuffix(s, "true") }) {
-		t.Errorf("connections %q, want two established, one ended and one template", states)
+		t.Errorf("states of connections = %q, want two established, one ended and one template", states)
 	}
 }

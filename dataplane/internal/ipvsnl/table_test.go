@@ -29,7 +29,7 @@ func key(s string) balancer.Key {
 	return k
 }
 
-// fleet is the ops that add services virtual servers with destinations each.
+// fleet returns ops that add virtual servers with destinations.
 func fleet(services, destinations int) []Op {
 	var ops []Op
 	for i := range services {
@@ -46,7 +46,7 @@ func fleet(services, destinations int) []Op {
 	return ops
 }
 
-// TestRecordedTable reads what Linux 6.1 showed.
+// TestRecordedTable decodes the table of a Linux 6.1 host.
 func TestRecordedTable(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs")
 	if err != nil {
@@ -81,7 +81,7 @@ func TestRecordedTable(t *testing.T) {
 	}
 }
 
-// TestRecordedConnections reads what Linux 6.1 showed.
+// TestRecordedConnections decodes the connections of a Linux 6.1 host.
 func TestRecordedConnections(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs_conn")
 	if err != nil {
@@ -116,7 +116,8 @@ func TestRecordedConnections(t *testing.T) {
 	}
 }
 
-// show writes a table as the kernel does, with virtual servers by firewall mark between the others.
+// show writes a table in the kernel's format, with virtual servers of firewall marks between the
+// others.
 func show(table map[balancer.Key]TableService) []byte {
 	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
 	var b bytes.Buffer
@@ -139,7 +140,7 @@ func show(table map[balancer.Key]TableService) []byte {
 	return b.Bytes()
 }
 
-// hexadecimal writes an address and port as the one table does, or the other.
+// hexadecimal formats an address and port as in one of the two tables.
 func hexadecimal(a netip.AddrPort, colon bool) string {
 	between := " "
 	if colon {
@@ -185,13 +186,13 @@ func randomTable(r *rand.Rand) map[balancer.Key]TableService {
 	return table
 }
 
-// TestTables reads random tables as they were written.
+// TestTables decodes random tables. They equal their originals.
 func TestTables(t *testing.T) {
 	for seed := range uint64(wait.Soak(15, 50)) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
 		got, others, err := readTable(bytes.NewReader(show(want)))
 		if err != nil || others != len(want) {
-			t.Fatalf("seed %d: %d others, %v; want as many as there are virtual servers", seed, others, err)
+			t.Fatalf("seed %d: others = %d, %v; want the number of virtual servers", seed, others, err)
 		}
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Fatalf("seed %d: %s", seed, diff)
@@ -199,7 +200,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestConnections reads random connections as they were written, and stops when it shall.
+// TestConnections decodes random connections. They equal their originals, and decoding stops on
+// request.
 func TestConnections(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	var want []Connection
@@ -219,7 +221,7 @@ func TestConnections(t *testing.T) {
 		fmt.Fprintf(&b, "%-3s %s %s %s %-11s %7d sip abc\n", strings.ToUpper(string(c.Proto)), hexadecimal(c.Client, false),
 			hexadecimal(c.Frontend, false), hexadecimal(c.Backend, false), strings.ToUpper(c.State), c.Expires/time.Second)
 		if r.IntN(5) == 0 {
-			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // by a firewall mark
+			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // of a firewall mark
 		}
 	}
 	for _, n := range []int{len(want), 7} {
@@ -236,7 +238,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// FuzzTable reads anything without harm, and what it can read says the same when it is written and read again.
+// FuzzTable decodes arbitrary tables. A decoded table reads back equal.
 func FuzzTable(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs")
 	if err != nil {
@@ -255,7 +257,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzConnections reads anything without harm.
+// FuzzConnections decodes arbitrary connections. It does not panic.
 func FuzzConnections(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs_conn")
 	if err != nil {
@@ -272,12 +274,12 @@ func FuzzConnections(f *testing.F) {
 			return true
 		})
 		if lines := bytes.Count(text, []byte("\n")); err == nil && n > lines+1 {
-			t.Errorf("%d connections in %d lines", n, lines)
+			t.Errorf("connections = %d in %d lines", n, lines)
 		}
 	})
 }
 
-// TestAllocations holds reading a table to few pieces of memory a virtual server.
+// TestAllocations decodes a large table. The number of allocations for a virtual server is small.
 func TestAllocations(t *testing.T) {
 	table := map[balancer.Key]TableService{}
 	for i := range 1000 {
@@ -291,6 +293,6 @@ func TestAllocations(t *testing.T) {
 		}
 	})
 	if got > 200 {
-		t.Errorf("%.0f allocations for 1,000 virtual servers of 10 destinations", got)
+		t.Errorf("allocations = %.0f for 1,000 virtual servers with 10 destinations", got)
 	}
 }

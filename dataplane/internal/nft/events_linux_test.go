@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// many are elements for the set "held" of a sample.
+// many returns elements of a sample's set "held".
 func many(n uint32) (all []Elem) {
 	for i := range n {
 		all = append(all, Elem{Key: Bytes{}.Addr(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))})
@@ -41,7 +41,8 @@ func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
 	return s, o
 }
 
-// TestLooksAtOwnTableAlone: a table is compared after what another program has changed in it, and after no other transaction.
+// TestLooksAtOwnTableAlone makes transactions on several tables. A table is compared only after
+// another program has changed it.
 func TestLooksAtOwnTableAlone(t *testing.T) {
 	s, o := ownSample(t, true)
 	nft := func(lines string) func() { return func() { run(t, lines, "nft", "-f", "-") } }
@@ -82,7 +83,7 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	} {
 		c.change()
 		looks := 0
-		for range 2 { // what was compared is not compared again
+		for range 2 { // no second comparison
 			o.Next = time.Time{}
 			if reason, err := o.Look(func() (string, error) { looks++; return "", nil }); reason != "" || err != nil {
 				t.Fatalf("%s: %q, %v", c.name, reason, err)
@@ -94,7 +95,7 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	}
 }
 
-// TestListensFromNowOn: what was committed before is not waited for.
+// TestListensFromNowOn commits before Listen. Earlier transactions are not awaited.
 func TestListensFromNowOn(t *testing.T) {
 	s, before := ownSample(t, false)
 	now, err := before.Generation()
@@ -106,11 +107,12 @@ func TestListensFromNowOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := c.Foreign(s.table, now); n != 0 {
-		t.Errorf("%d changes are counted", n)
+		t.Errorf("foreign changes = %d, want none", n)
 	}
 }
 
-// TestLooksWithoutEvents: a connection that is told nothing compares after each foreign transaction.
+// TestLooksWithoutEvents uses a connection without events. It compares after each foreign
+// transaction.
 func TestLooksWithoutEvents(t *testing.T) {
 	_, o := ownSample(t, false)
 	run(t, "add table ip other", "nft", "-f", "-")
@@ -121,23 +123,25 @@ func TestLooksWithoutEvents(t *testing.T) {
 		}
 	}
 	if looks != 1 {
-		t.Errorf("compared %d times, want 1", looks)
+		t.Errorf("comparisons = %d, want 1", looks)
 	}
 }
 
-// TestLooksAfterWhatWasNotTold: a transaction of which nothing is told is noticed with the next one, also where that is another table's.
+// TestLooksAfterWhatWasNotTold loses the event of a transaction. It is noticed with the next
+// transaction, even on another table.
 func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	_, o := ownSample(t, true)
 	run(t, "delete table ip sample", "nft", "-f", "-")
-	o.events.sock.Discard() // stands for a kernel that had no room
+	o.events.sock.Discard() // like a kernel without room
 	run(t, "add table ip other", "nft", "-f", "-")
 	looks := 0
 	if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil || looks != 1 {
-		t.Errorf("compared %d times, want 1; %v", looks, err)
+		t.Errorf("comparisons = %d, want 1; %v", looks, err)
 	}
 }
 
-// TestLearnsWhatItWrites: after transactions of our own, what was learned of the table is what a whole reading of it says.
+// TestLearnsWhatItWrites makes transactions. The learned state equals a complete reading of the
+// table.
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
 	place := Concat{Daddr, L4proto, Dport}
@@ -167,13 +171,13 @@ func TestLearnsWhatItWrites(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if now, err := o.Read(); err != nil || !maps.Equal(o.Shape, now) {
-			t.Errorf("%s: learned\n%v\nwhat is there is\n%v, %v", c.name, o.Shape, now, err)
+			t.Errorf("%s: learned state =\n%v\nkernel's state =\n%v, %v", c.name, o.Shape, now, err)
 		}
 	}
 }
 
-// TestWritesBesideOtherChanges: what another program has changed since the last look is never learned, be it before a transaction or
-// behind it.
+// TestWritesBesideOtherChanges changes the table by another program before and after a transaction.
+// Its changes are never learned.
 func TestWritesBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	rules := func() *Tx {
@@ -216,8 +220,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges: what other programs change elsewhere while a table is read is no reason to read it again; what they change
-// in it is.
+// TestReadsBesideOtherChanges changes tables while ours is read. Only changes of our table cause
+// another reading.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx
@@ -231,14 +235,14 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 			reads++
 			all, err := o.Elements(s.table, "held")
 			if err == nil && len(all) < 20_001 {
-				t.Errorf("%d elements were read", len(all))
+				t.Errorf("elements = %d", len(all))
 			}
 			run(t, meanwhile, "nft", "-f", "-")
 			return err
 		}
 	}
 	once := false
-	for try := 0; try < 10 && !once; try++ { // where the kernel has no time for a second to tell of a change, it is read again
+	for try := 0; try < 10 && !once; try++ { // if the kernel is slow to report a change, the table is read again
 		reads = 0
 		if err := o.Steady(read("add table ip other\ndelete table ip other")); err != nil {
 			t.Fatal(err)
@@ -246,15 +250,16 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		once = reads == 1
 	}
 	if !once {
-		t.Error("changes of another table have it read again")
+		t.Error("changes of another table cause another reading")
 	}
 	reads = 0
 	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
-		t.Errorf("with changes in the table: read %d times, %v", reads, err)
+		t.Errorf("readings with changes in the table = %d, %v", reads, err)
 	}
 }
 
-// TestRulesBesideOtherTables: while another connection changes another table, the rules of a large one are listed whole.
+// TestRulesBesideOtherTables changes another table while the rules of a large one are listed. The
+// list is complete.
 func TestRulesBesideOtherTables(t *testing.T) {
 	s, o := ownSample(t, true)
 	const chains = 2000
@@ -295,7 +300,7 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnce: a trial of another process, which makes the same table, fails none.
+// TestTrialsAtOnce runs trials in several processes, which create the same table. None fails.
 func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)

@@ -31,7 +31,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// run runs a command with input, and returns what it prints.
+// run runs a command with input, and returns its output.
 func run(t *testing.T, input, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -43,7 +43,7 @@ func run(t *testing.T, input, name string, args ...string) string {
 	return string(out)
 }
 
-// sample is a table with every kind of object, expression and statement that the package knows.
+// sample is a table with every kind of object, expression and statement of the package.
 type sample struct {
 	table                                                                                         Table
 	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes, dead, again *Set
@@ -76,7 +76,7 @@ func (s *sample) sets() []*Set {
 	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
 }
 
-// rules are the rules of each chain.
+// rules holds the rules of each chain.
 func (s *sample) rules() map[string][]Rule {
 	place := Concat{Daddr, L4proto, Dport}
 	with := func(e Expr) Concat { return append(place[:3:3], e) }
@@ -156,7 +156,7 @@ func (s *sample) tx() *Tx {
 	}
 	key := func() Bytes { return Bytes{}.Addr(vip).Proto(6).Port(80) }
 	tx.Create(s.table, s.svc, Elem{Key: key(), Goto: "some-10", Comment: "web/http 0011aabb 10"})
-	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Goto: "checks"}) // one element a map: their order is by chance
+	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Goto: "checks"}) // one element per map, because their order is random
 	tx.Create(s.table, s.eps, Elem{Key: key().Number(3), Data: Bytes{}.Addr(far).Port(8080)})
 	tx.Create(s.table, s.slots, Elem{Key: key().Number(1), Data: Bytes{}.Number(0xffff0002)})
 	tx.Create(s.table, s.ids, Elem{Key: key().Number(0xffff0002), Data: Bytes{}.Addr(far).Port(8080)})
@@ -170,13 +170,15 @@ func (s *sample) tx() *Tx {
 }
 
 var (
-	// handles are numbers that differ from load to load.
+	// handles are numbers that differ between loads.
 	handles = regexp.MustCompile(`(?m)^(ip6? \S+ \S+) \d+( \d+)?$`)
-	// swap is a no-op on the single byte of a protocol, which nft 1.0.6 puts before lookups in sets with ranges.
+	// swap is a no-op on the single byte of a protocol, which nft 1.0.6 adds before lookups in sets
+	// with ranges.
 	swap = regexp.MustCompile(`(?m)^  \[ byteorder reg \d+ = hton\(reg \d+, 2, 1\) \]\n`)
 )
 
-// state is all that nft and the kernel say of a table: its listing, the bytecode of its rules, and the headers of its sets.
+// state returns the views of nft and the kernel: the listing, the bytecode of rules, and the
+// headers of sets.
 func state(t *testing.T, c *Conn, s *sample) string {
 	t.Helper()
 	var b strings.Builder
@@ -194,8 +196,9 @@ func state(t *testing.T, c *Conn, s *sample) string {
 	return b.String()
 }
 
-// TestLoadsWhatNftLoads loads a table, and its own text by nft: both leave the same in the kernel, and nft lists both alike.
-// The listing names an interface that does not exist, and loads again, as at boot.
+// TestLoadsWhatNftLoads loads a table with this package, and its text with nft. The kernel's state
+// and nft's listing are equal. The listing names an interface that does not exist, and loads again,
+// as at boot.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []TableFamily{IPv4, IPv6} {
@@ -211,7 +214,7 @@ func TestLoadsWhatNftLoads(t *testing.T) {
 			if theirs := state(t, c, s); ours != theirs {
 				t.Errorf("what is loaded differs:\n%s", difference(ours, theirs))
 			}
-			// The listing reads back.
+			// The listing can be loaded.
 			listing := run(t, "", "nft", "list", "table", f.String(), s.table.Name)
 			run(t, "flush ruleset\n"+listing, "nft", "-f", "-")
 			if again := run(t, "", "nft", "list", "table", f.String(), s.table.Name); again != listing {
@@ -240,7 +243,8 @@ func difference(a, b string) string {
 	return out.String()
 }
 
-// TestRefusals names the step that the kernel refuses, and the transaction has no effect; the next one is answered rightly.
+// TestRefusals commits a refused transaction. The error names the step, nothing takes effect, and
+// the next transaction works.
 func TestRefusals(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -260,10 +264,10 @@ func TestRefusals(t *testing.T) {
 	}
 	var refused *Error
 	if err := c.Commit(&tx); !errors.As(err, &refused) || !errors.Is(err, syscall.ENOENT) || refused.Step != "delete element ip sample held { 10.96.0.9 }" {
-		t.Errorf("the refusal is %v", err)
+		t.Errorf("Commit = %v", err)
 	}
 	if after, err := c.Generation(); err != nil || after != before {
-		t.Errorf("the generation went from %d to %d, %v", before, after, err)
+		t.Errorf("generation before = %d, after = %d, %v", before, after, err)
 	}
 	tx = Tx{}
 	tx.Add(s.table, s.held, absent)
@@ -271,11 +275,11 @@ func TestRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	if after, err := c.Generation(); err != nil || after == before {
-		t.Errorf("the generation is still %d, %v", after, err)
+		t.Errorf("generation = %d, want another, %v", after, err)
 	}
 }
 
-// TestReads finds all that was loaded, and many elements of one transaction.
+// TestReads reads a loaded table, and many elements of a transaction. Everything is found.
 func TestReads(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -324,7 +328,8 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// withoutHandle leaves out the attributes of a set that differ from load to load: its handle and its number in a transaction.
+// withoutHandle removes the attributes of a set that differ between loads: its handle and its
+// number in a transaction.
 func withoutHandle(body []byte) string {
 	var b strings.Builder
 	for a := nlsock.In(body); a.Next(); {
@@ -335,7 +340,7 @@ func withoutHandle(body []byte) string {
 	return b.String()
 }
 
-// TestKernelThatIsSilent: no question waits for ever for an answer.
+// TestKernelThatIsSilent asks a silent kernel. No request waits forever.
 func TestKernelThatIsSilent(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -42,7 +42,7 @@ func message(b []byte, p part) []byte {
 	b = binary.NativeEndian.AppendUint16(b, p.kind)
 	b = binary.NativeEndian.AppendUint16(b, p.flags)
 	b = binary.NativeEndian.AppendUint32(b, p.seq)
-	b = binary.NativeEndian.AppendUint32(b, 99) // the port, which nobody asks for
+	b = binary.NativeEndian.AppendUint32(b, 99) // the port, which readers ignore
 	return append(b, p.value...)
 }
 
@@ -52,7 +52,7 @@ func attribute(b []byte, p part) []byte {
 	return append(b, p.value...)
 }
 
-// written writes parts one behind the other, and says after how many bytes, at least and with padding, each ends.
+// written writes a sequence of parts, and returns the ends of each, without and with padding.
 func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2]int) {
 	for _, p := range parts {
 		b = write(b, p)
@@ -63,7 +63,7 @@ func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2
 	return b, ends
 }
 
-// whole is how many parts are in n bytes, and whether these end with the last of them.
+// whole returns the number of complete parts in n bytes, and whether these end with the last one.
 func whole(ends [][2]int, n int) (parts int, even bool) {
 	even = n == 0
 	for _, e := range ends {
@@ -74,7 +74,8 @@ func whole(ends [][2]int, n int) (parts int, even bool) {
 	return parts, even
 }
 
-// TestReadsWhatWasWritten reads what was written, and all of it that came whole where some was cut off, which is told.
+// TestReadsWhatWasWritten reads complete and truncated sequences. All complete parts are read, and
+// a truncation is an error.
 func TestReadsWhatWasWritten(t *testing.T) {
 	for seed := range uint64(100) {
 		parts := someParts(rand.New(rand.NewPCG(seed, 0)))
@@ -107,7 +108,8 @@ func TestReadsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// TestRefusesShortLengths refuses lengths that are less than a header's, with which a reader would stand still.
+// TestRefusesShortLengths reads lengths below a header's size, with which a reader would not
+// advance. They are errors.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)
@@ -125,7 +127,7 @@ func TestRefusesShortLengths(t *testing.T) {
 	}
 }
 
-// TestRefusal tells done, refused and neither apart.
+// TestRefusal distinguishes success, refusal and malformed messages.
 func TestRefusal(t *testing.T) {
 	refused := -int32(unix.EBUSY)
 	for _, c := range []struct {

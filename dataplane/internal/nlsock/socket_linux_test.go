@@ -20,14 +20,15 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// question is one about network devices, all of them or one that is not.
+// question is a request about network devices: all of them, or one that does not exist.
 func question(flags uint16, seq uint32) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[4], body[5], body[6] = 0xff, 0xff, 0xff
 	return message(nil, part{unix.RTM_GETLINK, flags | unix.NLM_F_REQUEST, seq, body})
 }
 
-// TestAsksTheKernel gets a list, its end, and a refusal, which lacks the message that it is about.
+// TestAsksTheKernel requests a list and a missing device. It receives the list, its end, and a
+// refusal without the refused message.
 func TestAsksTheKernel(t *testing.T) {
 	s := open(t)
 	if err := s.Send(question(unix.NLM_F_DUMP, 7)); err != nil {
@@ -72,7 +73,7 @@ func TestAsksTheKernel(t *testing.T) {
 	}
 }
 
-// TestWaitsNoLonger than until the deadline, or the end of the socket, or not at all.
+// TestWaitsNoLonger waits until the deadline, until the socket is closed, or not at all.
 func TestWaitsNoLonger(t *testing.T) {
 	for name, end := range map[string]func(*Socket){
 		"deadline": func(s *Socket) { _ = s.SetReadDeadline(time.Unix(0, 1)) },
@@ -96,7 +97,8 @@ func TestWaitsNoLonger(t *testing.T) {
 	}
 }
 
-// TestLateReaders: what the kernel has said in time is received by a process that stood still meanwhile.
+// TestLateReaders stops the process while the kernel answers. Answers that arrived in time are
+// received.
 func TestLateReaders(t *testing.T) {
 	s := open(t)
 	s.Patience = 0
@@ -113,15 +115,16 @@ func TestLateReaders(t *testing.T) {
 	}
 }
 
-// TestNamesTheSocket that can't be had.
+// TestNamesTheSocket opens a socket of a missing protocol. The error names it.
 func TestNamesTheSocket(t *testing.T) {
-	const none = 31 // one short of MAX_LINKS
+	const none = 31 // one below MAX_LINKS
 	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {
 		t.Errorf("got %v, %v", s, err)
 	}
 }
 
-// TestAnswerIsNotAwaitedForEver: a kernel that owes an answer and says nothing is given up, and what it says later is still received.
+// TestAnswerIsNotAwaitedForEver asks a silent kernel. The wait ends, and a late answer is still
+// received.
 func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 	s := open(t)
 	s.Patience = time.Millisecond

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStamp tells one network namespace from the other, and has one boot for both.
+// TestStamp compares stamps in two network namespaces. The namespaces differ, and the boot is the
+// same.
 func TestStamp(t *testing.T) {
 	boot, namespace, err := Stamp()
 	if err != nil || len(boot) != len("01234567-0123-0123-0123-0123456789ab") || namespace == "" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestLoop calls when it is told to look, and when the last call said.
+// TestLoop calls Look, and returns times. The function is called when requested and when due.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -45,7 +45,7 @@ func TestLoop(t *testing.T) {
 		l.Look()
 		want(2 * time.Hour)
 		time.Sleep(90 * time.Second)
-		l.Look() // and a minute from now on, not from the last time
+		l.Look() // and a minute after this call, not after the last one
 		want(2*time.Hour+time.Minute, 2*time.Hour+90*time.Second)
 		time.Sleep(59 * time.Second)
 		want()
@@ -55,7 +55,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// TestClose ends the context of a call that is under way, waits for it, and lets no other begin.
+// TestClose closes a Loop during a call. Its context ends, Close waits for it, and no other call
+// starts.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, ends atomic.Int64
@@ -81,7 +82,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestNeverLooked closes what did not begin.
+// TestNeverLooked closes a Loop that was not started.
 func TestNeverLooked(t *testing.T) {
 	l := New(func(context.Context) time.Time { t.Error("called"); return time.Time{} })
 	l.Close()

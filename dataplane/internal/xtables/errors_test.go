@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRefusedLine holds the reading of stderr to what iptables 1.8.9 wrote for these inputs.
+// TestRefusedLine parses the stderr of iptables 1.8.9 for refused inputs.
 func TestRefusedLine(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for _, c := range []struct {

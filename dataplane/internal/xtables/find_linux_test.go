@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// script is a host that answers as written there: by program and arguments, a program that is not there is not installed.
+// script is a host with scripted answers, by program and arguments. Other programs are not
+// installed.
 type script map[string]string
 
 func (s script) look(program string) (string, error) {
@@ -84,7 +85,8 @@ func TestFindVariant(t *testing.T) {
 	}
 }
 
-// TestBusyIsNotUnsupported keeps what passes apart from what stays.
+// TestBusyIsNotUnsupported classifies messages of iptables. Temporary failures are busy, and others
+// are not.
 func TestBusyIsNotUnsupported(t *testing.T) {
 	f := finder{privileged: func() bool { return true }}
 	for text, busy := range map[string]bool{

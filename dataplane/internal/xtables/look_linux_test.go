@@ -37,14 +37,14 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// TestCompareNotices lets others do each kind of damage, and mends it.
+// TestCompareNotices damages the table in each way, and repairs it. Compare reports each damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		for _, c := range []struct {
 			name, damage string
-			reason       string // has to be in what Compare says
+			reason       string // part of Compare's result
 		}{
 			{"nothing", "", ""},
 			{"all rules of the table are flushed", "-F\n", "VIPD-"},
@@ -80,14 +80,14 @@ func TestCompareNotices(t *testing.T) {
 			}
 			reason, err = tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
-				t.Errorf("%s: Compare says %q, %v; want %q", c.name, reason, err, c.reason)
+				t.Errorf("%s: Compare = %q, %v; want %q", c.name, reason, err, c.reason)
 			}
 			must(t, tool.Restore(ctx, "*nat\n-F\n-X\nCOMMIT\n"))
 		}
 	})
 }
 
-// TestStamp changes nothing by looking, and in legacy counts what is ours.
+// TestStamp reads stamps. Reading changes nothing, and in legacy the stamp counts our entries.
 func TestStamp(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -121,19 +121,20 @@ func TestStamp(t *testing.T) {
 	})
 }
 
-// TestCountsPackets sends packets, and looks which rules counted them.
+// TestCountsPackets sends packets. The rules that matched have counted them.
 func TestCountsPackets(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		small(t, tool)
-		// Without any rule that translates, the kernel tracks no connections, and the table sees no packets.
+		// Without a rule that translates, the kernel tracks no connections, and the table sees no
+		// packets.
 		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
 		to := netip.MustParseAddr("127.0.0.1")
 		if tool.Family() == inet.IPv6 {
 			to = netip.IPv6Loopback()
 		}
 		for port, packets := range map[uint16]int{1001: 3, 1002: 2, 1003: 1} {
-			for range packets { // a connection each: the nat table sees the first packet only
+			for range packets { // a connection each, because the nat table only sees the first packet
 				conn, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
 				must(t, err)
 				_, err = conn.Write(make([]byte, 72))
@@ -142,13 +143,13 @@ func TestCountsPackets(t *testing.T) {
 			}
 		}
 		want := map[string][]uint64{
-			"VIPD-SERVICES": {3, 2, 3}, // what returns from VIPD-B goes on to the third rule
+			"VIPD-SERVICES": {3, 2, 3}, // packets that return from VIPD-B continue with the third rule
 			"VIPD-A":        {3},
 			"VIPD-B":        {0, 5},
 			"VIPD-EMPTY":    nil,
 		}
 		checkCounts(t, tool, want)
-		// A chain that is written again counts from the start.
+		// A rewritten chain starts at zero.
 		if _, err := tool.Write(t.Context(), "nat", []Group{{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +167,7 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	}
 }
 
-// TestSaved reads rules that are written like those of others, and ends when it is told to.
+// TestSaved reads rules in the form of other programs. It ends at visit's error.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -197,7 +198,8 @@ func TestSaved(t *testing.T) {
 	})
 }
 
-// TestTry takes rules that this kernel knows, refuses others with the reason, and leaves nothing.
+// TestTry tries rules that this kernel supports, and others. Unsupported rules fail with the
+// reason, and nothing is left.
 func TestTry(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -210,7 +212,7 @@ func TestTry(t *testing.T) {
 			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
 			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
 			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
-			"-j TPROXY --on-port 1":                    "", // nat has no such target: the kernel gives no reason
+			"-j TPROXY --on-port 1":                    "", // nat has no such target, and the kernel gives no reason
 		} {
 			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
@@ -221,20 +223,21 @@ func TestTry(t *testing.T) {
 		run := tool.run
 		tool.run = func(ctx context.Context, input, program string, args ...string) (string, string, error) {
 			stdout, stderr, err := run(ctx, input, program, args...)
-			end() // once it is written
+			end() // after it is written
 			return stdout, stderr, errors.Join(hurried.Err(), err)
 		}
 		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v of a trial without time", err)
+			t.Errorf("Try without time = %v", err)
 		}
 		tool.run = run
 		if after := saved(t, tool, "nat"); after != before {
-			t.Fatalf("the table is\n%s\nit was\n%s", after, before)
+			t.Fatalf("table =\n%s\nwant\n%s", after, before)
 		}
 	})
 }
 
-// TestLooksDuringWrites looks at chains that nobody changes while others in the table are written: all of it is right.
+// TestLooksDuringWrites reads unchanged chains while others in the table are written. All results
+// are correct.
 func TestLooksDuringWrites(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -268,7 +271,7 @@ func TestLooksDuringWrites(t *testing.T) {
 			}
 			reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-C"), sizes)
 			if err != nil || reason != "" {
-				t.Fatalf("Compare says %q, %v", reason, err)
+				t.Fatalf("Compare = %q, %v", reason, err)
 			}
 			counts, err := tool.FullCounts(t.Context(), "nat", "VIPD-C")
 			must(t, err)
@@ -287,8 +290,8 @@ func TestLooksDuringWrites(t *testing.T) {
 	})
 }
 
-// TestNativeChains has others put chains into the table with nft: Saved reads on where these hide nothing, and says so
-// where they do; chains are listed, written and deleted in any case.
+// TestNativeChains adds chains of nft to the table. Saved reads the table if they hide nothing, and
+// otherwise returns an error. Chains can always be listed, written and deleted.
 func TestNativeChains(t *testing.T) {
 	empty(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -304,7 +307,7 @@ func TestNativeChains(t *testing.T) {
 				t.Fatalf("nft %s: %v: %s", rule, err, out)
 			}
 		}
-		// The usual file of a gateway.
+		// This is the usual file of a gateway.
 		nft("add table nat")
 		nft("add chain nat postrouting { type nat hook postrouting priority 100; }")
 		nft("add rule nat postrouting oifname eth0 masquerade")
@@ -333,7 +336,8 @@ func TestNativeChains(t *testing.T) {
 	})
 }
 
-// TestWriteTellsCounts replaces, in one write, chains whose rules have counted, and one that somebody has deleted.
+// TestWriteTellsCounts replaces, in a single write, chains whose rules have counted, and a chain
+// that another program has deleted. The counts are returned.
 func TestWriteTellsCounts(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -341,7 +345,7 @@ func TestWriteTellsCounts(t *testing.T) {
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
 		if tool.Variant() == NFT && tool.Family() == inet.IPv6 {
-			first = make([]uint64, 2) // its iptables does not take counters
+			first = make([]uint64, 2) // its iptables does not accept counters
 		}
 		for _, c := range []struct {
 			asked []string

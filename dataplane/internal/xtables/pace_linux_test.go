@@ -15,13 +15,14 @@ type changing struct {
 func (c *changing) Stamp(string) (Stamp, error) { return c.stamp, nil }
 func (c *changing) Commits() uint32             { return c.commits }
 
-// write has us change the table.
+// write changes the table like vipd.
 func (c *changing) write() {
 	c.stamp.Generation++
 	c.commits++
 }
 
-// TestLookKnowsItsOwn goes through what happens to a table between probes, and whether the next one compares it.
+// TestLookKnowsItsOwn changes a table between probes in several ways. The next probe compares it
+// only if necessary.
 func TestLookKnowsItsOwn(t *testing.T) {
 	nft, legacy := Stamp{Generation: 7}, Stamp{Entries: 100}
 	change := func(c *changing) {
@@ -37,7 +38,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		wary      bool
 		happens   func(*Look, *changing)
 		compared  bool
-		afterward bool // once more after a probe in which it was in order
+		afterward bool // repeated after a probe in which the table was correct
 	}{
 		{"nothing is known", nft, false, func(*Look, *changing) {}, true, false},
 		{"it was read", nft, false, func(l *Look, c *changing) { l.Found(c.stamp) }, false, false},
@@ -90,9 +91,9 @@ func TestLookKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// TestLookPaces lets others change a table ten times a second, which takes some time to compare, and probes it as often: a
-// change is compared within seenPause, and at once where comparing is cheap. In legacy, where a stamp may hide a change,
-// comparisons without one take no more than their share.
+// TestLookPaces changes a table ten times a second, and probes it as often. A change is compared
+// within maxSeenPause, and at once if comparing is cheap. In legacy, where a stamp may hide a
+// change, comparisons without a visible change use at most their share.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
@@ -130,8 +131,8 @@ func TestLookPaces(t *testing.T) {
 	}
 }
 
-// TestLookFindsChangesInTime has a machine be so busy that a comparison takes 150 ms: what others break just after one is
-// found within two seconds by probes that come each second.
+// TestLookFindsChangesInTime makes a comparison take 150 ms, as on a busy machine. A damage just
+// after a comparison is found within two seconds by probes every second.
 func TestLookFindsChangesInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, w := &changing{stamp: Stamp{Generation: 1}}, &Watch{}
@@ -158,7 +159,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		for broken = "a rule is gone"; found == "" && time.Since(began) < time.Minute; probe() {
 			<-tick.C
 		}
-		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // with the comparisons
+		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // including the comparisons
 			t.Errorf("after %s %q was found", took, found)
 		}
 	})

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestChainHashes tells chains apart by what is in them, and by nothing else.
+// TestChainHashes changes chains in several ways. A hash changes only with the content of its
+// chain.
 func TestChainHashes(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -19,7 +20,7 @@ func TestChainHashes(t *testing.T) {
 			{"", ""},
 			{"-A FOREIGN -j RETURN\n", ""},
 			{":VIP-C - [0:0]\n-A VIP-C -j FOREIGN\n-A OUTPUT -j VIP-C\n", ""},
-			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // as it was
+			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // the original content
 			{"-Z VIPD-A\n", ""},
 			{"-R VIPD-A 1 -p tcp -j RETURN\n", "VIPD-A"},
 			{"-R VIPD-A 1 -p udp -j ACCEPT\n", "VIPD-A"},

@@ -29,12 +29,12 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	}
 }
 
-// prefixed is the chains whose names begin with prefix.
+// prefixed returns the chains whose names have the prefix.
 func prefixed(prefix string) func(chain string) bool {
 	return func(chain string) bool { return strings.HasPrefix(chain, prefix) }
 }
 
-// saved is the table as the tool's own save program writes it, without counters and comments.
+// saved returns the output of the tool's own save program, without counters and comments.
 func saved(t *testing.T, tool *Tool, table string) string {
 	t.Helper()
 	out, err := exec.Command(tool.program+"-save", "-t", table).Output()
@@ -76,7 +76,7 @@ func TestTool(t *testing.T) {
 			t.Fatalf("INPUT got %q, want %q", input, want)
 		}
 
-		// A rewritten chain loses its old rules; those that are not declared keep theirs.
+		// A rewritten chain loses its old rules; undeclared chains keep theirs.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
@@ -106,7 +106,8 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// join makes rule the only one of a base chain that leads to the chains, and returns what that took.
+// join makes rule the only rule of a base chain that leads to the chains, and returns the required
+// lines.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
 	rules, err := tool.Rules(t.Context(), table, base)
@@ -137,7 +138,7 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput: a program does not fail because its output is read only a while after its end.
+// TestLateOutput delays reading a program's output. The call succeeds.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {
@@ -145,7 +146,7 @@ func TestLateOutput(t *testing.T) {
 	}
 }
 
-// TestRefusals holds Restore to naming the line, and to undoing the whole block that it is in.
+// TestRefusals restores refused lines. The error names the line, and its whole block is undone.
 func TestRefusals(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -165,7 +166,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost lets real rules of the host decide which variant Auto takes.
+// TestFollowsTheHost adds foreign rules in a variant. Auto selects that variant.
 func TestFollowsTheHost(t *testing.T) {
 	empty(t)
 	log := slog.New(slog.DiscardHandler)

@@ -25,7 +25,7 @@ const foreignRules = `*nat
 COMMIT
 `
 
-// foreign is what others have in the table.
+// foreign are the other programs' rules in the table.
 func foreign(t *testing.T, tool *Tool) string {
 	t.Helper()
 	var b strings.Builder
@@ -37,10 +37,10 @@ func foreign(t *testing.T, tool *Tool) string {
 	return b.String()
 }
 
-// model is the chains of ours, as they shall be.
+// model is the wanted state of our chains.
 type model map[string][]string
 
-// sizes is what Compare shall find.
+// sizes is the wanted result of Compare.
 func (m model) sizes() map[string]int {
 	sizes := map[string]int{}
 	for name, rules := range m {
@@ -54,7 +54,7 @@ func (m model) sizes() map[string]int {
 	return sizes
 }
 
-// check holds every way of looking at the table to the model.
+// check compares every way of reading the table with the model.
 func (m model) check(t *testing.T, tool *Tool) {
 	t.Helper()
 	got := model{}
@@ -72,7 +72,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), m.sizes())
 	must(t, err)
 	if reason != "" {
-		t.Fatalf("Compare says %s; want nothing for:\n%q", reason, m)
+		t.Fatalf("Compare = %s, want nothing for:\n%q", reason, m)
 	}
 	full, err := tool.FullCounts(t.Context(), "nat", "VIPD-")
 	must(t, err)
@@ -86,7 +86,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	}
 }
 
-// randomRule is a rule in the shape that save programs print.
+// randomRule returns a rule in the format of save programs.
 func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	to4, ip := "10.0.0.%d:80", "10.96.0.%d/32"
 	if family == inet.IPv6 {
@@ -101,13 +101,13 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	case rng.IntN(3) == 0:
 		return "-d " + fmt.Sprintf(ip, n) + " -j RETURN"
 	case rng.IntN(3) == 0:
-		return "-d " + fmt.Sprintf(ip, n) // no target at all
+		return "-d " + fmt.Sprintf(ip, n) // without a target
 	}
 	return "-p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination " + fmt.Sprintf(to4, n)
 }
 
-// randomGroup writes some chains of rank and those below lead on to higher ranks only, so that there are no loops, and
-// deletes chains that nothing leads to.
+// randomGroup writes some chains of rank and lower ranks, which only lead to higher ranks so there
+// are no loops, and deletes unused chains.
 func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
@@ -150,7 +150,7 @@ func (g *Group) applyWrites(m model) {
 	}
 }
 
-// TestWriteFollowsModel writes random groups, several at a time, and compares with what should come out.
+// TestWriteFollowsModel writes random groups, several at a time. The table equals the model.
 func TestWriteFollowsModel(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -189,8 +189,8 @@ func simple(i int) Group {
 	return Group{Write: []Chain{{Name: fmt.Sprintf("VIPD-C%d", i), Rules: []string{fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1)}}}}
 }
 
-// TestWriteStopsAtTheBadGroup puts each kind of refusal among good groups: those before it are there, it and those
-// after it are not.
+// TestWriteStopsAtTheBadGroup puts each kind of refused group between good ones. The groups before
+// it are written, and no others.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -199,7 +199,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 		for _, c := range []struct {
 			name  string
 			bad   Group
-			quote string // in the error
+			quote string // part of the error
 		}{
 			{"a rule nobody can read", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j RETURN", "--bogus"}}}}, "-A VIPD-BAD --bogus"},
 			{"a target that is missing", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j VIPD-NOPE"}}, {"VIPD-BAD2", []string{"-p tcp -j RETURN"}}}}, "-A VIPD-BAD -p tcp -j VIPD-NOPE"},
@@ -249,7 +249,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	})
 }
 
-// checkWith compares chains and their sizes, where rules of others lead to ours too.
+// checkWith compares chains and their sizes while foreign rules also lead to ours.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()
@@ -257,12 +257,12 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 		sizes[name] += n
 	}
 	if reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-		t.Fatalf("Compare says %q, %v", reason, err)
+		t.Fatalf("Compare = %q, %v", reason, err)
 	}
 }
 
-// TestWriteKeepsGroupsWhole writes chains twice in one call, once deleting them between, and a group that is larger than
-// any block.
+// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion in between, and a
+// group larger than any block. Each group takes effect as a whole.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -287,7 +287,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		m.check(t, tool)
 
-		// Its last rule is refused: none of it changes.
+		// Its last rule is refused, so nothing of it changes.
 		last := &big.Write[len(big.Write)-1]
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil
@@ -302,7 +302,8 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 	})
 }
 
-// TestWriteInUserNamespace meets the bound that the kernel puts on one transaction of nft where it does not trust us.
+// TestWriteInUserNamespace writes in a user namespace, where the kernel limits an nft transaction.
+// Large writes succeed in smaller blocks.
 func TestWriteInUserNamespace(t *testing.T) {
 	const mark = "VIPD_TEST_USERNS"
 	if os.Getenv(mark) == "" {

@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestFake shows what only the fake has: faults, a memory of what it was asked, and traffic that one makes up.
+// TestFake tests the parts that only the fake has: faults, its record of requests, and simulated
+// traffic.
 func TestFake(t *testing.T) {
 	f, web := NewFake(), balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: balancer.TCP}
 	f.Schedulers = []string{"wrr"}
@@ -32,7 +33,7 @@ func TestFake(t *testing.T) {
 		t.Fatal(errs)
 	}
 	if !slices.Equal(f.Ops(), ops) {
-		t.Errorf("got %v, want %v", f.Ops(), ops)
+		t.Errorf("Ops = %v, want %v", f.Ops(), ops)
 	}
 	if err := f.SetDestination(s.Key, to.Addr, func(d *ipvsnl.DestinationState) { d.Active, d.OutBytes = 3, 1<<40 }); err != nil {
 		t.Fatal(err)
