@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// ends collects what ends.
+// ends collects ended flows.
 type ends struct {
 	mu   sync.Mutex
 	got  []Flow

@@ -17,10 +17,10 @@ import (
 	"vipd/test/wait"
 )
 
-// answer is what a made-up kernel says to one message, given its number.
+// answer is the answer of a fake kernel to a message with a number.
 type answer func(w *writer, seq uint32)
 
-// against connects to a kernel that says what it is told to, one answer a message; the last one for all that follow.
+// against connects to a fake kernel with given answers, one for each message. The last one repeats.
 func against(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
@@ -67,7 +67,7 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 		for m.Next() {
 			var w writer
 			if answers[0](&w, m.Seq); len(w.B) > 0 {
-				// The other end closes when it knows enough, and may leave an answer unread.
+				// The other end closes when it has enough answers, and may leave one unread.
 				if err := kernel.Send(w.B); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 					t.Error(err)
 				}
@@ -84,7 +84,7 @@ func (w *writer) plain(kind, flags uint16, seq uint32, body ...byte) {
 	w.End()
 }
 
-// fail answers with an error, or, with 0, that it is done.
+// fail answers with an error, or for 0 with an acknowledgement.
 func (w *writer) fail(kind uint16, seq uint32, errno unix.Errno) {
 	w.plain(kind, 0, seq, append(binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno))), make([]byte, unix.SizeofNlMsghdr)...)...)
 }
@@ -211,7 +211,7 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 			}
 		})
 	}
-	// What is left of answers from before an error is no answer to what comes next.
+	// Remaining answers from before an error are not mistaken for later ones.
 	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
 		t.Error("deleted without privilege")

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// table is the conntrack table of a namespace of its own.
+// table is the conntrack table of a separate namespace.
 type table struct {
 	*Conn
 	ns    *lab.NS
@@ -49,13 +49,13 @@ func newTable(t testing.TB, ns *lab.NS) *table {
 	return tab
 }
 
-// scratch is a table that nothing but the test writes to.
+// scratch is a table that only the test writes.
 func scratch(t testing.TB) *table {
 	t.Helper()
 	return newTable(t, lab.New(t).Add("scratch"))
 }
 
-// where says which zone a flow is made in.
+// where is the zone in which a flow is created.
 type where int
 
 const (
@@ -64,7 +64,7 @@ const (
 	reply
 )
 
-// create puts flows into the table as they are, in the zone that they say.
+// create adds flows to the table in their zones.
 func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	t.Helper()
 	for part := range slices.Chunk(flows, batch) {
@@ -81,19 +81,20 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	}
 }
 
-// Bits that only tests look at: the first packet was not dropped on its way, and the source is translated.
+// These bits are only used by tests: the first packet was not dropped, and the source is
+// translated.
 const (
 	confirmed Status = 1 << 3
 	srcNAT    Status = 1 << 4
 )
 
-// delete deletes one flow, if it is there.
+// delete deletes a flow, if it exists.
 func (c *Conn) delete(f *Flow) error {
 	_, err := c.deleteAll([]Flow{*f})
 	return err
 }
 
-// await waits for the answer to a message, and wants none of them to be an error.
+// await waits for the answer to a message. No answer may be an error.
 func (tab *table) await(t testing.TB, last uint32) {
 	t.Helper()
 	for {
@@ -125,14 +126,14 @@ func (tab *table) flush(t testing.TB) {
 	tab.await(t, last)
 }
 
-// create writes what the kernel takes for a new flow.
+// create writes a new flow.
 func (w *writer) create(f *Flow, in where, seq uint32) {
 	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(inet.Of(f.Orig.Src.Addr())))
 	w.entry(f, in)
 	w.End()
 }
 
-// entry writes the attributes of a flow, as far as the kernel takes them.
+// entry writes the attributes of a flow that the kernel accepts.
 func (w *writer) entry(f *Flow, in where) {
 	zones := [3]uint16{}
 	zones[in] = f.zone
@@ -161,7 +162,8 @@ func (w *writer) entry(f *Flow, in where) {
 	}
 }
 
-// stateByte is the kernel's number of a flow's state: opening if the flow says so, else established.
+// stateByte returns the kernel's number of a flow's state: opening if the flow has it, otherwise
+// established.
 func stateByte(f *Flow, opening string, number, established byte) byte {
 	if f.State == opening {
 		return number
@@ -169,7 +171,7 @@ func stateByte(f *Flow, opening string, number, established byte) byte {
 	return established
 }
 
-// identity is what tells flows of one table apart, and what NAT made of them.
+// identity distinguishes the flows of a table, and includes their translation.
 type identity struct {
 	proto       balancer.Protocol
 	orig, reply Tuple
@@ -195,7 +197,7 @@ func identities(flows []Flow) []identity {
 	return sorted(ids)
 }
 
-// all returns what the filter finds.
+// all returns the flows that the filter finds.
 func (tab *table) all(t testing.TB, f Filter) []Flow {
 	t.Helper()
 	var flows []Flow
@@ -206,7 +208,7 @@ func (tab *table) all(t testing.TB, f Filter) []Flow {
 	return flows
 }
 
-// want compares with what the filter finds.
+// want compares the flows that the filter finds.
 func (tab *table) want(t testing.TB, f Filter, want []Flow) {
 	t.Helper()
 	if got, want := identities(tab.all(t, f)), identities(want); !slices.Equal(got, want) {
@@ -214,13 +216,13 @@ func (tab *table) want(t testing.TB, f Filter, want []Flow) {
 	}
 }
 
-// flow makes up one: from a client to a frontend, and on to a backend.
+// flow returns a flow from a client to a frontend and its backend.
 func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
 	from, to, via := netip.MustParseAddrPort(client), netip.MustParseAddrPort(frontend), netip.MustParseAddrPort(backend)
 	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}}
 }
 
-// crowd is that many flows of different clients, with few frontends and backends: all that random chooses.
+// crowd returns n flows of different clients, with a few random frontends and backends.
 func crowd(random *rand.Rand, n int) []Flow {
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 	flows := make([]Flow, n)

@@ -12,7 +12,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// encode is the message that the kernel would send of a flow, as far as one can write it, without netlink's header.
+// encode returns the kernel's message about a flow, without netlink's header, as far as it can be
+// written.
 func encode(f *Flow, in where) []byte {
 	var w writer
 	w.begin(messageNew, 0, 0, family(inet.Of(f.Orig.Src.Addr())))
@@ -42,7 +43,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		if first.Proto == "" || !first.Client().IsValid() || !first.Backend().IsValid() || !first.Frontend().Addr.IsValid() {
-			t.Fatalf("%x read as %+v", b, first)
+			t.Fatalf("decoded %x = %+v", b, first)
 		}
 		if inet.Of(first.Orig.Src.Addr()) != inet.Of(first.Reply.Dst.Addr()) {
 			t.Fatalf("%x has two families: %+v", b, first)

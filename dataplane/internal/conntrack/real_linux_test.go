@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// crossing is a client and a server with a router between them that counts, dates and translates.
+// crossing is a client and a server, with a router that counts, timestamps and translates.
 type crossing struct {
 	*table
 	client, server *lab.NS
@@ -33,7 +33,8 @@ func newCrossing(t *testing.T) *crossing {
 		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1",
 		"net.netfilter.nf_conntrack_acct": "1", "net.netfilter.nf_conntrack_timestamp": "1",
 		"net.netfilter.nf_conntrack_udp_timeout": "25",
-		// The kernel forgets associations that have begun after three or ten seconds, within which a busy machine may not come to look.
+		// The kernel forgets new associations after three or ten seconds, which a busy machine may
+		// miss.
 		"net.netfilter.nf_conntrack_sctp_timeout_closed": "25", "net.netfilter.nf_conntrack_sctp_timeout_cookie_wait": "25",
 	} {
 		router.Sysctl(name, value)
@@ -64,7 +65,7 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	t.Helper()
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, port)
-	b = append(b, 0, 0, 0, 0) // the tag of the other side is not known yet
+	b = append(b, 0, 0, 0, 0) // the other side's tag is unknown
 	b = append(b, 0, 0, 0, 0) // the checksum
 	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))

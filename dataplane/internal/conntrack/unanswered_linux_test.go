@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// suspects counts what is told of backends.
+// suspects counts the reports about backends.
 type suspects struct {
 	mu   sync.Mutex
 	told map[balancer.Target]int
-	// counted has those that count as unanswered.
+	// counted holds the reports of connections that count as unanswered.
 	counted map[balancer.Target]int
 }
 
@@ -44,16 +44,16 @@ func (s *suspects) of(t balancer.Target) int {
 	return s.told[t]
 }
 
-// backendOf takes all translated flows for those of one service.
+// backendOf assigns all translated flows to one service.
 func backendOf(f *Flow) (balancer.Target, bool) {
 	b := f.Backend()
 	return balancer.Target{Service: "web", Addr: b.Addr(), Port: b.Port()}, f.Status.Has(DstNAT)
 }
 
-// suspect looks for what is not answered of what is translated, until the test ends.
+// suspect reports unanswered translated flows until the test ends.
 func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
 
-// suspectAll looks for what is not answered, until the test ends.
+// suspectAll reports unanswered flows until the test ends.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
 	s := &suspects{told: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
@@ -77,7 +77,8 @@ func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)
 	return s
 }
 
-// TestUnansweredIsTold has a backend answer, refuse and be silent, in both families.
+// TestUnansweredIsTold makes a backend answer, refuse and be silent, in both families. Refusals and
+// silence are reported.
 func TestUnansweredIsTold(t *testing.T) {
 	c := newCrossing(t)
 	s := suspect(t, c.table)
@@ -96,19 +97,19 @@ func TestUnansweredIsTold(t *testing.T) {
 			return err
 		}
 		if err := try(wait.Patience); err == nil {
-			t.Fatal("it answers though nothing listens")
+			t.Fatal("an answer arrives although nothing listens")
 		}
 		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.of(target) == 1 })
 
 		c.server.Exec(a.tool, "-I", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		if err := try(time.Second); err == nil {
-			t.Fatal("it answers though it drops all")
+			t.Fatal("an answer arrives although all packets are dropped")
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.of(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
-		time.Sleep(2 * lookPause) // each is told and counted once, though the kernel remembers it for two minutes
+		time.Sleep(2 * lookPause) // each is reported and counted once, although the kernel remembers it for two minutes
 		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
-			t.Errorf("it was told %d times and counted %d times, want 2 and 1", told, counted)
+			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
 		}
 
 		c.server.Exec(a.tool, "-D", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
@@ -118,9 +119,9 @@ func TestUnansweredIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * lookPause) // in which nothing must be told
+		time.Sleep(2 * lookPause) // no further report may arrive
 		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
-			t.Errorf("it was told %d times and counted %d times though it answers", told-2, counted-1)
+			t.Errorf("further reports = %d, counted = %d; want none because it answers", told-2, counted-1)
 		}
 	}
 }
@@ -146,15 +147,16 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab.create(t, whole, tcp, sctp, udp)
 	wait.For(t, time.Minute, "the new flows to count", func() bool { return s.countOf(tcpTarget) == 1 && s.countOf(sctpTarget) == 1 })
 	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.of(udpTarget); old != 0 || udp != 0 {
-		t.Errorf("the old flow counts %d times, UDP %d times, want 0", old, udp)
+		t.Errorf("counted old flows = %d, UDP flows = %d; want 0", old, udp)
 	}
-	tab.flush(t) // as they time out, and as an endpoint that goes down has them removed
+	tab.flush(t) // like a timeout, or the removal of an endpoint
 	if tcp, sctp := s.countOf(tcpTarget), s.countOf(sctpTarget); tcp != 1 || sctp != 1 {
-		t.Errorf("TCP counts %d times, SCTP %d times, want once each", tcp, sctp)
+		t.Errorf("counted TCP flows = %d, SCTP flows = %d; want 1 each", tcp, sctp)
 	}
 }
 
-// TestUnrepliedEndsOnly is a law: with the filter, those ends are told that have seen no reply, and no others.
+// TestUnrepliedEndsOnly ends flows with and without a reply. The filter only accepts those without
+// a reply.
 func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)
 	var s *Ends
@@ -185,7 +187,7 @@ func TestUnrepliedEndsOnly(t *testing.T) {
 	cancel()
 	w.Wait()
 	if got, want := identities(e.flows()), identities(want); !slices.Equal(got, want) || e.lost.Load() > 0 {
-		t.Errorf("%d ended, want %d", len(got), len(want))
+		t.Errorf("ended flows = %d, want %d", len(got), len(want))
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

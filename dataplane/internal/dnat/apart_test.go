@@ -17,13 +17,14 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// flowTable is a conntrack of a few flows.
+// flowTable is a conntrack with a few flows.
 type flowTable struct {
 	mu     sync.Mutex
 	flows  map[string]conntrack.Flow
 	broken bool
-	sweeps int // how often it was searched
-	// before and after are called when a search has begun, and when it has met all flows; nil means nothing is.
+	sweeps int // number of searches
+	// before and after are called when a search starts and when it has returned all flows, unless
+	// they are nil.
 	before, after func()
 }
 
@@ -50,17 +51,17 @@ func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale fun
 
 func (f *flowTable) Close() error { return nil }
 
-// key is the n-th frontend's: one of TCP, one of UDP, and so on.
+// key returns the n-th frontend's key, alternately of TCP and UDP.
 func key(n int) balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}), Port: 80, Proto: []balancer.Protocol{balancer.TCP, balancer.UDP}[n%2]}
 }
 
-// address is the i-th endpoint's.
+// address returns the i-th endpoint's address.
 func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), 8080)
 }
 
-// web is a frontend at k with active backends of these numbers.
+// web returns a frontend at k with active backends of these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Forward: balancer.NATForward, DrainTimeout: time.Minute}}
 	for _, i := range numbers {
@@ -69,7 +70,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// removed is f with its last backend on the way out until a time.
+// removed returns f with its last backend draining until a time.
 func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -78,7 +79,7 @@ func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	return &g
 }
 
-// add adds a flow to k that is led to a backend, or, for 0, to nobody.
+// add adds a flow to k that leads to a backend, or for 0 to none.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,8 +97,9 @@ func (f *flowTable) breaks(broken bool) {
 	f.broken = broken
 }
 
-// TestStaleFlowsAreDropped, where the kernel tracks connections by itself, has flows go that conntrack would lead past a virtual server: those from before it was there
-// at once, those that another mode led to an endpoint when the endpoint's time is over.
+// TestStaleFlowsAreDropped uses a mode whose connections the kernel tracks. Flows that started
+// before the virtual server are removed at once, and flows of an earlier mode when their endpoint's
+// time is over.
 func TestStaleFlowsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -108,7 +110,7 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 			table.mu.Lock()
 			defer table.mu.Unlock()
 			if _, got := table.flows[name]; got != want {
-				t.Errorf("%s, %s is there: %v", when, name, got)
+				t.Errorf("%s: %s exists = %v", when, name, got)
 			}
 		}
 		take := func(was, f *balancer.Frontend) {
@@ -176,7 +178,8 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 	})
 }
 
-// TestSweepsAreShared counts searches of conntrack: changes within a moment have one in common, and a new endpoint needs none.
+// TestSweepsAreShared makes changes within a short time. They share a search of conntrack, and a
+// new endpoint needs none.
 func TestSweepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{}
@@ -189,7 +192,7 @@ func TestSweepsAreShared(t *testing.T) {
 			table.mu.Lock()
 			defer table.mu.Unlock()
 			if table.sweeps != n {
-				t.Errorf("%s: conntrack was searched %d times, want %d", when, table.sweeps, n)
+				t.Errorf("%s: searches of conntrack = %d, want %d", when, table.sweeps, n)
 			}
 			table.sweeps = 0
 		}
@@ -219,7 +222,8 @@ func TestSweepsAreShared(t *testing.T) {
 	})
 }
 
-// TestReturnsDuringASweep has a frontend return while conntrack is searched because it went: its new connections stay.
+// TestReturnsDuringASweep restores a frontend during the search that its removal caused. Its new
+// connections stay.
 func TestReturnsDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -241,7 +245,7 @@ func TestReturnsDuringASweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !returned.Load() || len(table.flows) != 1 {
-			t.Errorf("searched: %t; there are %v, want the new connection", returned.Load(), table.flows)
+			t.Errorf("searched = %t, flows = %v; want the new connection", returned.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -249,7 +253,8 @@ func TestReturnsDuringASweep(t *testing.T) {
 	})
 }
 
-// TestGoesDuringASweep has an endpoint go, after its connections' time, at the end of a search that began before that time.
+// TestGoesDuringASweep removes an endpoint, after its connections' time, at the end of a search
+// that started before that time. The connections are removed.
 func TestGoesDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -269,13 +274,13 @@ func TestGoesDuringASweep(t *testing.T) {
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: all, New: draining}}, nil)
 		time.Sleep(time.Until(end) - 500*time.Millisecond)
 		late.Store(true)
-		fewer := *draining // the second goes at once
+		fewer := *draining // the second is removed at once
 		fewer.Backends = slices.Delete(slices.Clone(draining.Backends), 1, 2)
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: draining, New: &fewer}}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !gone.Load() || len(table.flows) > 0 {
-			t.Errorf("gone: %t; there are %v", gone.Load(), table.flows)
+			t.Errorf("removed = %t, flows = %v", gone.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -283,8 +288,8 @@ func TestGoesDuringASweep(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnotherModeAreItsOwn: what userspace mode led to its own port, before a switch, keeps its time, and is neither counted nor
-// listed here: userspace mode does that.
+// TestConnectionsOfAnotherModeAreItsOwn changes from userspace mode, whose connections lead to its
+// own port. They keep their time, and are neither counted nor listed here.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)
@@ -294,23 +299,23 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
 	}
 	if fl.judge(time.Now())(&flow) {
-		t.Error("it has no time")
+		t.Error("the connection has no time")
 	}
 	later := fl.judge(time.Now().Add(time.Hour))
 	one, other := Accepts(40001), Accepts(40001)
 	one()
 	one()
 	if later(&flow) {
-		t.Error("it is cut while its socket is there")
+		t.Error("the connection is removed although its socket exists")
 	}
 	other()
 	if !later(&flow) {
-		t.Error("it is kept without its socket")
+		t.Error("the connection stays without its socket")
 	}
 	if port, counted := fl.portOf(&flow); counted {
-		t.Errorf("its bytes are counted to %v", port)
+		t.Errorf("its bytes are counted for %v", port)
 	}
 	if fl.leadsTo(f, flow.Backend()) {
-		t.Error("it is listed")
+		t.Error("the connection is listed")
 	}
 }

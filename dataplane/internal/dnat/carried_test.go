@@ -15,11 +15,11 @@ import (
 	"vipd/test/wait"
 )
 
-// readTable is a flowTable that can be read.
+// readTable is a flowTable that can be listed.
 type readTable struct {
 	flowTable
 	reads int
-	// reading is called when a reading has met all flows; nil means nothing is.
+	// reading is called when a list has returned all flows, unless it is nil.
 	reading func()
 	refused error
 }
@@ -37,7 +37,7 @@ func (r *readTable) Each(_ context.Context, _ conntrack.Filter, visit func(*conn
 	return errors.Join(err, r.refused)
 }
 
-// carry returns what carries on the flows of a table, with a frontend.
+// carry returns a Carried for the flows of a table, with a frontend.
 func carry(t *testing.T, table *readTable) *Carried {
 	table.flows = map[string]conntrack.Flow{}
 	c := NewCarried(NewFlows(table, slog.New(slog.DiscardHandler)), func() (Conn, error) { return table, nil })
@@ -50,12 +50,13 @@ func carry(t *testing.T, table *readTable) *Carried {
 	return c
 }
 
-// comes has the n-th frontend applied.
+// comes applies the n-th frontend.
 func comes(c *Carried, n int) {
 	c.Applied([]dataplane.Change{{Key: key(n), New: web(key(n), 1)}}, nil)
 }
 
-// TestChangesDoNotWaitForReadings: frontends come while conntrack is read, and what begins meanwhile is counted the next time.
+// TestChangesDoNotWaitForReadings applies frontends while conntrack is read. They do not wait, and
+// new connections are counted by the next reading.
 func TestChangesDoNotWaitForReadings(t *testing.T) {
 	table, began, end := &readTable{}, make(chan bool), make(chan bool)
 	begins := sync.OnceFunc(func() { close(began) })
@@ -69,7 +70,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	select {
 	case <-applied:
 	case <-time.After(wait.Patience):
-		t.Error("a change waits for conntrack to be read")
+		t.Error("a change waits for the reading of conntrack")
 	}
 	table.add("a connection", key(0), 1, conntrack.DstNAT|conntrack.SeenReply)
 	close(end)
@@ -77,7 +78,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	wait.For(t, 30*time.Second, "the connection to be counted", func() bool { return len(c.Counters(t.Context())) == 1 })
 }
 
-// TestReadingsAreFew: however often frontends come, conntrack is read no more often than other counters.
+// TestReadingsAreFew applies many frontends. conntrack is read no more often than other counters.
 func TestReadingsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &readTable{}
@@ -87,17 +88,17 @@ func TestReadingsAreFew(t *testing.T) {
 			c.Counters(t.Context())
 		}
 		if table.reads != 1 {
-			t.Errorf("conntrack was read %d times at once", table.reads)
+			t.Errorf("readings of conntrack = %d, want 1", table.reads)
 		}
 	})
 }
 
-// TestNoPrivilege: where conntrack tells this process nothing, no connection is carried on, and nothing fails.
+// TestNoPrivilege reads conntrack without privilege. No connection is carried, and nothing fails.
 func TestNoPrivilege(t *testing.T) {
 	table := &readTable{refused: fs.ErrPermission}
 	c := carry(t, table)
 	err := c.Connections(t.Context(), dataplane.ConnectionQuery{}, func(*dataplane.Connection) error { return nil })
 	if n := c.Counters(t.Context()); err != nil || len(n) > 0 || table.reads != 1 {
-		t.Errorf("got %v and %v after %d readings, want nothing after one", n, err, table.reads)
+		t.Errorf("connections = %v, %v after %d readings; want none after one", n, err, table.reads)
 	}
 }

@@ -107,7 +107,7 @@ func TestFailingIsCut(t *testing.T) {
 			b.State, b.Weight = balancer.Down, 0
 			e.set(f)
 			if len(r.tracked(proto)) != 1 {
-				t.Error("it was cut though it may live on")
+				t.Error("the connection was cut although it may continue")
 			}
 			f = r.web(proto, 2, 3)
 			b = &f.Backends[0]
@@ -118,7 +118,8 @@ func TestFailingIsCut(t *testing.T) {
 	}
 }
 
-// TestDrainsGetTimes has an endpoint that drains already get an end, and a frontend another drain timeout.
+// TestDrainsGetTimes gives a draining endpoint an end, and a frontend another drain timeout.
+// Connections end at the new times.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
 		r := newRig(t)
@@ -149,8 +150,8 @@ func TestDrainsGetTimes(t *testing.T) {
 	})
 }
 
-// TestReturnKeepsTime has the connections of a frontend that went end at their time, though another has come to its key,
-// and those of that one at theirs.
+// TestReturnKeepsTime replaces a removed frontend. Its connections end at their time, and so do the
+// new frontend's.
 func TestReturnKeepsTime(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -164,15 +165,15 @@ func TestReturnKeepsTime(t *testing.T) {
 	if got := r.tracked(balancer.TCP); !slices.Equal(got, []netip.Addr{r.address(2), r.address(3)}) && time.Now().Before(due) {
 		t.Fatalf("connections to %s, want one to each server", got)
 	}
-	r.apply(r.web(balancer.TCP, 4)) // takes away an endpoint that is owed nothing
+	r.apply(r.web(balancer.TCP, 4)) // removes an endpoint whose connections have no time
 	wait.For(t, 5*time.Second, "the later connection to be cut", func() bool { return !slices.Contains(r.tracked(balancer.TCP), r.address(3)) })
 	if !slices.Contains(r.tracked(balancer.TCP), r.address(2)) && time.Now().Before(due) {
-		t.Error("the earlier connection was cut with it")
+		t.Error("the earlier connection was also cut")
 	}
 	r.untilCut(due)
 }
 
-// TestUDPMovesAfterFailure has flows move with the next try when conntrack refuses the first.
+// TestUDPMovesAfterFailure makes conntrack refuse to remove flows. They move with the next attempt.
 func TestUDPMovesAfterFailure(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.UDP, 2))
@@ -190,13 +191,13 @@ func TestUDPMovesAfterFailure(t *testing.T) {
 	r.tracker.flows.conn = bad
 	var failed dataplane.KeyErrors
 	if err := r.Apply(context.Background(), batch); !errors.As(err, &failed) || failed[f.Key] == nil {
-		t.Errorf("without conntrack Apply says %v", err)
+		t.Errorf("Apply without conntrack = %v", err)
 	}
 	r.tracker.flows.conn = good
 	if err := r.Apply(context.Background(), batch); err != nil {
 		t.Fatal(err)
 	}
 	if answer, err := lab.Ask(client); err != nil || answer.Server != "s3" {
-		t.Errorf("answered by %q, %v; want s3", answer.Server, err)
+		t.Errorf("answer from %q, %v; want s3", answer.Server, err)
 	}
 }

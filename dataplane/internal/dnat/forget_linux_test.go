@@ -8,23 +8,24 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestBytesOfWhatIsGoneAreForgotten keeps the bytes of a port for as long as they are asked for, and for some time after.
+// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. Bytes are kept while they are
+// requested, and for some time after.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 		stays, goes, never := counters.Port{Service: "stays"}, counters.Port{Service: "goes"}, counters.Port{Service: "never"}
-		for _, k := range []counters.Port{stays, goes, never} { // the last one ended before anybody asked
+		for _, k := range []counters.Port{stays, goes, never} { // the last one ended before any request
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended
 		counts.bytes(goes)
 		for began := time.Now(); time.Since(began) <= counters.Retention; time.Sleep(counters.Retention / 4) {
 			if got, _ := counts.bytes(stays); got != (volume{1, 2}) {
-				t.Errorf("got %v, want what was counted", got)
+				t.Errorf("bytes = %v, want the counts", got)
 			}
 			counts.prune(time.Now())
 			if len(counts.ended) != 3 {
-				t.Errorf("after %v %d ports are known, want all 3", time.Since(began), len(counts.ended))
+				t.Errorf("ports after %v = %d, want all 3", time.Since(began), len(counts.ended))
 			}
 		}
 		counts.prune(time.Now())

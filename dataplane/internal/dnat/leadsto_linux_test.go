@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestLeadsTo: a flow that leads to no backend, such as to the port of a proxy before a switch, is no connection of the
-// service; one to a backend that has left the frontend with it is.
+// TestLeadsTo checks flows to several destinations. A flow to a removed backend belongs to the
+// service, and a flow to no backend, such as a proxy's port, does not.
 func TestLeadsTo(t *testing.T) {
 	at := netip.MustParseAddrPort
 	key, err := balancer.ParseKey("10.96.0.10:80/tcp")
@@ -26,11 +26,11 @@ func TestLeadsTo(t *testing.T) {
 		want    bool
 	}{{"10.0.0.1:8080", true}, {"10.0.0.2:8080", true}, {"127.0.0.1:40001", false}, {"10.0.0.1:40001", false}} {
 		if got := fl.leadsTo(f, at(test.backend)); got != test.want {
-			t.Errorf("%s: got %t, want %t", test.backend, got, test.want)
+			t.Errorf("%s: leadsTo = %t, want %t", test.backend, got, test.want)
 		}
 	}
 	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), port: counters.Port{Service: "web"}, since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
 	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
-		t.Error("a backend of the frontend before is not known")
+		t.Error("leadsTo for a backend of the earlier frontend = false")
 	}
 }

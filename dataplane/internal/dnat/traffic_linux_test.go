@@ -15,14 +15,14 @@ import (
 	"vipd/test/wait"
 )
 
-// accounted turns on what counts bytes, before the dataplane looks whether it is.
+// accounted enables the counting of bytes, before the dataplane checks it.
 func accounted(t *testing.T) {
 	t.Helper()
 	lab.Require(t)
 	lab.New(t).Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
 }
 
-// TestEndsWaitForNoList has the ends of flows taken in, and counters answered, while all flows are listed.
+// TestEndsWaitForNoList ends flows and reads counters while all flows are listed. Neither waits.
 func TestEndsWaitForNoList(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -30,7 +30,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	r.apply(f)
 	r.ask(balancer.TCP)
 	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
-	go func() { // conntrack makes one list at a time: whoever looks now waits for this one
+	go func() { // conntrack makes one list at a time, so the next reading waits for this one
 		first := true
 		_ = r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
 			if first {
@@ -48,7 +48,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 		if r.tracker.traffic.looking.TryLock() {
 			r.tracker.traffic.looking.Unlock()
 			select {
-			case <-looked: // it has met the lock held by this question, and left it to whoever holds it
+			case <-looked: // it has encountered the lock of this reading
 				go look()
 			default:
 			}
@@ -64,7 +64,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
 			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
 		})
-		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would wait, too
+		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would also wait
 			t.Error(err)
 		}
 	}()
@@ -80,8 +80,8 @@ func TestEndsWaitForNoList(t *testing.T) {
 	<-done
 }
 
-// TestBytesOfServicesThatGo has bytes counted once, up to the end of a flow that outlives its service, and on when the
-// service is back.
+// TestBytesOfServicesThatGo removes a service with an open flow, and restores it. Bytes are counted
+// once, up to the flow's end, and counting continues.
 func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -108,19 +108,19 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			})
 			wait.For(t, 5*time.Second, "the end of the flow of a service that is gone", func() bool { return len(r.tracked(proto)) == 0 })
 			before := bytes()
-			if before.in >= 2*want.in || before.out >= 2*want.out { // a last acknowledgement may have come since
-				t.Errorf("counted %+v, the kernel %+v", before, want)
+			if before.in >= 2*want.in || before.out >= 2*want.out { // another acknowledgement may have arrived
+				t.Errorf("counted bytes = %+v, kernel = %+v", before, want)
 			}
 			r.apply(f)
 			r.ask(proto)
 			if after := bytes(); after.in <= before.in || after.out <= before.out {
-				t.Errorf("counted %+v before a service came back, %+v with a new flow", before, after)
+				t.Errorf("counted bytes = %+v before the service was restored, %+v with a new flow", before, after)
 			}
 		})
 	}
 }
 
-// volumeOf is what the kernel has counted of a client's only flow.
+// volumeOf returns the kernel's counts of a client's only flow.
 func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 	r.Helper()
 	if err := r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
@@ -132,12 +132,12 @@ func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 		r.Fatal(err)
 	}
 	if v.in == 0 || v.out == 0 {
-		r.Fatalf("the flow of %s has %+v bytes", client, v)
+		r.Fatalf("bytes of the flow of %s = %+v", client, v)
 	}
 	return v
 }
 
-// TestLiveConnectionsAndBytes compares what conntrack tells with connections that are open and bytes that went.
+// TestLiveConnectionsAndBytes compares conntrack's results with open connections and sent bytes.
 func TestLiveConnectionsAndBytes(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -145,29 +145,30 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 	c, _ := r.ask(balancer.TCP)
 	all := r.counted()
 	if n := all.Backends[0].Active; n != 1 {
-		t.Errorf("%d live connections, want 1", n)
+		t.Errorf("live connections = %d, want 1", n)
 	}
 	if all.In == 0 || all.Out == 0 {
-		t.Errorf("%d bytes in and %d out with one connection open", all.In, all.Out)
+		t.Errorf("bytes with an open connection = %d in, %d out", all.In, all.Out)
 	}
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
 	if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
 		conns[i].State != "established" || conns[i].In == 0 {
-		t.Errorf("connections: %+v, %v", conns, err)
+		t.Errorf("connections = %+v, %v", conns, err)
 	}
 	_ = c.Close()
 	wait.For(t, 5*time.Second, "the connection to be live no more", func() bool {
 		again := r.counted()
 		if again.In < all.In || again.Out < all.Out {
-			t.Fatalf("bytes went back from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
+			t.Fatalf("bytes decreased from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
 		}
 		return again.Backends[0].Active == 0
 	})
 }
 
-// TestIdleFlowsAreNotLive: a flow of UDP without packets is live no more long before the kernel forgets it, and is with the next
-// packet. That the kernel gives flows more time than it gave this one is as if as much had passed.
+// TestIdleFlowsAreNotLive stops the packets of a UDP flow, and sends another one. It is idle in
+// between, although the kernel remembers it. A longer timeout of the kernel has the effect of time
+// that has passed.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	lab.Require(t)
 	host := lab.New(t).Host()
@@ -177,15 +178,15 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 	want := func(active uint64, idle bool) {
 		t.Helper()
 		if n := r.counted().Backends[0].Active; n != active {
-			t.Errorf("%d live flows, want %d", n, active)
+			t.Errorf("live flows = %d, want %d", n, active)
 		}
 		conns, err := dataplane.Connections(t.Context(), r.tracker, dataplane.ConnectionQuery{})
 		if err != nil || len(conns) != 1 || (conns[0].State == dataplane.Idle) != idle {
-			t.Errorf("connections: %+v, %v; want one, idle: %v", conns, err, idle)
+			t.Errorf("connections = %+v, %v; want one, idle = %v", conns, err, idle)
 		}
 	}
 	const timeout = "net.netfilter.nf_conntrack_udp_timeout"
-	for _, name := range []string{timeout, timeout + "_stream"} { // so long that no time of the test counts
+	for _, name := range []string{timeout, timeout + "_stream"} { // so long that the test's own time does not matter
 		host.Sysctl(name, "100000")
 	}
 	if _, err := lab.Ask(c); err != nil {

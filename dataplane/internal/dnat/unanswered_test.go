@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// TestUnansweredFlowsEnd stops an endpoint in each way while it and another endpoint have flows. Its unanswered flows must
-// end at once, and all others stay.
+// TestUnansweredFlowsEnd stops an endpoint in each way while it and another endpoint have flows.
+// Its unanswered flows end at once, and all others stay.
 func TestUnansweredFlowsEnd(t *testing.T) {
 	const none, reply = conntrack.DstNAT, conntrack.DstNAT | conntrack.SeenReply
 	flows := map[string]struct {
@@ -77,7 +77,8 @@ func TestUnansweredFlowsEnd(t *testing.T) {
 	}
 }
 
-// TestHalfOpenIsNotLive checks which flows count as connections: handshakes without an answer must not.
+// TestHalfOpenIsNotLive checks which flows count as connections. Handshakes without an answer do
+// not.
 func TestHalfOpenIsNotLive(t *testing.T) {
 	busy := func(*conntrack.Flow) bool { return false }
 	for name, c := range map[string]struct {
