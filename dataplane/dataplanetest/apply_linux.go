@@ -178,8 +178,8 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose closes a dataplane with and without keeping. What it keeps serves on, and the next
-// dataplane takes it over without losing a connection; otherwise nothing is left.
+// testClose closes a dataplane with and without keep. With keep its objects continue to serve, and
+// the next dataplane adopts them without losing a connection; otherwise nothing is left.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -221,7 +221,7 @@ func testClose(b *bare) {
 	})
 }
 
-// gone are the changes that remove what is before and not after.
+// gone returns the changes that remove the frontends of before that are missing in after.
 func gone(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {

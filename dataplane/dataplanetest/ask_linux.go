@@ -18,9 +18,9 @@ import (
 	"vipd/test/wait"
 )
 
-// The bounds are for a usual machine, which may be busy; each is scaled where it is used.
+// These limits are for a usual, possibly busy machine. They are scaled where they are used.
 const (
-	// atOnce bounds what has to happen without waiting for any timer: in milliseconds, but on a machine that is busy.
+	// atOnce limits actions that need no timer. They take milliseconds, except on a busy machine.
 	atOnce = 30 * time.Second
 	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
 	silence = 250 * time.Millisecond
@@ -37,8 +37,8 @@ func patience(within time.Duration) time.Duration {
 	return min(wait.Scaled(within), wait.Bound(within))
 }
 
-// ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow
-// that it had.
+// ports assigns source ports for UDP, each once, because a client that reuses a port would continue
+// its earlier flow.
 type ports struct{ dealt atomic.Uint32 }
 
 func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }

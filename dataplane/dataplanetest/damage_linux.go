@@ -73,7 +73,7 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Logf("mended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// awaitService waits until clients of the VIPs are answered, and those of the service without
+// awaitService waits until clients of the VIPs are answered, and clients of the service without
 // endpoints are refused.
 func awaitService(r *rig) {
 	r.Helper()
@@ -141,7 +141,7 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that open connections live, and that clients get what they should.
+// checkWhole checks that open connections live, and that clients are treated correctly.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {

@@ -13,7 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// drainTime is the drain_timeout of the cases that wait for its end: long enough for what they do before it.
+// drainTime is the drain_timeout of the cases that wait for its end. It is longer than their
+// preparations.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
 // testDrainTimeout removes an endpoint. Its connection ends after drain_timeout, and not before.

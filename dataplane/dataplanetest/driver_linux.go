@@ -125,7 +125,7 @@ func (d *driver) publishLocked() {
 	}
 }
 
-// wanted returns what was last compiled.
+// wanted returns the last compiled state.
 func (d *driver) wanted() balancer.Desired {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -44,8 +44,8 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	})
 }
 
-// testHashes schedules hundreds of clients by each hash. They are spread by weight and stay;
-// with Maglev, hardly any client moves but those of a removed endpoint.
+// testHashes schedules hundreds of clients by each hash. They are distributed by weight and stay;
+// with Maglev, only clients of a removed endpoint move, with few exceptions.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {

@@ -13,9 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKills kills processes at random moments, while they take over and while they apply
-// changes. Each successor reaches the wanted state, serves clients, and leaves others' objects
-// as they were.
+// testKills kills processes at random moments, while they take over and while they apply changes.
+// Each successor reaches the wanted state, serves clients, and leaves foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
 	if !s.Keeps { // what dies with its process leaves little that could go wrong

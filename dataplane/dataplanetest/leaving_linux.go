@@ -194,7 +194,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkGuests checks that guests are still connected, and that no new client comes.
+// checkGuests checks that guests are still connected, and that no new client arrives.
 func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {

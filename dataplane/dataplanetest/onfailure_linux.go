@@ -21,7 +21,7 @@ type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
 	vip       addrs
-	// cut are the protocols whose connections end; those of others live on.
+	// cut are the protocols whose connections end. Other connections continue.
 	cut map[balancer.Protocol]bool
 }
 

@@ -28,7 +28,7 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 	}
 }
 
-// run runs a command on the host, and returns what it wrote.
+// run runs a command on the host, and returns its output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	var stderr strings.Builder // has warnings, too, such as that there are tables of another backend

@@ -25,7 +25,7 @@ func exits() []way {
 	return all
 }
 
-// dead reports whether the server must not be reached any more by clients that start again.
+// dead reports whether the server must not be reached by clients that start again.
 func (y way) dead() bool { return y.down || y.moves }
 
 // exit is one of the keys of a service that the first server leaves in some way while the second joins.
@@ -35,9 +35,9 @@ type exit struct {
 	key           balancer.Key
 }
 
-// testPortReuse stops the only server of services in each way while clients with fixed ports use them. A client without an
-// answer, or that starts again from its port, must reach the other server. A SYN or INIT must not end what is established
-// with a server that is alive.
+// testPortReuse stops the only server of services in each way while clients with fixed ports use
+// them. A client without an answer, or that starts again from its port, must reach the other
+// server. A SYN or INIT must not end established connections to a live server.
 func testPortReuse(r *rig) {
 	first := r.w.servers[0]
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP}
@@ -91,7 +91,7 @@ func leaveFirst(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// muteServer drops what a server sends to clients, until the returned function is called.
+// muteServer drops a server's packets to clients, until the returned function is called.
 func muteServer(r *rig, s *server) (unmute func()) {
 	r.Helper()
 	change := func(verb string) {

@@ -72,7 +72,7 @@ func newReference(f fault) *reference {
 	return r
 }
 
-// marker is a file that is there while a reference is at work.
+// marker is a file that exists while a reference runs.
 const marker = "/run/dataplanetest-reference"
 
 func (r *reference) Capabilities() balancer.Capabilities {
@@ -222,7 +222,7 @@ func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	return e.loads[to]
 }
 
-// drainLocked ends what must end: connections of backends that are gone at once, of removed ones in time.
+// drainLocked ends connections of removed backends: at once, or when their time is over.
 func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {

@@ -62,7 +62,7 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	return c, nil
 }
 
-// Connections calls visit for what is open.
+// Connections calls visit for the open connections.
 func (r *reference) Connections(_ context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, c := range r.open() {
 		if !q.Names(&c) {
@@ -92,7 +92,7 @@ func (r *reference) open() (all []dataplane.Connection) {
 	return all
 }
 
-// Counters tells how often each frontend was used.
+// Counters returns how often each frontend was used.
 func (r *reference) Counters() []dataplane.FrontendCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()

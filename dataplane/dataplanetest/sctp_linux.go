@@ -204,7 +204,8 @@ func (p sctpPacket) bytes() []byte {
 	return b
 }
 
-// readSCTP reads what bytes writes. With the error about a wrong checksum it returns the packet.
+// readSCTP decodes the result of bytes. With the error about a wrong checksum it also returns the
+// packet.
 func readSCTP(b []byte) (sctpPacket, error) {
 	if len(b) < 32 {
 		return sctpPacket{}, errors.New("too short for an opening of an association")

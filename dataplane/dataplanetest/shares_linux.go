@@ -96,7 +96,8 @@ const (
 	byChance = -1
 )
 
-// fair checks that connections were shared by weight, each share within slack of what is due.
+// fair checks that connections were distributed by weight, each share within slack of the expected
+// one.
 func fair[K comparable](got, weights map[K]int, slack float64) error {
 	n, sum := 0, 0
 	for k, g := range got {

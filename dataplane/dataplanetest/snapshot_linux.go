@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// snapshot is what netfilter holds on the host.
+// snapshot is the host's netfilter state.
 type snapshot struct {
-	// ours are the lines about what carries vipd's prefix, foreign all others, in order. Counters are left out, and so are
-	// the kernel's own chains while their policy is ACCEPT: they come with the first rule.
+	// ours are the lines of objects with vipd's prefix, and foreign all others, in order. Counters
+	// are omitted, and so are the kernel's own chains while their policy is ACCEPT, because the
+	// first rule creates them.
 	ours, foreign []string
 }
 

@@ -27,7 +27,7 @@ func manyAddrs(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.200.%d.%d", n/200, 1+n%200), fmt.Sprintf("fd0a::%x", 1+n))
 }
 
-// spreadCase is a service of which every endpoint has to get its share.
+// spreadCase is a service whose endpoints must each get their share.
 type spreadCase struct {
 	n         int // endpoints
 	scheduler balancer.Scheduler
@@ -107,7 +107,7 @@ func testSpread(r *rig) {
 	}
 }
 
-// startSinks gives the first server all of manyAddrs, and counts what arrives at each.
+// startSinks adds all of manyAddrs to the first server, and counts arrivals at each.
 func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
@@ -138,7 +138,8 @@ func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	if err := fair(spray(r, vip, s, n), weights, slack); err != nil {
 		r.Errorf("%s: %v", vip, err)
 	}
-	// Nothing asks for these flows any more, and the next ones need the room. Without conntrack there are none.
+	// These flows are no longer needed, and the next ones need the room. Without conntrack there
+	// are none.
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 

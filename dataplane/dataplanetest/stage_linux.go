@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// stage is the layout routed with a Host at work in it, for cases that come one after the other, each with a dataplane of
-// its own: building both takes longer than most cases do.
+// stage is the layout routed with a running Host, for consecutive cases that each have their own
+// dataplane, because building both takes longer than most cases.
 type stage struct {
 	w    *world
 	host dataplane.Host
@@ -104,7 +104,8 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// during is the world for a test within the one that it was built for: what is added to its namespaces goes with that.
+// during returns the world for a test within the test for which it was built. Additions to its
+// namespaces are removed with that test.
 func (w *world) during(t testing.TB) *world {
 	v := *w
 	v.host, v.client, v.servers = w.host.For(t), w.client.For(t), nil

@@ -55,7 +55,8 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	return w
 }
 
-// unwraps has a namespace take what comes through tunnels, from anywhere, out of them; it returns the device.
+// unwraps makes a namespace decapsulate the packets of tunnels from any source, and returns the
+// device.
 func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	t.Helper()
 	if _, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
@@ -67,8 +68,9 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	return dev
 }
 
-// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers answer clients without the host and see the
-// clients' addresses; conntrack has none of it; clients that a service excludes or has no endpoint for get what it says.
+// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers
+// answer clients past the host and see their addresses, conntrack has no entries, and excluded
+// clients and clients without an endpoint are treated as the service says.
 func testStraight(t *testing.T, s *Subject) {
 	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
 		t.Skipf("%s can't forward but by nat", s.Name)
@@ -111,7 +113,7 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	}
 }
 
-// zeros is what a stream consists of where that does not matter.
+// zeros is the content of a stream whose content does not matter.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }

@@ -17,41 +17,44 @@ import (
 
 // Subject is a dataplane that has to conform.
 type Subject struct {
-	// Name tells subjects apart in messages.
+	// Name identifies the subject in messages.
 	Name string
 	// New returns a dataplane over whatever an earlier one left on the host. The suite closes it.
 	New func(t testing.TB) dataplane.Dataplane
-	// Host returns what keeps addresses and the guard. Nil: there is none, and all VIPs are local, which is enough for
-	// dataplanes that end connections themselves; the cases that ask for the guard are skipped.
+	// Host returns the host that manages addresses and the guard. If nil, there is none, and all
+	// VIPs are local, which is sufficient for dataplanes that terminate connections themselves. The
+	// cases that need the guard are skipped.
 	Host func(t testing.TB) dataplane.Host
 	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
 	// robin is exact in every dataplane.
 	ExactWeights bool
-	// Keeps: after Close with keep, what it carries out serves on without it, and the next one takes that over without
-	// the loss of a connection.
+	// Keeps reports whether, after Close with keep, frontends are served without the dataplane, and
+	// the next one adopts them without losing a connection.
 	Keeps bool
 	// Survives: that holds even when its process is killed.
 	Survives bool
-	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. Empty: what iptables says it
-	// is.
+	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. If
+	// empty, iptables reports it.
 	Backend string
 	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
 	Connections int
-	// Remembers is how long the dataplane takes a connection that its client has reset, or a UDP flow, for one that is there:
-	// as long affinity lasts at least, and max_connections counts it. Default: not at all.
+	// Remembers is how long the dataplane treats a connection that its client has reset, or a UDP
+	// flow, as existing. Affinity lasts at least as long, and max_connections includes it. The
+	// default is zero.
 	Remembers time.Duration
 	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
 	Cleanup func(t testing.TB)
-	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
-	// expects that it is noticed and mended.
+	// Damage damages or removes objects of the dataplane on the host, each function in another way.
+	// The suite expects that it is noticed and repaired.
 	Damage map[string]func(t testing.TB)
-	// Scratches is like Damage, with functions that break only what serves the service at heldVIP: clients of others
-	// notice nothing.
+	// Scratches is like Damage, with functions that only damage the service at heldVIP. Clients of
+	// other services notice nothing.
 	Scratches map[string]func(t testing.TB)
-	// Ends names those of Damage and Scratches that end connections by themselves, so that nothing could mend that, with the
-	// reason.
+	// Ends names the functions of Damage and Scratches that end connections, which no repair could
+	// prevent, with the reason.
 	Ends map[string]string
-	// VirtualServers: it makes virtual servers of IPVS, so that those of others can be in its way.
+	// VirtualServers reports whether it creates virtual servers of IPVS, so foreign ones can be in
+	// its way.
 	VirtualServers bool
 	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "kills" or
 	// "layouts/one-arm/hairpin/udp6", with the reason.
@@ -60,7 +63,7 @@ type Subject struct {
 	ports *ports
 	root  string // the name of the test that called Run
 	stage *stage
-	// foreign are the virtual servers of others that are there now.
+	// foreign are the current foreign virtual servers.
 	foreign map[string]string
 	caps    *balancer.Capabilities // of the last one that New returned
 }
@@ -68,7 +71,7 @@ type Subject struct {
 // check is one case of the suite.
 type check struct {
 	name string
-	// guard: it asks for what a Host's guard does.
+	// guard reports whether the case needs a Host's guard.
 	guard bool
 	// needs are tools that the case uses itself.
 	needs []string
@@ -141,7 +144,8 @@ type rig struct {
 	dp   dataplane.Dataplane
 	host dataplane.Host
 	caps balancer.Capabilities
-	// resets: clients end what they ask by a reset, as which dataplanes do not remember it for minutes.
+	// resets reports whether clients end their requests by a reset, because dataplanes then do not
+	// remember the connections for minutes.
 	resets bool
 	// explained are the questions that explains has asked.
 	explained map[asked]bool

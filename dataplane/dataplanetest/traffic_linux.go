@@ -118,7 +118,7 @@ func testConnections(r *rig) {
 	})
 }
 
-// Eventually is lab.Eventually for what happens at once.
+// Eventually is lab.Eventually for actions that need no timer.
 func (r *rig) Eventually(what string, check func() error) {
 	r.Helper()
 	lab.Eventually(r, atOnce, what, check)

@@ -26,7 +26,8 @@ func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer)
 	return a
 }
 
-// startCaller is a UDP client that asks on and on from one port, whatever it hears.
+// startCaller starts a UDP client that sends requests from one port without a pause, whatever it
+// receives.
 type caller struct {
 	key   balancer.Key
 	mu    sync.Mutex

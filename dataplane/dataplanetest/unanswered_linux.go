@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops the answers of one server, as if it had no route back. Its connections
-// count as failures, and those of other servers do not.
+// testUnanswered drops the answers of one server, as if it had no route back. Its connections count
+// as failures, and no others.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -62,7 +62,7 @@ func watchUnanswered(r *rig) {
 	})
 }
 
-// countAt returns what was counted at a backend, over all frontends.
+// countAt returns the counts of a backend over all frontends.
 func countAt(r *rig, at netip.AddrPort) (n dataplane.BackendCount) {
 	for _, f := range r.dp.Counters() {
 		for _, b := range f.Backends {

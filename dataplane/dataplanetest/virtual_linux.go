@@ -26,8 +26,9 @@ func hasVirtualServers(t testing.TB) bool {
 	return err == nil
 }
 
-// virtualServers are the kernel's, as ipvsadm saves them: the lines of each, by its name there, such as
-// "-t 10.96.0.10:80". A list that is taken while one comes or goes may have others twice, or not at all: two have to be the same.
+// virtualServers returns the kernel's virtual servers in ipvsadm's format: the lines of each, by
+// its name, such as "-t 10.96.0.10:80". While virtual servers are added or removed, a list may
+// contain others twice or not at all, so two consecutive lists must be equal.
 func virtualServers(t testing.TB) map[string]string {
 	t.Helper()
 	all, list := map[string]string{}, ""
@@ -63,7 +64,7 @@ const contestedServers = `-A -u 10.96.0.10:80 -s rr
 -A -u [fd00:96::10]:80 -s wrr
 `
 
-// putForeignServers makes them, and returns what they are. They go with the test.
+// putForeignServers adds foreign virtual servers until the end of the test, and returns them.
 func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	t.Helper()
 	pipe(t, foreignServers, "ipvsadm", "--restore")
@@ -101,8 +102,8 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	}
 }
 
-// testForeignServers runs a dataplane beside virtual servers of others. They stay and serve; a
-// frontend whose place is occupied fails alone, until that place is free.
+// testForeignServers runs a dataplane next to foreign virtual servers. They stay and serve; only a
+// frontend whose place is occupied fails, until that place is free.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -201,7 +202,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 	}
 }
 
-// checkMeetsAll checks that clients meet every server.
+// checkMeetsAll checks that clients reach every server.
 func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
@@ -228,7 +229,7 @@ func ClearVirtualServers(t testing.TB) {
 	run(t, "ipvsadm", "-C")
 }
 
-// leftServers are the names of virtual servers beyond those of others.
+// leftServers returns the names of virtual servers that are not foreign.
 func (s *Subject) leftServers(t testing.TB) []string {
 	t.Helper()
 	if !s.VirtualServers || !hasVirtualServers(t) {

@@ -35,7 +35,8 @@ func testWaiting(t *testing.T, s *Subject) {
 	checkConnected(r, clients, "with a new service")
 }
 
-// swallowing is the layout routed with a route of the host for all VIPs to a neighbor that drops what it gets.
+// swallowing is the layout routed with a route of the host for all VIPs to a neighbor that drops
+// everything.
 func swallowing(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	sink := l.Add("sink")

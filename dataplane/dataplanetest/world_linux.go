@@ -53,7 +53,7 @@ type world struct {
 	vip     addrs // of the service
 	node    addrs // the host's own, towards the client
 	own     []netip.Addr
-	// detour: servers on the client's link route what is for it through the host.
+	// detour reports whether servers on the client's link route packets for it through the host.
 	detour bool
 }
 
@@ -86,8 +86,9 @@ func layouts() []layout {
 	}
 }
 
-// clientCount is how many addresses the client's namespace has. Neither this nor one more is a multiple of serverCount,
-// so that clients who are scheduled anew by round robin meet other servers.
+// clientCount is the number of addresses in the client's namespace. Neither it nor its successor is
+// a multiple of serverCount, so clients that are scheduled again by round robin reach other
+// servers.
 const clientCount = 7
 
 // newWorld makes the host and the client's side of it: a link, and a route for VIPs through the host.
@@ -113,7 +114,8 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards lets the host forward IPv6, which is up to its owner; IPv4 is up to what is tested.
+// forwards makes the host forward IPv6, which the owner must enable; IPv4 forwarding is part of the
+// test.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
 // serve adds a server, with an echo server for each protocol.
@@ -231,5 +233,5 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// isOwn reports whether a is one of the host's own addresses, none of which vipd added.
+// isOwn reports whether a is an own address of the host, which vipd has not added.
 func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }

@@ -13,7 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// A kernel that refuses to search lists all, and what is not meant is left out here.
+// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. It lists
+// all flows, and the package selects the matching ones.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -36,7 +37,7 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	}
 }
 
-// However a list ends, the next one is complete.
+// TestListsAfterOneThatWasGivenUp ends lists in several ways. The next list is complete.
 func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab := scratch(t)
 	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more than the kernel sends at once
@@ -67,7 +68,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.want(t, Filter{}, flows)
 }
 
-// Several goroutines list, delete and cut at once, and visits delete: nothing is lost of what nobody deletes.
+// TestSeveralGoroutines lists, deletes and cuts flows at once, and deletes flows in visits. All
+// other flows are found.
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow
@@ -125,7 +127,8 @@ func TestSeveralGoroutines(t *testing.T) {
 	tab.want(t, Filter{}, kept)
 }
 
-// What a list needs does not grow with the table.
+// TestListsInConstantMemory lists tables of several sizes. The memory of a list does not grow with
+// the table.
 func TestListsInConstantMemory(t *testing.T) {
 	tab := scratch(t)
 	const n = 5000

@@ -68,7 +68,7 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// Every end is told, once, and nothing else.
+// TestTellsEveryEnd ends flows. Every end is reported once, and nothing else.
 func TestTellsEveryEnd(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
@@ -96,7 +96,8 @@ func TestTellsEveryEnd(t *testing.T) {
 	}
 }
 
-// More ends at once than there is room for: that some were lost is told, and the next ones are told again.
+// TestLostEndsAreReported ends more flows at once than there is room for. The loss is reported, and
+// so are later ends.
 func TestLostEndsAreReported(t *testing.T) {
 	tab := scratch(t)
 	s := subscribe(t, tab)

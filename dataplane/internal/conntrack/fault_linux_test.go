@@ -102,7 +102,8 @@ func fails(errno unix.Errno) answer {
 	return func(w *writer, seq uint32) { w.fail(unix.NLMSG_ERROR, seq, errno) }
 }
 
-// What kernels say when they can't is told, or made up for, and never waited out.
+// TestListsOfKernelsInTrouble makes kernels refuse or interrupt lists. The error is returned, or
+// the list is repeated, without a wait for a timeout.
 func TestListsOfKernelsInTrouble(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	garbage := func(w *writer, seq uint32) {
@@ -137,7 +138,8 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// A list that hangs ends, and what the kernel says of it later is not taken for another's.
+// TestListThatHangs makes a list hang. It ends, and late answers are not mistaken for another
+// list's.
 func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
@@ -156,7 +158,8 @@ func TestListThatHangs(t *testing.T) {
 	}
 }
 
-// What kernels say instead of how many flows there are is no number; what is left of deletions is passed over.
+// TestCountsOfKernelsInTrouble makes kernels answer the count with errors and remaining answers to
+// deletions. Errors are returned, and the others are skipped.
 func TestCountsOfKernelsInTrouble(t *testing.T) {
 	stats := func(body ...byte) answer {
 		return func(w *writer, seq uint32) { w.plain(messageStats, 0, seq, append([]byte{0, 0, 0, 0}, body...)...) }
@@ -181,8 +184,9 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// Of flows that are deleted together, those that are gone are not counted, and what else goes wrong is told at once: of
-// messages without privilege the kernel answers the first one only.
+// TestDeletionsOfKernelsInTrouble deletes flows together. Missing flows are not counted, and any
+// other error is returned at once, because without privilege the kernel only answers the first
+// message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),

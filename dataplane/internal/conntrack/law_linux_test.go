@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// For random tables and filters, those flows are found that a filter means, each of them once.
+// TestFiltersFindWhatTheySay applies random filters to random tables. Exactly the matching flows
+// are found, each once.
 func TestFiltersFindWhatTheySay(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -67,7 +68,8 @@ func meant(f Filter, flow Flow) bool {
 	return true
 }
 
-// For random tables, keys and judgements, exactly the stale flows of the keys are cut.
+// TestCutsWhatIsStaleAndNothingElse cuts with random tables, keys and functions. Exactly the stale
+// flows of the keys are deleted.
 func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -106,7 +108,8 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	}
 }
 
-// A flow goes alone: not those that differ by one address, port, protocol or zone.
+// TestDeletesOneFlowOnly deletes a flow among others that differ by one address, port, protocol or
+// zone. Only that flow is deleted.
 func TestDeletesOneFlowOnly(t *testing.T) {
 	tab := scratch(t)
 	ways := map[string]struct {
@@ -125,7 +128,8 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			if proto == other {
 				other = balancer.SCTP
 			}
-			// A flow to a neighbour's address would answer from the same backend: it comes from another port there.
+			// A flow to a neighbor's address would be answered by the same backend, so it has
+			// another port there.
 			neighbour := flow(proto, client(1000), a[2], a[3])
 			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
 			ways[family+" "+string(proto)] = struct {
@@ -164,7 +168,8 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 	}
 }
 
-// The same addresses in two zones are two flows, and each is deleted without the other.
+// TestZonesAreKeptApart creates flows with the same addresses in two zones. Each is deleted without
+// the other.
 func TestZonesAreKeptApart(t *testing.T) {
 	tab := scratch(t)
 	var flows []Flow
@@ -185,7 +190,7 @@ func TestZonesAreKeptApart(t *testing.T) {
 	}
 }
 
-// A flow that took the place of one that was seen is another one.
+// TestSuccessorIsNotDeleted replaces a listed flow. Its successor is not deleted.
 func TestSuccessorIsNotDeleted(t *testing.T) {
 	tab := scratch(t)
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
@@ -194,7 +199,8 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	if err := tab.delete(&old); err != nil {
 		t.Fatal(err)
 	}
-	// To a flow in the same place of its memory the kernel gives the same number: others take it first.
+	// The kernel derives a flow's number from its place in memory, so other flows occupy that place
+	// first.
 	others := crowd(rand.New(rand.NewPCG(4, 4)), 200)
 	tab.create(t, whole, others...)
 	tab.create(t, whole, f)

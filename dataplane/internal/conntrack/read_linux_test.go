@@ -25,7 +25,7 @@ func encode(f *Flow, in where) []byte {
 	return w.B[unix.SizeofNlMsghdr:]
 }
 
-// Whatever comes, reading ends without a panic; and what was understood reads the same when it is written again.
+// FuzzRead decodes arbitrary messages. It does not panic, and a decoded flow reads back equal.
 func FuzzRead(f *testing.F) {
 	for i, flow := range crowd(rand.New(rand.NewPCG(7, 7)), 20) {
 		flow.zone, flow.id = uint16(i%3), uint32(i)
@@ -67,7 +67,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Messages that end within something are told from those that don't.
+// TestRefusesMalformedMessages truncates messages. A message that ends within an attribute is an
+// error.
 func TestRefusesMalformedMessages(t *testing.T) {
 	flow := crowd(rand.New(rand.NewPCG(8, 8)), 1)[0]
 	b := encode(&flow, whole)

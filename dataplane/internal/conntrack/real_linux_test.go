@@ -84,7 +84,7 @@ func (c *crossing) one(t *testing.T, f Filter) Flow {
 	return flows[0]
 }
 
-// What the kernel makes of real packets is read as what it is.
+// TestReadsRealFlows sends packets. The kernel's flows are decoded correctly.
 func TestReadsRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for _, a := range []struct {
@@ -168,7 +168,8 @@ func TestReadsRealFlows(t *testing.T) {
 	}
 }
 
-// Flows that packets made, in all protocols, families, zones and with and without NAT, are deleted one by one.
+// TestDeletesRealFlows creates flows by packets, in all protocols, families and zones, with and
+// without NAT. They are deleted one by one.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
@@ -203,7 +204,8 @@ func TestDeletesRealFlows(t *testing.T) {
 	}
 }
 
-// The end of a flow is told with what it had, whether it was deleted or timed out.
+// TestTellsTheEnds deletes flows, and lets them time out. Their ends are reported with their
+// counts.
 func TestTellsTheEnds(t *testing.T) {
 	c := newCrossing(t)
 	c.ns.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "1")
