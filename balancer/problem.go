@@ -44,6 +44,8 @@ const (
 	// Unchecked means that this node can't run the checks of endpoints. The text starts with the
 	// address of the first.
 	Unchecked ProblemKind = "unchecked"
+	// NeedsRestart means that a changed setting takes effect only after a restart of vipd.
+	NeedsRestart ProblemKind = "restart"
 )
 
 // Problem is a mistake in a definition, or a setting that can't be honoured here. Problems are

@@ -24,8 +24,9 @@ import (
 
 func describeVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "describe", Args: "service|node|vip NAME", Brief: "everything about one service, node or VIP",
-		About: "Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
+		Name: "describe", Args: "[service|node|vip] NAME", Brief: "everything about one service, node or VIP",
+		About: "Without a kind, an address is a VIP, and another name is a service or else a node.\n\n" +
+			"Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
 			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
 			"frontends and problems.\n\n" +
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
@@ -34,7 +35,7 @@ func describeVerb() *cli.Verb {
 			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers.",
 		Example: "vipctl describe service web",
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML}, Fleet: true,
-		MinArgs: 2, MaxArgs: 2,
+		MinArgs: 1, MaxArgs: 2,
 		Complete: cli.InTurn(cli.OneOf("service", "node", "vip"), namesToList),
 		SpellOut: withKind,
 		Run:      runDescribe,
@@ -42,15 +43,20 @@ func describeVerb() *cli.Verb {
 }
 
 func runDescribe(c *cli.Call) error {
-	name := c.Args[1]
-	switch strings.TrimSuffix(c.Args[0], "s") {
+	kind, name := "", c.Args[len(c.Args)-1]
+	if len(c.Args) > 1 {
+		kind = c.Args[0]
+	} else {
+		kind = kindOf(c, name)
+	}
+	switch strings.TrimSuffix(kind, "s") {
 	case "node":
 		return describeNode(c, name)
 	case "vip":
 		return describeVIP(c, name)
 	case "service":
 	default:
-		return cli.WrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.Args[0], c.Verb.Example)
+		return cli.WrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", kind, c.Verb.Example)
 	}
 	if c.FleetWide {
 		return describeFleet(c, name)
@@ -70,6 +76,24 @@ func runDescribe(c *cli.Call) error {
 	return describe(c.Printer, &described{Service: s, Addresses: slices.DeleteFunc(status.Addresses, func(a api.Address) bool {
 		return !slices.Contains(s.VIPs, a.Address)
 	})})
+}
+
+// kindOf returns the kind of a name: an address is a VIP, and a name is a node if no service has it and a node of the fleet does.
+func kindOf(c *cli.Call, name string) string {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return "vip"
+	}
+	if c.FleetWide || !c.StoresInEtcd() {
+		return "service"
+	}
+	if services, err := cli.AskDaemon(c, accepted); err != nil || serviceIn(services, name) != nil {
+		return "service"
+	}
+	all, err := cli.AskEtcd(c, nodeViews)
+	if err == nil && slices.ContainsFunc(all, func(n nodeView) bool { return n.Node == name }) {
+		return "node"
+	}
+	return "service"
 }
 
 // described is a service with the paths to its VIPs on this host.

@@ -26,7 +26,7 @@ func diffVerb() *cli.Verb {
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
 			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
-			"FILE). A services file or folder is read without the [defaults] of a config.\n\n" +
+			"FILE). The mode is compared too, and settings of the daemon's own config that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
 			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
 			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
 			"own config is still compared with the daemon.\n\n" +
@@ -90,6 +90,10 @@ type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
 	// VIP is the address whose settings differ, if it is not a service.
 	VIP netip.Addr `json:"vip,omitzero"`
+	// Setting is the setting of the daemon that differs, if it is neither a service nor a VIP. Restart reports whether a change takes
+	// effect only after a restart of vipd.
+	Setting string `json:"setting,omitempty"`
+	Restart bool   `json:"restart,omitempty"`
 	// What is added, removed or changed.
 	What string `json:"what"`
 	// Fields are the differing fields.
@@ -123,7 +127,32 @@ func diffFile(c *cli.Call, file string) error {
 	if err != nil {
 		return err
 	}
-	return showDifferences(c, differences, len(bad) > 0, "what runs and "+file)
+	settings, err := d.compareSettings(c)
+	if err != nil {
+		return err
+	}
+	return showDifferences(c, slices.Concat(settings, differences), len(bad) > 0, "what runs and "+file)
+}
+
+// compareSettings lists the settings of a daemon's config that differ from the running vipd's: the mode, and settings that the daemon
+// has read from this file but can't change while it runs.
+func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
+	if d.main == nil || !isConfig(d.main) {
+		return nil, nil
+	}
+	status, err := cli.AskDaemon(c, (*api.Client).Status)
+	if err != nil {
+		return nil, err
+	}
+	if runs, wants := status.Mode.Wanted, string(d.config.Mode); runs != wants {
+		all = append(all, serviceDiff{Setting: "mode", What: "changed", Fields: []fieldDiff{{"mode", runs, wants}}})
+	}
+	for _, p := range status.Problems {
+		if p.Kind == balancer.NeedsRestart && cli.SamePlace(p.Origin.File, d.place) {
+			all = append(all, serviceDiff{Setting: p.Field, What: "changed", Restart: true})
+		}
+	}
+	return all, nil
 }
 
 // comparesEtcd reports whether files are compared with etcd instead of the running daemon. The
@@ -245,8 +274,13 @@ func differencesText(p *cli.Printer, differences []serviceDiff) string {
 			mark, style = "-", table.Bad
 		}
 		subject := "service " + string(d.Service)
-		if d.VIP.IsValid() {
+		switch {
+		case d.VIP.IsValid():
 			subject = "vip " + d.VIP.String()
+		case d.Setting != "" && d.Restart:
+			subject = "setting " + d.Setting + ": needs a restart of vipd"
+		case d.Setting != "":
+			subject = "setting " + d.Setting
 		}
 		fmt.Fprintln(&b, p.Paint(mark+" "+subject, style))
 		b.WriteString(fieldsText(p, d.Fields))

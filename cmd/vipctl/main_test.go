@@ -168,6 +168,11 @@ func changes(d *fakeDaemon) map[string]func() {
 			}
 			d.status.Problems = []balancer.Problem{{Field: "mode", Text: "the first reason\nthe second reason, which is long enough to need a line of its own"}}
 		},
+		"needsrestart": func() {
+			d.status.Problems = append(d.status.Problems, balancer.Problem{
+				Severity: balancer.SeverityWarning, Kind: balancer.NeedsRestart, Origin: balancer.Origin{File: "moded.toml"}, Field: "addresses", Text: "has changed",
+			})
+		},
 		"manyaddresses": func() {
 			for i := range 12 {
 				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})

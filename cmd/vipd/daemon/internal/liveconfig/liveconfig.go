@@ -146,7 +146,7 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 		if !reflect.DeepEqual(before.Field(i).Interface(), current.Field(i).Interface()) {
 			current.Field(i).Set(before.Field(i))
 			problems = append(problems, balancer.Problem{
-				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name,
+				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name, Kind: balancer.NeedsRestart,
 				Text: "has changed, which takes a restart of vipd to come into effect",
 			})
 		}
