@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,14 @@ type router struct {
 	own4     netip.Addr
 	own6     netip.Addr // link-local
 	received chan Advert
+	held     atomic.Pointer[chan bool] // if set, packets wait until it is closed
+}
+
+func (r *router) receive(a Advert) {
+	if held := r.held.Load(); held != nil {
+		<-*held
+	}
+	r.received <- a
 }
 
 // newRouter connects a host to a bridge and opens its sockets.
@@ -33,7 +42,7 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	t.Helper()
 	b.Join(ns, own4+"/24")
 	r := &router{ns: ns, own4: netip.MustParseAddr(own4), received: make(chan Advert, 1000)}
-	r.Adverts = NewAdverts(func(a Advert) { r.received <- a }, slog.New(slog.DiscardHandler))
+	r.Adverts = NewAdverts(r.receive, slog.New(slog.DiscardHandler))
 	wait.For(t, wait.Patience, "a link-local address", func() bool { r.own6 = linkLocal(t, ns); return r.own6.IsValid() })
 	if err := ns.Do(func() error { return r.Follow([]string{"lan"}) }); err != nil {
 		t.Fatal(err)
@@ -155,15 +164,7 @@ func TestAdvertsQueued(t *testing.T) {
 	lan := l.Bridge("lan")
 	a, b := newRouter(t, lan, l.Add("a"), "10.9.0.1"), newRouter(t, lan, l.Add("b"), "10.9.0.2")
 	held := make(chan bool)
-	var once bool
-	b.Adverts.received = func(x Advert) {
-		if !once {
-			once = true
-			<-held
-		}
-		b.received <- x
-	}
-	_ = b.ns.Do(func() error { _ = b.Follow(nil); return b.Follow([]string{"lan"}) })
+	b.held.Store(&held)
 	for range 3 {
 		if err := a.Send("lan", a.own4, vrrpGroup(true), []byte("queued")); err != nil {
 			t.Fatal(err)
