@@ -7,14 +7,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/failover"
+	"vipd/balancer/failover/vrrp"
 	"vipd/balancer/lib/wake"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/version"
@@ -96,8 +102,6 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 		return o, "", err
 	case !c.Ownership.Enabled:
 		return o, "", fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
-	case c.Decider() == config.ByVRRP:
-		return o, "", fmt.Errorf("%s: vipd owner can't decide by VRRP yet", file)
 	}
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
@@ -115,5 +119,31 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: failover.NewTiming(w.Detect),
 		Etcd: client.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach, AnnounceEvery: w.AnnounceEvery,
 	}
+	if c.Decider() == config.ByVRRP {
+		o.VRRP = vrrpOptions(&c)
+	}
 	return o, c.RunDir, nil
+}
+
+// vrrpOptions returns the options of owners that VRRP decides.
+func vrrpOptions(c *config.Config) *owner.VRRPOptions {
+	var groups []vrrp.Group
+	o := &owner.VRRPOptions{ReachTakes: c.Ownership.ReachTakes}
+	for _, g := range c.Ownership.VRRP {
+		groups = append(groups, vrrp.Group{Interval: g.AdvertInterval})
+		if g.Interface != "" {
+			o.Interfaces = append(o.Interfaces, g.Interface)
+		}
+	}
+	slices.Sort(o.Interfaces)
+	o.Gate = vrrp.GateTime(groups)
+	o.Groups = func(report *api.OwnerReport) []config.VRRPGroup {
+		var vips snap.Map[netip.Addr, *balancer.VIP]
+		for a, v := range report.VIPs {
+			vips = vips.Set(a, &balancer.VIP{Addr: a, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne, Group: v.Group}})
+		}
+		all, _ := c.VRRPGroups(vips) // vipd reports the problems
+		return all
+	}
+	return o
 }

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/netip"
 	"time"
+
+	"vipd/balancer/failover/vrrp"
 )
 
 // These are names of sockets in run_dir: the socket of "vipd owner", and the one over which a vipd
@@ -53,6 +55,8 @@ type OwnerStatus struct {
 	EtcdAway float64 `json:"etcd_away,omitempty"`
 	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
+	// VRRP is the state of the groups; nil means etcd decides.
+	VRRP *vrrp.Status `json:"vrrp,omitempty"`
 	// Bound are the VIPs on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.

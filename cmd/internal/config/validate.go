@@ -146,8 +146,6 @@ func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
 		return `this host owns none: set ownership.enabled = true and write [ownership.vrrp.NAME], or leave the address to another program with addresses.bind = false`
-	case c.Decider() == ByVRRP:
-		return "vipd owner can't decide by VRRP yet"
 	case !c.Ownership.Enabled:
 		return "this host owns none: set ownership.enabled = true on the hosts that may"
 	}

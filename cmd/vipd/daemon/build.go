@@ -263,7 +263,7 @@ func settingsProblems(doc store.Document) []balancer.Problem {
 // newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise it removes
 // the state of an earlier owner.
 func (d *Daemon) newFailover(published *model.Published) error {
-	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
+	if c := d.config; c.Ownership.Enabled {
 		d.failover = failover.New(failover.Options{
 			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events,
 		})

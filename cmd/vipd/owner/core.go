@@ -24,7 +24,7 @@ type core struct {
 	worker  *worker
 	journal *journal
 	rivals  rivals
-	inputs  chan func(local.Time) []local.Action
+	inputs  chan input
 	probes  sync.WaitGroup
 	ended   <-chan struct{}
 	// layout is how the host is connected, as the loop knows it.
@@ -40,11 +40,11 @@ const tick = 10 * time.Millisecond
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *core, err error) {
 	c = &core{
 		o: o, journal: j, layout: l, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
-		inputs: make(chan func(local.Time) []local.Action, 1024),
+		inputs: make(chan input, 1024),
 	}
 	gone := wake.New()
 	kernel, err := newKernel(onhost.KernelOptions{
-		Gate: o.Timing.Gate, Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Gone: gone.Send, Reached: c.reached,
+		Gate: o.gate(), Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Gone: gone.Send, Reached: c.reached,
 	})
 	if err != nil {
 		return nil, err
@@ -52,10 +52,12 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *co
 	if err := kernel.Close(); err != nil {
 		return nil, fmt.Errorf("closing the gate: %w", err)
 	}
-	if c.decider, err = newByEtcd(c, doubt); err != nil {
+	if o.VRRP != nil {
+		c.decider = newByVRRP(c)
+	} else if c.decider, err = newByEtcd(c, doubt); err != nil {
 		return nil, err
 	}
-	c.worker = newWorker(kernel, c.decider, o.Timing.Gate, c.tell, c.failed, gone)
+	c.worker = newWorker(kernel, c.decider, o.gate(), c.tell, c.failed, gone)
 	return c, nil
 }
 
@@ -72,7 +74,7 @@ func (c *core) reached(name string, hosts []netip.Addr) {
 func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
 
 // tell queues an input for the loop.
-func (c *core) tell(f func(local.Time) []local.Action) {
+func (c *core) tell(f input) {
 	select {
 	case c.inputs <- f:
 	case <-c.ended:
@@ -124,14 +126,10 @@ func (c *core) loop(ctx, background context.Context) {
 		case <-c.another:
 			return
 		case f := <-c.inputs:
+			c.lapse(background) // before the process handles what arrived while it was stopped
 			c.handle(background, f)
 		case <-ticker.C:
-			at := now()
-			if late, lapsed := c.worker.gate.lapsed(at); lapsed {
-				c.handle(background, func(now local.Time) []local.Action {
-					return c.decider.Lapsed(now, local.NotRefreshed, late)
-				})
-			}
+			at := c.lapse(background)
 			c.handle(background, c.decider.Tick)
 			if until := c.decider.Deadline(); until > 0 {
 				c.journal.observe(until.Since(at))
@@ -143,8 +141,18 @@ func (c *core) loop(ctx, background context.Context) {
 	}
 }
 
-// handle passes an input to the decider, and carries out the actions.
-func (c *core) handle(ctx context.Context, f func(local.Time) []local.Action) {
+// lapse reports a gate that may have closed by itself, and returns the present moment.
+func (c *core) lapse(ctx context.Context) (at local.Time) {
+	at = now()
+	if late, lapsed := c.worker.gate.lapsed(at); lapsed {
+		c.handle(ctx, func(now local.Time) []local.Action { return c.decider.Lapsed(now, local.NotRefreshed, late) })
+	}
+	return at
+}
+
+// handle passes an input to the decider, and carries out the actions. Some result in another input.
+func (c *core) handle(ctx context.Context, f input) {
+	var next []input
 	actions := f(now())
 	c.worker.gate.deadline.Store(int64(c.decider.Deadline()))
 	for _, a := range actions {
@@ -156,8 +164,13 @@ func (c *core) handle(ctx context.Context, f func(local.Time) []local.Action) {
 		case local.CloseGate, local.OpenGate, local.Bind, local.Unbind:
 			c.worker.queue.add(a)
 		default:
-			c.decider.Do(ctx, a)
+			if f := c.decider.Do(ctx, a); f != nil {
+				next = append(next, f)
+			}
 		}
+	}
+	for _, f := range next {
+		c.handle(ctx, f)
 	}
 }
 

@@ -33,8 +33,8 @@ type decider interface {
 	// Whose returns the known host that has a MAC; "" means none.
 	Whose(mac string) string
 	// Do carries out an action of the decider's own, in the loop: it must not block. What it starts
-	// ends with ctx.
-	Do(ctx context.Context, a local.Action)
+	// ends with ctx. If the returned input is not nil, the loop processes it next.
+	Do(ctx context.Context, a local.Action) input
 
 	// run receives what the decider decides by, until ctx ends and all that Do has started is done.
 	run(ctx context.Context)
@@ -45,6 +45,9 @@ type decider interface {
 	// describe adds the decider's state to a status.
 	describe(s *api.OwnerStatus)
 }
+
+// input is an event for a decider, which returns the actions to carry out.
+type input = func(local.Time) []local.Action
 
 // gateUser receives what became of actions in the kernel.
 type gateUser interface {

@@ -1,12 +1,12 @@
 // Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this
 // host's. A decider chooses them: byEtcd connects the protocol of balancer/failover to heartbeats
-// and etcd. The rest connects the decider to the kernel (dataplane/failover), and knows no
-// protocol.
+// and etcd, and byVRRP connects balancer/failover/vrrp to adverts. The rest connects the decider to
+// the kernel (dataplane/failover), and knows no protocol.
 //
 // The process is small and has real-time priority, apart from vipd, so vipd never delays it. Each
 // second, vipd reports through a socket which VIPs exist and which of them it could serve.
 //
-//	vipd --- owner.sock ---> daemon ---> core loop ---> decider ---> its own actions: heartbeats, transactions in etcd
+//	vipd --- owner.sock ---> daemon ---> core loop ---> decider ---> its own actions: heartbeats and transactions in etcd, or adverts
 //	                                       ^ |
 //	                 heartbeats, etcd -----+ +--> worker (gate, addresses, in order)
 //	                                       +----> deadline ---> refresher (a thread) ---> gate

@@ -115,7 +115,7 @@ func (d *byEtcd) heard(on int, m failover.Message) {
 }
 
 // Do carries out an action of the protocol.
-func (d *byEtcd) Do(ctx context.Context, a local.Action) {
+func (d *byEtcd) Do(ctx context.Context, a local.Action) input {
 	switch a := a.(type) {
 	case failover.Send:
 		d.link.Send(a.Message, a.On, d.Addresses(a.To))
@@ -128,6 +128,7 @@ func (d *byEtcd) Do(ctx context.Context, a local.Action) {
 	case failover.Register:
 		d.writes.Go(func() { d.change(func(m *failover.Member) { m.Boot = a.Boot }) })
 	}
+	return nil
 }
 
 func (d *byEtcd) listen(before, after onhost.Layout) error {

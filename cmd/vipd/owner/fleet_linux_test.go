@@ -103,9 +103,7 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 			f.t.Fatal(err)
 		}
 	}
-	g.http = &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.dir, "run", api.OwnerSocket))
-	}}}
+	g.http = ownerClient(g.dir)
 	more = append(more, "", "")
 	text := fmt.Sprintf("etcd.endpoints = [%s]\n", strings.Join(endpoints, ", ")) + more[0] + fmt.Sprintf(configuration, ns.Name, 10+number, f.mode) + more[1]
 	if err := os.WriteFile(g.config(), []byte(text), 0o600); err != nil {
@@ -117,6 +115,13 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 		}
 	})
 	return g
+}
+
+// ownerClient asks the owner of a host with this folder.
+func ownerClient(dir string) *http.Client {
+	return &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "run", api.OwnerSocket))
+	}}}
 }
 
 // boot starts all that runs on the host, after what ran there before has ended.

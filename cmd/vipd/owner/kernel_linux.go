@@ -1,6 +1,20 @@
 package owner
 
-import onhost "vipd/dataplane/failover"
+import (
+	"log/slog"
+	"net/netip"
+
+	onhost "vipd/dataplane/failover"
+)
 
 // newKernel returns the Kernel of this host.
 func newKernel(o onhost.KernelOptions) (Kernel, error) { return onhost.NewKernel(o) }
+
+// newAdverts returns the adverts of this host.
+func newAdverts(received func(onhost.Advert), log *slog.Logger) adverts {
+	return onhost.NewAdverts(received, log)
+}
+
+func advertSources(name string, vips []netip.Addr) (v4, v6 netip.Addr) {
+	return onhost.AdvertSources(name, vips)
+}

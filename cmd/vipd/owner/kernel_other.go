@@ -4,6 +4,8 @@ package owner
 
 import (
 	"errors"
+	"log/slog"
+	"net/netip"
 
 	onhost "vipd/dataplane/failover"
 )
@@ -12,3 +14,8 @@ import (
 func newKernel(onhost.KernelOptions) (Kernel, error) {
 	return nil, errors.New("owning VIPs needs Linux")
 }
+
+// newAdverts is never called, because no core is made without a Kernel.
+func newAdverts(func(onhost.Advert), *slog.Logger) adverts { return nil }
+
+func advertSources(string, []netip.Addr) (v4, v6 netip.Addr) { return v4, v6 }

@@ -33,6 +33,8 @@ type Options struct {
 	Weight              int
 	Timing              failover.Timing
 	Etcd                client.Config
+	// VRRP decides who owns a VIP; nil means etcd does.
+	VRRP *VRRPOptions
 	// Interfaces and Listen limit where VIPs and heartbeats are.
 	Interfaces []string
 	Listen     []netip.Addr
@@ -43,6 +45,14 @@ type Options struct {
 	// Hindered are the reasons why the process may be late.
 	Hindered []string
 	Log      *slog.Logger
+}
+
+// gate is how long after a refresh the gate stays open.
+func (o *Options) gate() time.Duration {
+	if o.VRRP != nil {
+		return o.VRRP.Gate
+	}
+	return o.Timing.Gate
 }
 
 // Owner is the process: a core for the VIPs that vipd reports, and the socket for these reports.
@@ -92,7 +102,9 @@ func (o *Owner) Run(ctx context.Context) error {
 	var serving sync.WaitGroup
 	finding, end := context.WithCancel(ctx)
 	serving.Go(func() { _ = s.Serve(l) })
-	serving.Go(func() { o.surroundings.findWay(finding, o.o.Etcd.Endpoints) })
+	if o.o.VRRP == nil {
+		serving.Go(func() { o.surroundings.findWay(finding, o.o.Etcd.Endpoints) })
+	}
 	if len(o.o.Reach) == 0 {
 		o.surroundings.findRouters()
 		serving.Go(func() { onhost.FollowRouters(finding, o.surroundings.findRouters) })

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/wording"
 )
@@ -25,6 +26,9 @@ func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 }
 
 func summary(s *api.OwnerStatus) string {
+	if s.VRRP != nil {
+		return summaryByVRRP(s.VRRP)
+	}
 	if s.Gate != "open" {
 		return "NOT confirmed: VIPs rest"
 	}
@@ -53,6 +57,35 @@ func summary(s *api.OwnerStatus) string {
 		here += fmt.Sprintf("; VIPs of %s have no owner: %s %s silent; if %s is off: vipctl node fence %s --is-off", node, wording.List(who, "and"), wording.Be(len(who)), node, node)
 	}
 	return here
+}
+
+// summaryByVRRP describes each group.
+func summaryByVRRP(s *vrrp.Status) string {
+	var all []string
+	for i := range s.Groups {
+		all = append(all, groupSummary(&s.Groups[i]))
+	}
+	if len(all) == 0 {
+		return "by VRRP; no group is on this host"
+	}
+	return strings.Join(all, "; ")
+}
+
+func groupSummary(g *vrrp.GroupStatus) string {
+	switch {
+	case g.State == vrrp.Active:
+		return fmt.Sprintf("%s here in %s (router_id %d, version %d, priority %d); last advert sent %.2fs ago",
+			wording.Count(len(g.Bound), "VIP"), g.Name, g.RouterID, g.Version, g.Priority, g.Advertised.Seconds())
+	case g.Owner.IsValid():
+		text := fmt.Sprintf("%s is %s of %s", g.Name, g.State, g.Owner)
+		for _, r := range g.Routers {
+			if r.Addr == g.Owner && r.Age >= 0 {
+				text += fmt.Sprintf(" (priority %d, %.2fs ago)", r.Priority, r.Age.Seconds())
+			}
+		}
+		return text
+	}
+	return fmt.Sprintf("%s is %s, and no owner is known", g.Name, g.State)
 }
 
 // about formats a time for people.

@@ -3,7 +3,9 @@ package failover
 import (
 	"net/netip"
 	"testing"
+	"time"
 
+	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
 )
 
@@ -31,6 +33,30 @@ func TestSummary(t *testing.T) {
 	} {
 		if got := summary(&c.status); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestSummaryByVRRP describes a group in each state, and a host without groups.
+func TestSummaryByVRRP(t *testing.T) {
+	peer := netip.MustParseAddr("192.168.1.11")
+	group := func(state vrrp.State, owner netip.Addr) *vrrp.Status {
+		return &vrrp.Status{Groups: []vrrp.GroupStatus{{
+			Name: "main", RouterID: 51, Version: 3, State: state, Priority: 150, Owner: owner, Advertised: 100 * time.Millisecond,
+			Bound: []netip.Addr{peer.Next()}, Routers: []vrrp.RouterStatus{{Addr: peer, Priority: 200, Age: 50 * time.Millisecond}},
+		}}}
+	}
+	for _, c := range []struct {
+		status *vrrp.Status
+		want   string
+	}{
+		{group(vrrp.Active, peer.Prev()), "1 VIP here in main (router_id 51, version 3, priority 150); last advert sent 0.10s ago"},
+		{group(vrrp.Backup, peer), "main is Backup of 192.168.1.11 (priority 200, 0.05s ago)"},
+		{group(vrrp.Backup, netip.Addr{}), "main is Backup, and no owner is known"},
+		{&vrrp.Status{}, "by VRRP; no group is on this host"},
+	} {
+		if got := summary(&api.OwnerStatus{VRRP: c.status}); got != c.want {
+			t.Errorf("summary = %q, want %q", got, c.want)
 		}
 	}
 }

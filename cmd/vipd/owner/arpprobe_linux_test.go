@@ -1,0 +1,156 @@
+package owner
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+)
+
+// arpEvery is the time between two requests of an arpProbe.
+const arpEvery = 5 * time.Millisecond
+
+// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a sender address of its own, which the replies repeat.
+type arpProbe struct {
+	vip  netip.Addr
+	conn *packet.Conn
+	mac  net.HardwareAddr
+
+	mu    sync.Mutex // guards asked
+	asked []arpRequest
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// arpRequest is a request and the MACs of the hosts that answered it.
+type arpRequest struct {
+	at    time.Time
+	hosts []string
+}
+
+// newARPProbe starts to ask in a namespace with the network 10.9.0.0/16 on its device lan.
+func newARPProbe(t *testing.T, client *lab.NS, vip netip.Addr) *arpProbe {
+	t.Helper()
+	p := &arpProbe{vip: vip, stop: make(chan struct{})}
+	if err := client.Do(func() error {
+		device, err := net.InterfaceByName("lan")
+		if err == nil {
+			p.mac = device.HardwareAddr
+			p.conn, err = packet.Listen(device, packet.Raw, unix.ETH_P_ARP, nil)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.done.Go(p.receive)
+	p.done.Go(p.send)
+	t.Cleanup(func() { close(p.stop); _ = p.conn.Close(); p.done.Wait() })
+	return p
+}
+
+// arpSenders is the number of sender addresses. A request counts until its address is used again.
+const arpSenders = 250
+
+func (p *arpProbe) send() {
+	ticker := time.NewTicker(arpEvery)
+	defer ticker.Stop()
+	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for {
+		p.mu.Lock()
+		sender := netip.AddrFrom4([4]byte{10, 9, 1, byte(len(p.asked)%arpSenders + 1)})
+		p.asked = append(p.asked, arpRequest{at: time.Now()})
+		p.mu.Unlock()
+		frame := slices.Concat(broadcast, p.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, p.mac, sender.AsSlice(), make([]byte, 6), p.vip.AsSlice())
+		_, _ = p.conn.WriteTo(frame, &packet.Addr{HardwareAddr: broadcast}) // a request that is lost has no answer
+		select {
+		case <-p.stop:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *arpProbe) receive() {
+	b := make([]byte, 2000)
+	for {
+		n, _, err := p.conn.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		f := b[:n]
+		const reply = 2
+		if n < 42 || binary.BigEndian.Uint16(f[20:]) != reply || !bytes.Equal(f[:6], p.mac) || !bytes.Equal(f[28:32], p.vip.AsSlice()) {
+			continue
+		}
+		p.answered(int(f[41]), net.HardwareAddr(f[22:28]).String())
+	}
+}
+
+// answered notes that a host has answered the latest request of a sender.
+func (p *arpProbe) answered(sender int, mac string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := len(p.asked) - 1; i >= max(0, len(p.asked)-arpSenders); i-- {
+		if i%arpSenders+1 == sender {
+			if hosts := &p.asked[i].hosts; !slices.Contains(*hosts, mac) {
+				*hosts = append(*hosts, mac)
+			}
+			return
+		}
+	}
+}
+
+// since returns the requests since a time.
+func (p *arpProbe) since(at time.Time) (all []arpRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := len(p.asked)
+	for i > 0 && !p.asked[i-1].at.Before(at) {
+		i--
+	}
+	for _, r := range p.asked[i:] {
+		all = append(all, arpRequest{r.at, slices.Clone(r.hosts)})
+	}
+	return all
+}
+
+// first returns how long after a time a host first answered; 0 means it has not.
+func (p *arpProbe) first(mac string, after time.Time) time.Duration {
+	for _, r := range p.since(after) {
+		if slices.Contains(r.hosts, mac) {
+			return r.at.Sub(after)
+		}
+	}
+	return 0
+}
+
+// twice counts the requests since a time that two hosts answered.
+func (p *arpProbe) twice(after time.Time) (n int) {
+	for _, r := range p.since(after) {
+		if len(r.hosts) > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// only reports whether a host alone has answered each request for a while, except the newest ones.
+func (p *arpProbe) only(mac string) bool {
+	const while, newest = 40, 10
+	all := p.since(time.Now().Add(-2 * while * arpEvery))
+	all = all[:max(0, len(all)-newest)]
+	if len(all) < while-newest {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(r arpRequest) bool { return len(r.hosts) != 1 || r.hosts[0] != mac })
+}

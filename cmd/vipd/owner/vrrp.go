@@ -1,0 +1,293 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+	"vipd/balancer/lib/sockerr"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	onhost "vipd/dataplane/failover"
+)
+
+// VRRPOptions configure owners that VRRP decides.
+type VRRPOptions struct {
+	// Groups are the groups of the VIPs in a report, in order. Interfaces are the ones that groups name for their adverts.
+	Groups     func(*api.OwnerReport) []config.VRRPGroup
+	Interfaces []string
+	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach answers.
+	ReachTakes bool
+	// Gate is how long after a refresh the gate stays open.
+	Gate time.Duration
+}
+
+// adverts sends and receives the packets of VRRP. Any goroutine may call its methods.
+type adverts interface {
+	// Follow sets the interfaces.
+	Follow(interfaces []string) error
+	// Send sends a packet from one of the host's addresses. It never waits.
+	Send(on string, from, to netip.Addr, data []byte) error
+	// Run receives until ctx ends.
+	Run(ctx context.Context)
+}
+
+// byVRRP is the decider that agrees with the other routers of a LAN by VRRP.
+type byVRRP struct {
+	*vrrp.Node
+	core    *core
+	adverts adverts
+
+	// The loop uses the rest. report is vipd's last, and links are the interfaces with the addresses of their adverts, by the index that
+	// the node knows. Cannot are the reasons why VIPs can't be served here.
+	report *api.OwnerReport
+	layout onhost.Layout
+	links  []advertLink
+	cannot map[netip.Addr]string
+	// problems are the reasons why groups are not on this host.
+	problems []string
+}
+
+// advertLink is an interface that sends adverts.
+type advertLink struct {
+	name   string
+	v4, v6 netip.Addr
+}
+
+// newByVRRP returns the decider of a core whose gate is closed.
+func newByVRRP(c *core) *byVRRP {
+	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}
+	d.adverts = newAdverts(d.received, c.o.Log)
+	d.links = d.find(c.layout, nil)
+	return d
+}
+
+// newNode returns a node without groups.
+func newNode(gate time.Duration) *vrrp.Node {
+	n := vrrp.New([]vrrp.Group{{Interval: 2 * gate}})
+	n.SetGroups(now(), nil)
+	return n
+}
+
+// find returns the interfaces of a layout and of the groups, in the order of before.
+func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink) {
+	var names []string
+	for _, link := range before {
+		names = append(names, link.name)
+	}
+	for _, name := range slices.Concat(l.On, d.core.o.VRRP.Interfaces) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		v4, v6 := advertSources(name, l.VIPs)
+		links = append(links, advertLink{name, v4, v6})
+	}
+	return links
+}
+
+// listen follows the interfaces of another layout, and their addresses.
+func (d *byVRRP) listen(_, after onhost.Layout) error {
+	got := make(chan []advertLink, 1)
+	d.core.tell(func(local.Time) []local.Action { got <- d.links; return nil })
+	var before []advertLink
+	select {
+	case before = <-got:
+	case <-d.core.ended:
+		return nil
+	}
+	links := d.find(after, before)
+	var names []string
+	for _, link := range links {
+		names = append(names, link.name)
+	}
+	if err := d.adverts.Follow(names); err != nil {
+		return err
+	}
+	if !slices.Equal(links, before) {
+		d.core.tell(func(now local.Time) []local.Action {
+			d.core.layout.On = after.On
+			d.links = links
+			return d.apply(now)
+		})
+	}
+	return nil
+}
+
+// SetReport replaces the groups' VIPs.
+func (d *byVRRP) SetReport(now local.Time, report *api.OwnerReport, l onhost.Layout) []local.Action {
+	d.report, d.layout = report, l
+	return d.apply(now)
+}
+
+func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
+	d.core.tell(func(now local.Time) []local.Action {
+		d.cannot = cannot
+		return d.apply(now)
+	})
+}
+
+// apply passes the groups that can be on this host to the node, and whether it can serve them.
+func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
+	d.problems = nil
+	var groups []vrrp.Group
+	for _, c := range d.core.o.VRRP.Groups(d.report) {
+		g, why := d.group(&c)
+		if why != "" {
+			d.problems = append(d.problems, fmt.Sprintf("%s is not on this host: %s", c.Name, why))
+			continue
+		}
+		groups = append(groups, g)
+	}
+	actions = d.SetGroups(now, groups)
+	for _, g := range groups {
+		actions = append(actions, d.Ready(now, g.Name, d.lacks(g.VIPs))...)
+	}
+	return actions
+}
+
+// lacks returns why this host can't serve one of these VIPs; "" means it can.
+func (d *byVRRP) lacks(vips []netip.Addr) string {
+	for _, a := range vips {
+		switch why := d.cannot[a]; {
+		case why != "" && len(vips) > 1:
+			return fmt.Sprintf("%s: %s", a, why)
+		case why != "":
+			return why
+		}
+	}
+	return ""
+}
+
+// group returns a group on this host, or why it can't be here.
+func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
+	name := c.Interface
+	if name == "" {
+		name = d.layout.Devices[c.VIPs[0]]
+	}
+	on := slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
+	switch own := slices.IndexFunc(c.VIPs, func(a netip.Addr) bool { return slices.Contains(d.layout.Own, a) }); {
+	case own >= 0:
+		return g, fmt.Sprintf("%s is an address of this host itself: remove it from the interface", c.VIPs[own])
+	case on < 0 && c.Interface == "":
+		return g, fmt.Sprintf("%s is in the network of no interface: set interface in [ownership.vrrp.%s]", c.VIPs[0], c.Name)
+	case on < 0:
+		return g, "interface " + name + " is missing"
+	}
+	link, source := d.links[on], c.Source
+	if !source.IsValid() {
+		if source = link.v6; c.Advertise[0].Is4() {
+			source = link.v4
+		}
+	}
+	switch peer := slices.Index(c.Peers, source); {
+	case !source.IsValid():
+		return g, fmt.Sprintf("interface %s has no address to send adverts from", name)
+	case peer >= 0:
+		return g, fmt.Sprintf("peers has %s, which is this host's own address: list the other hosts", source)
+	}
+	return vrrp.Group{
+		Name: c.Name, RouterID: uint8(c.RouterID), Priority: uint8(c.Priority), Version: c.Version, Interval: c.AdvertInterval,
+		DownAdverts: c.DownAdverts, Preempt: time.Duration(c.Preempt), Advertise: c.Advertise, VIPs: c.VIPs, Password: c.Password,
+		Checksum: checksumOf(c.Checksum), Unyielding: !c.Yield, Witness: d.witness(name),
+		Link: vrrp.Link{On: on, Source: source, Peers: c.Peers, MinTTL: c.UnicastTTL},
+	}, ""
+}
+
+// witness returns what the hosts that must be within reach of an interface decide.
+func (d *byVRRP) witness(name string) vrrp.Witness {
+	switch {
+	case len(d.layout.Reach[name]) == 0:
+		return vrrp.NoWitness
+	case d.core.o.VRRP.ReachTakes:
+		return vrrp.WitnessRequired
+	}
+	return vrrp.WitnessResigns
+}
+
+// checksumOf returns the node's name of a kind of checksum.
+func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
+	switch c {
+	case config.PlainChecksum:
+		return vrrp.Plain
+	case config.PseudoChecksum:
+		return vrrp.Pseudo
+	}
+	return ""
+}
+
+// Reached and Reaching have an index of Layout.On, and the node has an index of links.
+
+// Reached passes an answer of a host that must be within reach to the node.
+func (d *byVRRP) Reached(now local.Time, on int) []local.Action {
+	return d.Node.Reached(now, d.index(d.core.layout.On[on]))
+}
+
+// Reaching passes to the node that other hosts must be within reach.
+func (d *byVRRP) Reaching(now local.Time, on int) []local.Action {
+	return d.Node.Reaching(now, d.index(d.core.layout.On[on]))
+}
+
+// index returns the node's index of an interface; -1 means none.
+func (d *byVRRP) index(name string) int {
+	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
+}
+
+// received passes a packet to the node. The kernel has stamped it with the time of day, because it may have waited while the process was
+// stopped.
+func (d *byVRRP) received(a onhost.Advert) {
+	at := now().Add(-max(time.Since(a.At), 0))
+	d.core.tell(func(now local.Time) []local.Action {
+		return d.Heard(now, vrrp.Datagram{On: d.index(a.On), From: a.From, To: a.To, TTL: a.TTL, At: at, Data: a.Data})
+	})
+}
+
+// Do sends an advert. The kernel asks hosts that must be within reach without being told.
+func (d *byVRRP) Do(_ context.Context, a local.Action) input {
+	s, is := a.(vrrp.Send)
+	if !is {
+		return nil
+	}
+	at := now()
+	var err error
+	left := false
+	for _, p := range s.Packets {
+		failed := d.adverts.Send(d.links[s.On].name, s.Source, p.To, p.Data)
+		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // a peer that is off
+		if err == nil {
+			err = failed
+		}
+	}
+	if left {
+		err = nil
+	}
+	return func(now local.Time) []local.Action { return d.Sent(now, s, at, err) }
+}
+
+func (d *byVRRP) run(ctx context.Context) { d.adverts.Run(ctx) }
+
+func (d *byVRRP) describe(s *api.OwnerStatus) {
+	got := make(chan vrrp.Status, 1)
+	d.core.tell(func(now local.Time) []local.Action {
+		s.Unplaced = d.core.layout.Unplaced()
+		s.Problems = append(s.Problems, d.problems...)
+		got <- d.Status(now)
+		return nil
+	})
+	select {
+	case n := <-got:
+		s.Gate, s.VRRP = n.Gate, &n
+		for _, g := range n.Groups {
+			s.Bound = append(s.Bound, g.Bound...)
+			s.Problems = append(s.Problems, g.Problems...)
+		}
+		slices.SortFunc(s.Bound, netip.Addr.Compare)
+	case <-d.core.ended:
+	}
+}
