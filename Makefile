@@ -23,7 +23,7 @@ LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo check test soak test-kernel test-ipvs test-windows fresh needs bench lint cover package package-test install uninstall clean
+.PHONY: help build run demo demo-pair check test soak test-kernel test-ipvs test-windows fresh needs bench lint cover package package-test install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ run: build ## three servers behind a VIP on this machine, without root; Ctrl-C e
 
 demo: build ## a tour that ends by itself: load, a dying server, a drain, a reload, a broken file
 	@bin/demo tour
+
+demo-pair: build ## two gateways that share a VIP by VRRP: a planned move, a kill and a cut, in network namespaces (needs root)
+	@examples/pair/demo
 
 # What was changed since the commit that upstream has too, or since the last one where there is no upstream.
 CHANGED = { git diff --name-only --diff-filter=d "$$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)"; \

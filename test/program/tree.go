@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -131,18 +132,22 @@ func (tree *Tree) copyExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{"examples", "examples/etcd"} {
-		files, err := filepath.Glob(filepath.Join(source, folder, "*.toml"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("finding the examples: %v, %v", files, err)
+	for _, folder := range []string{"examples", "examples/etcd", "examples/pair"} {
+		files, err := os.ReadDir(filepath.Join(source, folder))
+		if err != nil {
+			t.Fatalf("finding the examples: %v", err)
 		}
 		if err := os.Mkdir(filepath.Join(tree.Top, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(tree.Top, folder, filepath.Base(file)), text, 0o644)
+			if file.IsDir() {
+				continue
+			}
+			text, err := os.ReadFile(filepath.Join(source, folder, file.Name()))
+			info, statErr := file.Info()
+			if err = errors.Join(err, statErr); err == nil {
+				err = os.WriteFile(filepath.Join(tree.Top, folder, file.Name()), text, info.Mode())
 			}
 			if err != nil {
 				t.Fatal(err)
