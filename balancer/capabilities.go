@@ -31,8 +31,8 @@ type Capabilities struct {
 	MaxConnections bool
 	// AffinityUnbounded reports whether clients with affinity can exceed that limit.
 	AffinityUnbounded bool
-	// Slots limits the precision of weights: a frontend divides new connections into this many parts,
-	// or SlotsEach for each endpoint, if that is more. Zero means that weights are exact.
+	// Slots limits the precision of weights: a frontend divides new connections into this many
+	// parts, or SlotsEach for each endpoint, if that is more. Zero means that weights are exact.
 	Slots, SlotsEach int
 	// EnforcesSources reports whether the mode itself enforces source_ranges, even if the host's
 	// guard can't.
@@ -99,8 +99,8 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
-// reportSmallWeights reports the endpoints whose weight is so small beside the others' that they get
-// more than twice their share.
+// reportSmallWeights reports the endpoints whose weight is so small beside the others' that they
+// get more than twice their share.
 func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
 	if c.Slots == 0 || !u.service.Scheduler.SharesByWeight() {
 		return

@@ -160,8 +160,8 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 	}
 }
 
-// TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than twice
-// its share has a warning.
+// TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than
+// twice its share has a warning.
 func TestSmallWeights(t *testing.T) {
 	for _, c := range []struct {
 		weights []int

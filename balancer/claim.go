@@ -82,8 +82,8 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	return u
 }
 
-// reportFamiliesWithoutEndpoints reports the VIPs of a family in which the service has no endpoint, if it has endpoints in the
-// other family.
+// reportFamiliesWithoutEndpoints reports the VIPs of a family in which the service has no endpoint,
+// if it has endpoints in the other family.
 func (u *compiledService) reportFamiliesWithoutEndpoints(used []*Endpoint) {
 	reported := map[bool]bool{}
 	for _, f := range u.claims {

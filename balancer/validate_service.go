@@ -52,7 +52,8 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 	}
 }
 
-// checkSourceRanges reports source ranges that no client of a VIP can be in, and VIPs whose clients are all excluded.
+// checkSourceRanges reports source ranges that no client of a VIP can be in, and VIPs whose clients
+// are all excluded.
 func (r *tableReader) checkSourceRanges(s *Service) {
 	if !r.sets("source_ranges") || len(s.SourceRanges) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken("source_ranges") || r.isBroken("vips") {
 		return

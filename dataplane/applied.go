@@ -8,7 +8,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// applied is what a dataplane has, as far as the engine knows, and the keys that could not be made what is wanted.
+// applied is what a dataplane has, as far as the engine knows, and the keys that could not be made
+// what is wanted.
 type applied struct {
 	// frontends have the pointer that was wanted, or a mark: see markUnknown.
 	frontends snap.Map[balancer.Key, *balancer.Frontend]
@@ -22,7 +23,8 @@ type retry struct {
 	backoff
 	wanted *balancer.Frontend // a change of it ends the backoff
 	err    error
-	// held reports whether the host does not allow the change yet, so it is asked again in every round.
+	// held reports whether the host does not allow the change yet, so it is asked again in every
+	// round.
 	held bool
 }
 
@@ -56,7 +58,8 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	a.frontends = a.frontends.Delete(key)
 }
 
-// markUnknown notes that the state of key is unknown, even if it did not exist before: the answer may be lost.
+// markUnknown notes that the state of key is unknown, even if it did not exist before: the answer
+// may be lost.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
 // damaged returns the keys that were applied as wanted and differ in found.
@@ -79,7 +82,8 @@ func (a *applied) retryOf(c Change) *retry {
 	return t
 }
 
-// prune forgets the retries of keys that are as wanted after all, and the removals whose connections have ended.
+// prune forgets the retries of keys that are as wanted after all, and the removals whose
+// connections have ended.
 func (a *applied) prune(want balancer.Desired) {
 	now := time.Now()
 	maps.DeleteFunc(a.removed, func(_ balancer.Key, r removal) bool { return r.until.Before(now) })

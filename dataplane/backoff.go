@@ -17,8 +17,8 @@ func (b *backoff) fail(o *Options) {
 	b.due = time.Now().Add(o.pause(b.tries))
 }
 
-// pause returns the time to wait after so many failures. It doubles from RetryMin to RetryMax. Half of it is random, so
-// things that failed together do not return together.
+// pause returns the time to wait after so many failures. It doubles from RetryMin to RetryMax. Half
+// of it is random, so things that failed together do not return together.
 func (o *Options) pause(tries int) time.Duration {
 	d := o.RetryMin
 	for i := 1; i < tries && d < o.RetryMax; i++ {

@@ -21,19 +21,21 @@ type Connection struct {
 	// In and Out are bytes from and to the client; 0 if the kernel does not count them.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
-	// Retries counts the endpoints that failed before this one accepted it. Only userspace mode knows.
+	// Retries counts the endpoints that failed before this one accepted it. Only userspace mode
+	// knows.
 	Retries int `json:"retries,omitzero"`
 	// End says how it ended; "" if it is live or the mode does not know.
 	End string `json:"end,omitzero"`
 }
 
-// Closed reports whether both sides have closed the connection. The kernel remembers it for up to two minutes longer.
+// Closed reports whether both sides have closed the connection. The kernel remembers it for up to
+// two minutes longer.
 func (c *Connection) Closed() bool {
 	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
 }
 
-// The ways in which a connection ends: closed by both sides, reset by one side, cut by vipd, or refused because no
-// endpoint accepted it.
+// The ways in which a connection ends: closed by both sides, reset by one side, cut by vipd, or
+// refused because no endpoint accepted it.
 const (
 	EndClosed  = "closed"
 	EndReset   = "reset"
@@ -41,8 +43,8 @@ const (
 	EndRefused = "refused"
 )
 
-// A UDP flow has no end. After IdleAfter without a packet it no longer counts as live, and its state is Idle, though it
-// is remembered for longer. Resolvers ask again after 5 s.
+// A UDP flow has no end. After IdleAfter without a packet it no longer counts as live, and its
+// state is Idle, though it is remembered for longer. Resolvers ask again after 5 s.
 const (
 	IdleAfter = 10 * time.Second
 	Idle      = "idle"
@@ -83,22 +85,25 @@ func matches(a, want netip.AddrPort) bool {
 
 // ListsConnections is a dataplane, or several, that knows its live connections.
 type ListsConnections interface {
-	// Connections calls visit for each live connection that q selects, as it is found. Nothing is collected, so visit may
-	// be slow. An error of visit ends the list and is returned. The connection is valid until visit returns.
+	// Connections calls visit for each live connection that q selects, as it is found. Nothing is
+	// collected, so visit may be slow. An error of visit ends the list and is returned. The
+	// connection is valid until visit returns.
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
 
 // EndsConnections is a dataplane that can end single connections.
 type EndsConnections interface {
-	// Kill ends the connections that q selects, and returns their number. After an error, some may have ended.
+	// Kill ends the connections that q selects, and returns their number. After an error, some may
+	// have ended.
 	Kill(ctx context.Context, q ConnectionQuery) (int, error)
 }
 
 // FollowsConnections is a dataplane that reports connections as they start and end.
 type FollowsConnections interface {
-	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends. A connection without a
-	// backend only ends. It is valid until report returns. If report is too slow, some are missed, and lost is called
-	// with the number of missed ends: 1 if it is unknown, 0 if only starts were missed.
+	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends. A
+	// connection without a backend only ends. It is valid until report returns. If report is too
+	// slow, some are missed, and lost is called with the number of missed ends: 1 if it is unknown,
+	// 0 if only starts were missed.
 	Follow(ctx context.Context, report func(started bool, c *Connection), lost func(ends uint64)) error
 }
 

@@ -10,14 +10,16 @@ import (
 type FrontendCount struct {
 	Service balancer.Name
 	Port    string
-	// Connections were accepted, and given to a backend or refused. In and Out are bytes from and to clients.
+	// Connections were accepted, and given to a backend or refused. In and Out are bytes from and
+	// to clients.
 	Connections, In, Out uint64
-	// Failures are failed connects to backends. If the kernel connects, they are new connections of TCP and SCTP without
-	// an answer.
+	// Failures are failed connects to backends. If the kernel connects, they are new connections of
+	// TCP and SCTP without an answer.
 	Failures uint64
 	// KeptIn and KeptOut are the bytes of In and Out that the kernel keeps (BackendCount.Kept).
 	KeptIn, KeptOut uint64
-	// Tracked reports whether the kept bytes belong to flows of conntrack, which every mode that reads conntrack counts.
+	// Tracked reports whether the kept bytes belong to flows of conntrack, which every mode that
+	// reads conntrack counts.
 	Tracked bool
 	// BytesOnly reports whether the kernel's counters of connections could not be read yet.
 	BytesOnly bool
@@ -29,7 +31,8 @@ type BackendCount struct {
 	Backend netip.AddrPort
 	// Active are live connections, without idle UDP flows. Failures are as in FrontendCount.
 	Connections, Active, Failures uint64
-	// Tracked reports whether live connections are flows of conntrack, which every mode that reads conntrack counts.
+	// Tracked reports whether live connections are flows of conntrack, which every mode that reads
+	// conntrack counts.
 	Tracked bool
 	// Kept is the part of Connections that the kernel keeps, so the next process counts it again.
 	Kept uint64

@@ -10,34 +10,39 @@ import (
 	"vipd/balancer"
 )
 
-// Dataplane applies frontends in a mode. The methods from Observe to Close are called by one goroutine at a time, the
-// others by any. What only some modes can do is in small interfaces of its own, such as [Yields]; [As] asks for these.
+// Dataplane applies frontends in a mode. The methods from Observe to Close are called by one
+// goroutine at a time, the others by any. What only some modes can do is in small interfaces of its
+// own, such as [Yields]; [As] asks for these.
 type Dataplane interface {
 	// Capabilities returns what this dataplane can do on this host. It never changes.
 	Capabilities() balancer.Capabilities
-	// Digest hashes f as this dataplane applies it. No Apply is needed between frontends with equal digests.
+	// Digest hashes f as this dataplane applies it. No Apply is needed between frontends with equal
+	// digests.
 	Digest(f *balancer.Frontend) Digest
-	// Observe reads all of vipd's objects in the kernel, including an earlier process's. It is the full comparison, so
-	// its cost may grow with the number of frontends.
+	// Observe reads all of vipd's objects in the kernel, including an earlier process's. It is the
+	// full comparison, so its cost may grow with the number of frontends.
 	Observe(ctx context.Context) (Observation, error)
-	// Intact checks cheaply whether all of vipd's objects still exist. The engine calls it every second. The reason
-	// names a missing object; "" means that none is missing.
+	// Intact checks cheaply whether all of vipd's objects still exist. The engine calls it every
+	// second. The reason names a missing object; "" means that none is missing.
 	Intact(ctx context.Context) (reason string, err error)
-	// Apply makes each key what its change asks for. It is idempotent: an unchanged key and the removal of a missing
-	// key succeed. An error of type KeyErrors names the keys that failed, and all others are done. After any other
-	// error the state of all keys is unknown, and the engine tries smaller batches.
+	// Apply makes each key what its change asks for. It is idempotent: an unchanged key and the
+	// removal of a missing key succeed. An error of type KeyErrors names the keys that failed, and
+	// all others are done. After any other error the state of all keys is unknown, and the engine
+	// tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
-	// Close ends the dataplane. If keep is set, objects that forward traffic without this process stay in the kernel;
-	// otherwise all are removed. Connections drain until ctx ends, but a removal is always completed. Counters stay
-	// readable.
+	// Close ends the dataplane. If keep is set, objects that forward traffic without this process
+	// stay in the kernel; otherwise all are removed. Connections drain until ctx ends, but a
+	// removal is always completed. Counters stay readable.
 	Close(ctx context.Context, keep bool) error
 	// Traits returns what the dataplane needs of the host, and how it works there.
 	Traits() Traits
-	// Counters returns what was counted. No number decreases, even if a frontend is removed and added again.
+	// Counters returns what was counted. No number decreases, even if a frontend is removed and
+	// added again.
 	Counters() []FrontendCount
 }
 
-// As returns d as a T, or else the first dataplane wrapped by d that is a T. A wrapper has a method Unwrap.
+// As returns d as a T, or else the first dataplane wrapped by d that is a T. A wrapper has a method
+// Unwrap.
 func As[T any](d Dataplane) (T, bool) {
 	for d != nil {
 		if t, ok := any(d).(T); ok {
@@ -58,7 +63,8 @@ type Traits struct {
 	Needs
 	// Detail describes in a line how the dataplane works here, and what is missing.
 	Detail string
-	// Lacks says what clients lose at present because the host is short of something; "" means nothing.
+	// Lacks says what clients lose at present because the host is short of something; "" means
+	// nothing.
 	Lacks string
 	// Drains reports whether Yield or Close waits for connections to end.
 	Drains bool
@@ -70,7 +76,8 @@ type Digest uint64
 // Change asks for a key to become what New says.
 type Change struct {
 	Key balancer.Key
-	// Old is the frontend that the engine expects to be applied. It is a hint; nil means none or unknown.
+	// Old is the frontend that the engine expects to be applied. It is a hint; nil means none or
+	// unknown.
 	Old *balancer.Frontend
 	// New is the wanted frontend; nil asks for the key's removal.
 	New *balancer.Frontend
@@ -78,13 +85,14 @@ type Change struct {
 
 // Observation is the result of Observe.
 type Observation struct {
-	// Digests has each frontend that was found, with the digest of what was applied. A damaged frontend has digest 0.
+	// Digests has each frontend that was found, with the digest of what was applied. A damaged
+	// frontend has digest 0.
 	Digests map[balancer.Key]Digest
-	// Damage lists in words the missing or broken objects that all frontends share. Observe does not repair them: the
-	// engine then applies every frontend, and that Apply does.
+	// Damage lists in words the missing or broken objects that all frontends share. Observe does
+	// not repair them: the engine then applies every frontend, and that Apply does.
 	Damage []string
-	// ReapplyAll asks for an Apply of every frontend, even if nothing differs: the dataplane does not know yet what an
-	// earlier process has applied.
+	// ReapplyAll asks for an Apply of every frontend, even if nothing differs: the dataplane does
+	// not know yet what an earlier process has applied.
 	ReapplyAll bool
 }
 

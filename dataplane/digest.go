@@ -10,7 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// DigestOf hashes every field of f, for dataplanes that apply all of them. The result is the same in every process.
+// DigestOf hashes every field of f, for dataplanes that apply all of them. The result is the same
+// in every process.
 func DigestOf(f *balancer.Frontend) Digest {
 	w := digester{buf: make([]byte, 0, 512)}
 	w.addrPort(f.AddrPort())
@@ -55,8 +56,8 @@ type digester struct{ buf []byte }
 
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
 
-// newer adds the set fields of a policy that DigestOf does not name. An unset new field keeps the digests that an earlier
-// version has written into the kernel.
+// newer adds the set fields of a policy that DigestOf does not name. An unset new field keeps the
+// digests that an earlier version has written into the kernel.
 func (w *digester) newer(policy reflect.Value) {
 	slowStart, _ := policy.Type().FieldByName("SlowStart")
 	for i := slowStart.Index[0] + 1; i < policy.NumField(); i++ {

@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestDigestEveryField changes each field of a frontend and its backend. The digest and Equal must differ.
+// TestDigestEveryField changes each field of a frontend and its backend. The digest and Equal must
+// differ.
 func TestDigestEveryField(t *testing.T) {
 	base := func() *balancer.Frontend {
 		return &balancer.Frontend{Backends: []balancer.Backend{{State: balancer.Active, Weight: 1}}}

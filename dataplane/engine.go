@@ -12,17 +12,19 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Options configure an Engine. Dataplane, Host and Log are required; the other fields have defaults.
+// Options configure an Engine. Dataplane, Host and Log are required; the other fields have
+// defaults.
 type Options struct {
 	Dataplane Dataplane
 	Host      Host
 	Log       *slog.Logger
 	// Metrics receives every round; nil means that nothing does.
 	Metrics Metrics
-	// Trace is called with each round that had work; nil means that nothing is. One goroutine calls it. It must not
-	// block.
+	// Trace is called with each round that had work; nil means that nothing is. One goroutine calls
+	// it. It must not block.
 	Trace func(*Round)
-	// MinInterval is the minimum time between rounds. The first change after a pause is applied at once. Default 100ms.
+	// MinInterval is the minimum time between rounds. The first change after a pause is applied at
+	// once. Default 100ms.
 	MinInterval time.Duration
 	// ProbeInterval is the time between cheap looks for damage. Default 1s.
 	ProbeInterval time.Duration
@@ -34,15 +36,18 @@ type Options struct {
 
 // Metrics receives what an engine measures. One goroutine calls its methods. They must not block.
 type Metrics interface {
-	// Synced reports a round that had work. It was full if it began with Observe. Changes is the number of applied keys.
+	// Synced reports a round that had work. It was full if it began with Observe. Changes is the
+	// number of applied keys.
 	Synced(full bool, took time.Duration, changes int, failed bool)
 	// Programmed reports the time from the source's change until it was applied.
 	Programmed(latency time.Duration)
-	// Repaired reports n objects that another program had changed, and the first damage that was noticed.
+	// Repaired reports n objects that another program had changed, and the first damage that was
+	// noticed.
 	Repaired(n int, what string)
 }
 
-// Engine applies the state that was last Set to a dataplane and its host. No other loop writes to them.
+// Engine applies the state that was last Set to a dataplane and its host. No other loop writes to
+// them.
 //
 //  1. Nothing is written before the first Set, which is the first complete state.
 //  2. Start, change, retry, drift and comparison take one path: a round compares the applied state with the wanted one,
@@ -94,7 +99,8 @@ func (e *Engine) Set(d balancer.Desired) {
 // Wanted returns the state that was last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns since when the wanted state is not applied, apart from frontends in backoff. Zero means that it is.
+// Behind returns since when the wanted state is not applied, apart from frontends in backoff. Zero
+// means that it is.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.
@@ -103,8 +109,9 @@ func (e *Engine) Resync() {
 	e.wake.Send()
 }
 
-// Compare makes the engine compare everything with what exists, and repair what differs. Then it returns the status. An
-// error says why the engine could not compare. Before the first Set, there is nothing to compare.
+// Compare makes the engine compare everything with what exists, and repair what differs. Then it
+// returns the status. An error says why the engine could not compare. Before the first Set, there
+// is nothing to compare.
 func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	asked := time.Now()
 	if _, isSet := e.Wanted(); isSet {
@@ -127,8 +134,8 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	}
 }
 
-// Working returns how long the loop has worked at the same batch or look. Zero means that it is idle. A loop that works
-// for long hangs in a call of the dataplane or the host.
+// Working returns how long the loop has worked at the same batch or look. Zero means that it is
+// idle. A loop that works for long hangs in a call of the dataplane or the host.
 func (e *Engine) Working() time.Duration { return e.busy.length() }
 
 // Run applies what is Set until ctx ends, and returns nil. It does not close the dataplane.
@@ -189,7 +196,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// activity is the time for which the loop has worked at the same batch or look. Any goroutine may read it.
+// activity is the time for which the loop has worked at the same batch or look. Any goroutine may
+// read it.
 type activity struct{ since atomic.Pointer[time.Time] } // nil means that the loop is idle
 
 func (a *activity) start() {

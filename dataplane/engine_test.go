@@ -140,8 +140,8 @@ func (w *fixture) difference() string {
 	return ""
 }
 
-// TestEngineConverges runs random histories of changes, failures, drift and restarts. Once the failures end, the kernel must have the
-// wanted state.
+// TestEngineConverges runs random histories of changes, failures, drift and restarts. Once the
+// failures end, the kernel must have the wanted state.
 func TestEngineConverges(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,8 +169,8 @@ func TestEngineConverges(t *testing.T) {
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff and a look are enough, unless a frontend was damaged and not removed: only the full
-			// comparison finds that.
+			// The longest backoff and a look are enough, unless a frontend was damaged and not
+			// removed: only the full comparison finds that.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -187,8 +187,8 @@ func TestEngineConverges(t *testing.T) {
 	}
 }
 
-// TestEngineBeforeFirstSet starts an engine over a foreign frontend and sets nothing. It must write nothing, and remove the orphan after
-// the first Set.
+// TestEngineBeforeFirstSet starts an engine over a foreign frontend and sets nothing. It must write
+// nothing, and remove the orphan after the first Set.
 func TestEngineBeforeFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -206,8 +206,8 @@ func TestEngineBeforeFirstSet(t *testing.T) {
 	})
 }
 
-// TestEngineOneBadFrontend applies 200 frontends of which one fails, with and without the key in the error. The other 199 must be applied
-// at once.
+// TestEngineOneBadFrontend applies 200 frontends of which one fails, with and without the key in
+// the error. The other 199 must be applied at once.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -238,7 +238,8 @@ func TestEngineOneBadFrontend(t *testing.T) {
 	}
 }
 
-// TestEngineUnremovableLeftover starts an engine over a frontend that can't be removed. The engine must be ready all the same.
+// TestEngineUnremovableLeftover starts an engine over a frontend that can't be removed. The engine
+// must be ready all the same.
 func TestEngineUnremovableLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -265,7 +266,8 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 	})
 }
 
-// gatedHost is a host that, while it is shut, does not allow changes of frontends with source ranges.
+// gatedHost is a host that, while it is shut, does not allow changes of frontends with source
+// ranges.
 type gatedHost struct {
 	*fake.Host
 	shut atomic.Bool
@@ -290,8 +292,9 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	return nil
 }
 
-// TestEngineHeldChange changes frontends that the host does not allow yet. They must stay as they are and be removable, no other
-// frontend may wait, and they must be applied soon after the host allows it.
+// TestEngineHeldChange changes frontends that the host does not allow yet. They must stay as they
+// are and be removable, no other frontend may wait, and they must be applied soon after the host
+// allows it.
 func TestEngineHeldChange(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -364,7 +367,8 @@ func TestEngineHeldChange(t *testing.T) {
 	}
 }
 
-// TestEngineTotalFailure makes every Apply of 5,000 frontends fail. The engine must retry rarely, must not be ready, and must recover.
+// TestEngineTotalFailure makes every Apply of 5,000 frontends fail. The engine must retry rarely,
+// must not be ready, and must recover.
 func TestEngineTotalFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -394,7 +398,8 @@ func TestEngineTotalFailure(t *testing.T) {
 	})
 }
 
-// TestEngineRevertedFailure reverts a change that failed half-way. The kernel must have the former state.
+// TestEngineRevertedFailure reverts a change that failed half-way. The kernel must have the former
+// state.
 func TestEngineRevertedFailure(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
@@ -425,8 +430,8 @@ func TestEngineRevertedFailure(t *testing.T) {
 	}
 }
 
-// TestEngineManyBadFrontends applies 300 frontends of which 60 adjacent ones fail, more than maxFailures. The others must be applied within
-// seconds.
+// TestEngineManyBadFrontends applies 300 frontends of which 60 adjacent ones fail, more than
+// maxFailures. The others must be applied within seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -447,8 +452,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineBurst makes a change after a pause, and then 1,000 within a second. The first must be applied at once, and the burst
-// in about ten rounds.
+// TestEngineBurst makes a change after a pause, and then 1,000 within a second. The first must be
+// applied at once, and the burst in about ten rounds.
 func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -474,7 +479,8 @@ func TestEngineBurst(t *testing.T) {
 	})
 }
 
-// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time they must return within two seconds.
+// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time they
+// must return within two seconds.
 func TestEngineRepairsDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -515,7 +521,8 @@ func (a alerting) Alerts(ctx context.Context, tell func()) {
 	}
 }
 
-// TestEngineAlert removes all frontends and lets the host alert the engine. They must return at once.
+// TestEngineAlert removes all frontends and lets the host alert the engine. They must return at
+// once.
 func TestEngineAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -544,8 +551,8 @@ type mending struct{ dataplane.Host }
 
 func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
 
-// TestEngineHostRepairs uses a host that repairs something at every look. Each repair must be reported and counted, and none may cause
-// a full comparison.
+// TestEngineHostRepairs uses a host that repairs something at every look. Each repair must be
+// reported and counted, and none may cause a full comparison.
 func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(4, 11)), t: t, kernel: fake.NewKernel()}
@@ -568,7 +575,8 @@ func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balanc
 	return s.mending.Finish(ctx, applied)
 }
 
-// TestCompareDuringRound calls Compare during a round that publishes a status. Compare must return after its own round.
+// TestCompareDuringRound calls Compare during a round that publishes a status. Compare must return
+// after its own round.
 func TestCompareDuringRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
@@ -601,8 +609,8 @@ func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return f.Host.Finish(ctx, applied)
 }
 
-// TestBehindWhileHostFails lets the host fail for five minutes of changes. Behind must return when the failure started, and zero after its
-// end.
+// TestBehindWhileHostFails lets the host fail for five minutes of changes. Behind must return when
+// the failure started, and zero after its end.
 func TestBehindWhileHostFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -646,7 +654,8 @@ func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return h.Host.Finish(ctx, applied)
 }
 
-// TestWorkingWhileHostHangs lets the host hang for two minutes. Working must return that time, and zero while the loop is idle.
+// TestWorkingWhileHostHangs lets the host hang for two minutes. Working must return that time, and
+// zero while the loop is idle.
 func TestWorkingWhileHostHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, goesOn := fake.NewKernel(), make(chan struct{})
@@ -685,7 +694,8 @@ func (blind) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane can't be looked at. They must return.
+// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane can't be
+// looked at. They must return.
 func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -720,8 +730,8 @@ func (d turning) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineLooksWhileLooksFail finds damage six times in a row, so looks become rarer. When they fail instead, there is a look each
-// second again.
+// TestEngineLooksWhileLooksFail finds damage six times in a row, so looks become rarer. When they
+// fail instead, there is a look each second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)

@@ -10,14 +10,16 @@ import (
 
 // Explains is a dataplane that shows its choice of a backend.
 type Explains interface {
-	// Explain reports how this dataplane chooses the backend of a new connection of client to f, which is applied. It
-	// reads the objects in the kernel.
+	// Explain reports how this dataplane chooses the backend of a new connection of client to f,
+	// which is applied. It reads the objects in the kernel.
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
 }
 
-// Explanation is how a dataplane chooses the backend of a new connection of one client to one frontend.
+// Explanation is how a dataplane chooses the backend of a new connection of one client to one
+// frontend.
 type Explanation struct {
-	// Sticky is the backend that affinity remembers for the client, for the time Left. It is invalid if there is none.
+	// Sticky is the backend that affinity remembers for the client, for the time Left. It is
+	// invalid if there is none.
 	Sticky netip.AddrPort `json:"sticky,omitzero"`
 	Left   time.Duration  `json:"left_ns,omitzero"`
 	// Choice describes how a backend is chosen without affinity.
@@ -31,7 +33,8 @@ type Explanation struct {
 // Share is a backend's part of new connections.
 type Share struct {
 	Backend netip.AddrPort `json:"backend"`
-	// Part is between 0 and 1. If the choice depends on the client and can be computed, a single backend has 1.
+	// Part is between 0 and 1. If the choice depends on the client and can be computed, a single
+	// backend has 1.
 	Part float64 `json:"part"`
 }
 

@@ -2,7 +2,8 @@ package dataplane
 
 import "testing"
 
-// TestNeedsAnd combines all pairs of needs. The result must have every need of either mode, and Marked only if both have it.
+// TestNeedsAnd combines all pairs of needs. The result must have every need of either mode, and
+// Marked only if both have it.
 func TestNeedsAnd(t *testing.T) {
 	var all []Needs
 	for i := range 64 {

@@ -34,8 +34,8 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestReapplyAll starts an engine over a dataplane that asks for an Apply of everything, though all is as wanted. Each
-// frontend must be applied once, and none must count as a repair.
+// TestReapplyAll starts an engine over a dataplane that asks for an Apply of everything, though all
+// is as wanted. Each frontend must be applied once, and none must count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()

@@ -13,7 +13,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sync runs a round: observe if a comparison is due, prepare the host, apply the difference, finish the host, report.
+// sync runs a round: observe if a comparison is due, prepare the host, apply the difference, finish
+// the host, report.
 func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.Time) {
 	full := e.compare.due
 	if full {
@@ -79,8 +80,8 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 	e.publish(*s)
 }
 
-// linesOnce returns the text of joined errors. An error that several steps met, such as a ledger that can't be written,
-// is in it once.
+// linesOnce returns the text of joined errors. An error that several steps met, such as a ledger
+// that can't be written, is in it once.
 func linesOnce(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -18,12 +18,14 @@ type Status struct {
 	Applied balancer.Revision
 	// Done has the applied frontends. A frontend is applied as wanted if it has the wanted pointer.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
-	// Moving reports whether another dataplane is taking over. Done and Failing are then about that dataplane.
+	// Moving reports whether another dataplane is taking over. Done and Failing are then about that
+	// dataplane.
 	Moving bool
 	// Failing has the error of each key in backoff.
 	Failing map[balancer.Key]error
-	// Last is when the last round that had work ended. LastDuration is its length, LastFull reports whether it compared
-	// in full, LastChanges is the number of changed keys, and LastError its failures.
+	// Last is when the last round that had work ended. LastDuration is its length, LastFull reports
+	// whether it compared in full, LastChanges is the number of changed keys, and LastError its
+	// failures.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool

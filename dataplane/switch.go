@@ -15,12 +15,12 @@ type succession struct {
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// Switch makes next take over, with d as its wanted state. The current dataplane serves, unchanged, until next has
-// applied everything that it can. Then Run's goroutine calls moved, once, and the caller may close the former dataplane.
-// Moved must not block.
+// Switch makes next take over, with d as its wanted state. The current dataplane serves, unchanged,
+// until next has applied everything that it can. Then Run's goroutine calls moved, once, and the
+// caller may close the former dataplane. Moved must not block.
 //
-// A further Switch before that, possibly back to the current dataplane, replaces the one in progress. The caller may then
-// close the replaced dataplane, and its moved is never called.
+// A further Switch before that, possibly back to the current dataplane, replaces the one in
+// progress. The caller may then close the replaced dataplane, and its moved is never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.target.set(d, &succession{dataplane: next, moved: moved}, time.Time{})
 	e.wake.Send()
@@ -38,8 +38,9 @@ func (e *Engine) startSwitch(next *succession) {
 	e.compare = comparison{due: true, addresses: true}
 }
 
-// withRemoved adds to found, which the next dataplane has, the frontends to be removed there: those that are removed with
-// the former dataplane, or were shortly before. Their connections may outlive that dataplane, and the next one ends them.
+// withRemoved adds to found, which the next dataplane has, the frontends to be removed there: those
+// that are removed with the former dataplane, or were shortly before. Their connections may outlive
+// that dataplane, and the next one ends them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
 		if !want.Frontends.Has(key) {
@@ -56,7 +57,8 @@ func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], w
 	return found
 }
 
-// switchTries is how often the next dataplane must fail at a served frontend until the switch continues without it.
+// switchTries is how often the next dataplane must fail at a served frontend until the switch
+// continues without it.
 const switchTries = 3
 
 // hasMoved reports whether the next dataplane has applied everything that it can.

@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a fixture with a second kernel next to the first. The engine uses kernel, and switches to other.
+// pair is a fixture with a second kernel next to the first. The engine uses kernel, and switches to
+// other.
 type pair struct {
 	*fixture
 	other *fake.Kernel
@@ -83,8 +84,9 @@ func (p *pair) pause(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestSwitchConverges runs random histories of changes, failures and switches. Served frontends must be kept until the next dataplane
-// serves them, and in the end one dataplane must have the wanted state and the other nothing.
+// TestSwitchConverges runs random histories of changes, failures and switches. Served frontends
+// must be kept until the next dataplane serves them, and in the end one dataplane must have the
+// wanted state and the other nothing.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -123,8 +125,8 @@ func TestSwitchConverges(t *testing.T) {
 	}
 }
 
-// TestSwitchToFailingDataplane switches to a dataplane in which every Apply fails. The switch must not end, and the former dataplane must keep
-// its frontends.
+// TestSwitchToFailingDataplane switches to a dataplane in which every Apply fails. The switch must
+// not end, and the former dataplane must keep its frontends.
 func TestSwitchToFailingDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -165,8 +167,8 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return r.Dataplane.Apply(ctx, batch)
 }
 
-// TestSwitchRemovedFrontend removes a frontend with a switch or before it. The next dataplane must be asked to remove it, with the drain
-// time that is left.
+// TestSwitchRemovedFrontend removes a frontend with a switch or before it. The next dataplane must
+// be asked to remove it, with the drain time that is left.
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // the switch
@@ -208,7 +210,8 @@ func testSwitchRemoved(t *testing.T, before, left time.Duration) {
 	})
 }
 
-// TestSwitchOneBadFrontend switches to a dataplane that can't apply one frontend. The switch must end after some attempts.
+// TestSwitchOneBadFrontend switches to a dataplane that can't apply one frontend. The switch must
+// end after some attempts.
 func TestSwitchOneBadFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -259,8 +262,8 @@ func (c choosy) Apply(_ context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// TestSwitchWhileBusy switches an engine that is never idle, many times. No dataplane may be given a state that was compiled for
-// another.
+// TestSwitchWhileBusy switches an engine that is never idle, many times. No dataplane may be given
+// a state that was compiled for another.
 func TestSwitchWhileBusy(t *testing.T) {
 	var wrong atomic.Int32
 	compiled := func(i int) (choosy, balancer.Desired) {

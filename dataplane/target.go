@@ -23,9 +23,9 @@ type request struct {
 	next    *succession // a switch was requested since the last take; nil means none
 }
 
-// set makes d the desired state, of the next dataplane unless that is nil: a state is never applied in another dataplane
-// than its own. While older changes are not applied, d keeps the time of the oldest. Applied is the time of the last
-// change that is.
+// set makes d the desired state, of the next dataplane unless that is nil: a state is never applied
+// in another dataplane than its own. While older changes are not applied, d keeps the time of the
+// oldest. Applied is the time of the last change that is.
 func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

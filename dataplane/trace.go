@@ -28,7 +28,8 @@ type Step struct {
 	Began, Ended time.Time
 	// Frontends is the number of frontends; 0 means all.
 	Frontends int
-	// Batches is the number of restores and netlink batches that the step has written, and Bytes their size (Wrote).
+	// Batches is the number of restores and netlink batches that the step has written, and Bytes
+	// their size (Wrote).
 	Batches, Bytes int
 	Err            error
 }
@@ -38,8 +39,8 @@ type writes struct{ batches, bytes atomic.Int64 }
 
 type writesKey struct{}
 
-// Wrote counts a restore or netlink batch of so many bytes for the step that ctx belongs to. Without a trace, it does
-// nothing.
+// Wrote counts a restore or netlink batch of so many bytes for the step that ctx belongs to.
+// Without a trace, it does nothing.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)

@@ -27,7 +27,8 @@ func (w *watch) hurry() {
 	}
 }
 
-// alertShare is the minimum time between looks after alerts, in lengths of a look: others may change rules all the time.
+// alertShare is the minimum time between looks after alerts, in lengths of a look: others may
+// change rules all the time.
 const alertShare = 20
 
 // plan sets the time of the next look, after a look that started at began.
@@ -43,9 +44,9 @@ func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	w.timer.Reset(time.Until(w.due))
 }
 
-// look checks whether any of vipd's objects is damaged, and then makes the next round compare in full. While every look
-// finds damage, looks become rarer, because a full comparison is expensive. Damage that a script does object by object
-// is repaired within two seconds, up to the fifth.
+// look checks whether any of vipd's objects is damaged, and then makes the next round compare in
+// full. While every look finds damage, looks become rarer, because a full comparison is expensive.
+// Damage that a script does object by object is repaired within two seconds, up to the fifth.
 func (e *Engine) look(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()

@@ -36,8 +36,8 @@ type exampler interface{ Example() string }
 // Values is implemented by string types with a fixed set of values.
 type Values interface{ Values() []string }
 
-// Synonyms is implemented by [Values] that other programs call by other names. Synonyms returns the value that each name stands for; a
-// name is in lower case, without "_" and "-".
+// Synonyms is implemented by [Values] that other programs call by other names. Synonyms returns the
+// value that each name stands for; a name is in lower case, without "_" and "-".
 type Synonyms interface{ Synonyms() map[string]string }
 
 // Into decodes tree into the struct that target points to, and returns all problems in the order of

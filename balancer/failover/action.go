@@ -27,7 +27,8 @@ type Put struct {
 	Text []byte
 }
 
-// Register registers this node as another run (Member.Boot): votes of the run before no longer count.
+// Register registers this node as another run (Member.Boot): votes of the run before no longer
+// count.
 type Register struct{ Boot ID }
 
 // Action marks an Action.
@@ -48,7 +49,8 @@ const (
 	Unknown Outcome = iota
 	// Refused means that a condition of the write did not hold.
 	Refused
-	// Unsent means that the write was not made and never will be, because etcd is unreachable, full, or denies it to this node.
+	// Unsent means that the write was not made and never will be, because etcd is unreachable,
+	// full, or denies it to this node.
 	Unsent
 	// Done means that etcd has made the write.
 	Done

@@ -8,14 +8,16 @@ import (
 
 // Options are the fixed properties of a node.
 type Options struct {
-	// Name is the node's, Boot names this run of it, and Member is its record. Member.Boot and Weight count.
+	// Name is the node's, Boot names this run of it, and Member is its record. Member.Boot and
+	// Weight count.
 	Name   string
 	Member Member
 	Timing Timing
 	// Started is when this run began. An earlier run may have confirmed heartbeats until then.
 	Started local.Time
-	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to others, because etcd was restored from a
-	// backup. Until it is over, hosts are probed before a VIP is claimed. Zero means no doubt.
+	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to
+	// others, because etcd was restored from a backup. Until it is over, hosts are probed before a
+	// VIP is claimed. Zero means no doubt.
 	Doubt time.Duration
 	// NewID returns an unused ID, and Wall the time of day, for people.
 	NewID func() ID
@@ -27,7 +29,8 @@ type env struct {
 	o       Options
 	now     local.Time
 	actions []local.Action
-	// review reports whether a VIP that is bound here may belong elsewhere, and stale whether owners must be counted again.
+	// review reports whether a VIP that is bound here may belong elsewhere, and stale whether
+	// owners must be counted again.
 	review, stale bool
 }
 
@@ -41,11 +44,13 @@ func (e *env) flush() []local.Action {
 	return actions
 }
 
-// recent is how many heartbeats may be lost before a peer counts as silent for the choice among hosts.
+// recent is how many heartbeats may be lost before a peer counts as silent for the choice among
+// hosts.
 const recent = 6
 
 // recently reports whether a time is so short ago that a peer counts as heard.
 func (e *env) recently(t local.Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
 
-// doubts reports whether a host may hold a VIP that etcd's records give to another host, or to none.
+// doubts reports whether a host may hold a VIP that etcd's records give to another host, or to
+// none.
 func (e *env) doubts() bool { return e.now.Since(e.o.Started) < e.o.Doubt }

@@ -133,7 +133,8 @@ func (h *holding) unbound(id int) {
 	}
 }
 
-// handOver silences VIPs here, and then writes that another node owns them. If it can't be written, they return.
+// handOver silences VIPs here, and then writes that another node owns them. If it can't be written,
+// they return.
 func (h *holding) handOver(all []handover, r route) {
 	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }

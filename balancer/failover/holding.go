@@ -15,8 +15,8 @@ type holding struct {
 	*parts
 	// unbinds are the next steps after Unbinds with an ID.
 	unbinds map[int]func()
-	// Etcd refused the last handover with an error: no other begins until then. Each handover silences its VIPs for a moment, and is in vain
-	// if etcd does not write.
+	// Etcd refused the last handover with an error: no other begins until then. Each handover
+	// silences its VIPs for a moment, and is in vain if etcd does not write.
 	pause time.Duration
 	until local.Time
 	// unsure are handovers that etcd may have written; retry is when they are reclaimed.
@@ -24,7 +24,8 @@ type holding struct {
 	retry  local.Time
 }
 
-// adopt binds the VIPs that this session owns, as soon as the gate is open and may pass them, and releases those that are gone.
+// adopt binds the VIPs that this session owns, as soon as the gate is open and may pass them, and
+// releases those that are gone.
 func (h *holding) adopt() {
 	if h.gate.state != open {
 		return // Node.Opened calls it again
@@ -64,7 +65,8 @@ func (h *holding) forgetGone() {
 	})
 }
 
-// ownerChanged processes another owner of a VIP in etcd. Moved reports whether it is another session, too.
+// ownerChanged processes another owner of a VIP in etcd. Moved reports whether it is another
+// session, too.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {
@@ -93,8 +95,8 @@ func (h *holding) lose(why string) {
 	h.closeGate()
 }
 
-// closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose handover may have been written rests until
-// that is known, even if the gate opens again.
+// closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose
+// handover may have been written rests until that is known, even if the gate opens again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
 	h.do(local.CloseGate{})
@@ -140,7 +142,8 @@ func restText(names []string) string {
 	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
 }
 
-// depart closes the gate when a node that was stopped has given away all VIPs that another node can hold.
+// depart closes the gate when a node that was stopped has given away all VIPs that another node can
+// hold.
 func (h *holding) depart() {
 	if !h.gate.stopping || h.gate.leaving {
 		return

@@ -12,7 +12,8 @@ type jurors struct {
 	*env
 	etcd   *view
 	byNode map[string]*Juror
-	// votes are the boots of the nodes that voted a session dead, and asked is when votes were last requested.
+	// votes are the boots of the nodes that voted a session dead, and asked is when votes were last
+	// requested.
 	votes map[ID]map[string]ID
 	asked local.Time
 	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
@@ -23,8 +24,9 @@ func newJurors(e *env, etcd *view) *jurors {
 	return &jurors{env: e, etcd: etcd, byNode: map[string]*Juror{}, votes: map[ID]map[string]ID{}}
 }
 
-// juror returns this node as a juror of a peer's session. Nil means that it must neither confirm the session nor vote on it. Etcd has
-// this run of the node, and has had the session since that registration or later: votes of an earlier run stay.
+// juror returns this node as a juror of a peer's session. Nil means that it must neither confirm
+// the session nor vote on it. Etcd has this run of the node, and has had the session since that
+// registration or later: votes of an earlier run stay.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
@@ -37,18 +39,20 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	return j.byNode[node]
 }
 
-// silent reports whether this node knows that a session is silent, and returns it as the session's juror.
+// silent reports whether this node knows that a session is silent, and returns it as the session's
+// juror.
 func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	own := j.juror(node, s.value.ID)
 	t := s.value.Timing
 	return own, own != nil && own.Silent(j.now, j.o.Started, t) && j.now.Since(s.known) >= t.Silence
 }
 
-// retractAfter is how long a session that this node has voted dead must go on until the vote is retracted: as a rule this node was cut off.
-// Until then only etcd can confirm the session.
+// retractAfter is how long a session that this node has voted dead must go on until the vote is
+// retracted: as a rule this node was cut off. Until then only etcd can confirm the session.
 const retractAfter = 3 * time.Second
 
-// answer confirms the session of a peer whose heartbeat counts, if this node knows it from etcd and where the peer receives that.
+// answer confirms the session of a peer whose heartbeat counts, if this node knows it from etcd and
+// where the peer receives that.
 func (j *jurors) answer(from *peer, on int, m Message) {
 	own := j.juror(m.From, m.Session)
 	switch {
@@ -64,8 +68,9 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 	}
 }
 
-// registered processes this node's record in etcd. If it is another run, no vote of the run before counts, and the sessions that it has
-// voted dead are confirmed again. What it has confirmed stays known.
+// registered processes this node's record in etcd. If it is another run, no vote of the run before
+// counts, and the sessions that it has voted dead are confirmed again. What it has confirmed stays
+// known.
 func (j *jurors) registered() {
 	m := j.etcd.members[j.o.Name]
 	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
@@ -79,7 +84,8 @@ func (j *jurors) registered() {
 	}
 }
 
-// forget drops the votes of a node: a write that was long under way can restore a run whose votes no longer count.
+// forget drops the votes of a node: a write that was long under way can restore a run whose votes
+// no longer count.
 func (j *jurors) forget(node string) {
 	for _, votes := range j.votes {
 		delete(votes, node)
@@ -143,7 +149,8 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 	return w, voters
 }
 
-// lastSign is when a node with a session was last known to be alive: it was confirmed, or etcd confirmed it.
+// lastSign is when a node with a session was last known to be alive: it was confirmed, or etcd
+// confirmed it.
 func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {

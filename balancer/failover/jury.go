@@ -12,8 +12,9 @@ const MaxJurors = 5
 // Confirming is how many members of a jury of n must confirm a session, including its holder.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Revoking is how many members other than the holder must have voted a session dead, so too few are left to confirm it. A holder without
-// other jurors is confirmed by etcd only, and its session needs no vote.
+// Revoking is how many members other than the holder must have voted a session dead, so too few are
+// left to confirm it. A holder without other jurors is confirmed by etcd only, and its session
+// needs no vote.
 func Revoking(n int) int {
 	if n <= 1 {
 		return 0
@@ -21,8 +22,9 @@ func Revoking(n int) int {
 	return n - Confirming(n) + 1
 }
 
-// Deadline returns until when a session is confirmed by its jury of n members. Sent are the sending times of the newest heartbeats that the
-// others have confirmed (0 means none), and asked is the sending time of the newest renewal in etcd.
+// Deadline returns until when a session is confirmed by its jury of n members. Sent are the sending
+// times of the newest heartbeats that the others have confirmed (0 means none), and asked is the
+// sending time of the newest renewal in etcd.
 func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time {
 	newest := asked
 	if need := Confirming(n) - 1; need > 0 && need <= len(sent) {
@@ -39,7 +41,8 @@ func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time 
 type Juror struct {
 	// Session is the session that it knows.
 	Session ID
-	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that heartbeat; 0 means never.
+	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that
+	// heartbeat; 0 means never.
 	Answered, Newest local.Time
 	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool
@@ -52,8 +55,9 @@ func (j *Juror) Watch(session ID) {
 	}
 }
 
-// Confirm reports whether the juror confirms a heartbeat of the session, and remembers that it did. A copy of the newest heartbeat is
-// confirmed again, because the first answer may be lost, but it is not a sign of life.
+// Confirm reports whether the juror confirms a heartbeat of the session, and remembers that it did.
+// A copy of the newest heartbeat is confirmed again, because the first answer may be lost, but it
+// is not a sign of life.
 func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 	if j.Session != session || j.Dead || sent < j.Newest {
 		return false
@@ -64,8 +68,9 @@ func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 	return true
 }
 
-// Silent reports whether the juror has confirmed no heartbeat of its session for the time of silence, and has run as long: a juror that has
-// just started may have forgotten its earlier confirmations.
+// Silent reports whether the juror has confirmed no heartbeat of its session for the time of
+// silence, and has run as long: a juror that has just started may have forgotten its earlier
+// confirmations.
 func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }
@@ -76,8 +81,9 @@ func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	return j.Dead
 }
 
-// MayRevoke reports whether a session may be revoked with the votes of so many other members of a jury of n, by a node that has known the
-// session's present revision since known: a renewal in etcd would have changed the revision.
+// MayRevoke reports whether a session may be revoked with the votes of so many other members of a
+// jury of n, by a node that has known the session's present revision since known: a renewal in etcd
+// would have changed the revision.
 func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -7,17 +7,19 @@ type Message struct {
 	Kind MessageKind
 	From string
 	Boot ID
-	// Session is the sender's in a Beat, the receiver's in an Answer, and Subject's in an Ask or a Vote.
+	// Session is the sender's in a Beat, the receiver's in an Answer, and Subject's in an Ask or a
+	// Vote.
 	Session ID
 	Subject string
 	// Sent is the sender's time of a Beat, and returns in its Answer.
 	Sent local.Time
-	// Echo is the receiver's newest Beat that the sender of a Beat has received: it proves that this Beat is younger. Echoless reports
-	// whether the sender's version has no echoes.
+	// Echo is the receiver's newest Beat that the sender of a Beat has received: it proves that
+	// this Beat is younger. Echoless reports whether the sender's version has no echoes.
 	Echo     Stamp
 	Echoless bool
-	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether it does not reach etcd, and would not learn of a VIP
-	// that is given to it. Well has a bit for each of its addresses whose network is well.
+	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether it does not
+	// reach etcd, and would not learn of a VIP that is given to it. Well has a bit for each of its
+	// addresses whose network is well.
 	Ready, Away bool
 	Well        uint16
 }

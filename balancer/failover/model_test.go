@@ -29,7 +29,8 @@ type moment struct {
 	// asked is the age of a pending renewal, and renewed is the age of the newest renewal that etcd
 	// made.
 	asked, renewed int8
-	// gate is for how long it stays open. What was checked and is yet to be done: refreshing, opening, binding.
+	// gate is for how long it stays open. What was checked and is yet to be done: refreshing,
+	// opening, binding.
 	gate, bound, refreshing, opening, binding int8
 	// changed: etcd has another revision of the session than the taker knows, since known.
 	changed, known int8
@@ -363,12 +364,12 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 	return strings.Join(steps, ", ")
 }
 
-// tight are times in ticks: with a silence that is one tick shorter, the model finds two that answer. Timing.Check asks for more,
-// as clocks differ.
+// tight are times in ticks: with a silence that is one tick shorter, the model finds two that
+// answer. Timing.Check asks for more, as clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
-// TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session was
-// revoked. The states far from the start, a third member and restarts are left to make soak.
+// TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
+// was revoked. The states far from the start, a third member and restarts are left to make soak.
 func TestRevokedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}

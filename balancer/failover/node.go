@@ -23,8 +23,8 @@ func New(o Options) *Node {
 	return n
 }
 
-// Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed. The gate is refreshed while
-// Timing.Passes allows it.
+// Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed.
+// The gate is refreshed while Timing.Passes allows it.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -70,8 +70,8 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Stored processes changes of etcd, in the order of their revisions. All reports whether they are all records at the revision, read
-// after nodes/NODE of this run was written.
+// Stored processes changes of etcd, in the order of their revisions. All reports whether they are
+// all records at the revision, read after nodes/NODE of this run was written.
 func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
@@ -157,7 +157,8 @@ func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	return n.step()
 }
 
-// Stop gives away all VIPs that another node can hold, and then ends the session; Left reports when that is done.
+// Stop gives away all VIPs that another node can hold, and then ends the session; Left reports when
+// that is done.
 func (n *Node) Stop(now local.Time) []local.Action {
 	n.now = now
 	n.gate.stopping, n.review = true, true
@@ -167,8 +168,8 @@ func (n *Node) Stop(now local.Time) []local.Action {
 // Left reports whether a node that was stopped has no session any longer.
 func (n *Node) Left() bool { return n.gate.left }
 
-// Opened processes that the gate was opened, or could not be. Addresses are bound after a check of the deadline that follows the
-// opening, because that may have taken long.
+// Opened processes that the gate was opened, or could not be. Addresses are bound after a check of
+// the deadline that follows the opening, because that may have taken long.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
@@ -215,8 +216,9 @@ func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]s
 	return n.step()
 }
 
-// Heard processes a message that arrived at one of this node's addresses (an index of Member.At). Anybody on the network may have
-// recorded it earlier: an Answer and a Vote stay true, and an Ask is only a question, but a Beat must be new.
+// Heard processes a message that arrived at one of this node's addresses (an index of Member.At).
+// Anybody on the network may have recorded it earlier: an Answer and a Vote stay true, and an Ask
+// is only a question, but a Beat must be new.
 func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
@@ -241,15 +243,16 @@ func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 	return n.flush()
 }
 
-// Reached processes an answer of a host that must be within reach of one of this node's addresses (an index of Member.At). From then on
-// the address is only well while such hosts answer; then no peer need be heard there.
+// Reached processes an answer of a host that must be within reach of one of this node's addresses
+// (an index of Member.At). From then on the address is only well while such hosts answer; then no
+// peer need be heard there.
 func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
-// Reaching processes that other hosts must be within reach of one of this node's addresses. Until one of them has answered, it suffices
-// that a peer is heard there.
+// Reaching processes that other hosts must be within reach of one of this node's addresses. Until
+// one of them has answered, it suffices that a peer is heard there.
 func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)

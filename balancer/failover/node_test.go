@@ -178,8 +178,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the outcome of its
-// release is known.
+// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the outcome of
+// its release is known.
 func TestVIPRemovedAndAdded(t *testing.T) {
 	w := newWorld(t, 1, 1, addresses(1))
 	w.calm = true
@@ -333,8 +333,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestStandbySpreadsVIPs puts a host on standby. The others must get its VIPs by their shares, and the
-// notes must name them.
+// TestStandbySpreadsVIPs puts a host on standby. The others must get its VIPs by their shares, and
+// the notes must name them.
 func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true

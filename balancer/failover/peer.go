@@ -12,8 +12,9 @@ import (
 // peer is another node, as its heartbeats describe it.
 type peer struct {
 	boot ID
-	// heard is when a heartbeat last counted, and on is when one counted on each address of this node. newest are the sending times of
-	// the newest heartbeats there: each is sent to all addresses, and counts once on each.
+	// heard is when a heartbeat last counted, and on is when one counted on each address of this
+	// node. newest are the sending times of the newest heartbeats there: each is sent to all
+	// addresses, and counts once on each.
 	heard      local.Time
 	on, newest [reported]local.Time
 	// ready, away and well are from its newest heartbeat, sent at.
@@ -22,22 +23,26 @@ type peer struct {
 	sent        local.Time
 	// echo is returned to the peer in heartbeats.
 	echo Stamp
-	// alive is since when its session goes on though this node has voted it dead; 0 means it does not.
+	// alive is since when its session goes on though this node has voted it dead; 0 means it does
+	// not.
 	alive local.Time
 }
 
-// reported is the number of addresses whose network state a node reports: Message.Well has so many bits.
+// reported is the number of addresses whose network state a node reports: Message.Well has so many
+// bits.
 const reported = 16
 
-// peers is what this node knows of other nodes from their heartbeats, and of the networks of its own addresses.
+// peers is what this node knows of other nodes from their heartbeats, and of the networks of its
+// own addresses.
 type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached is when a host that must be within reach of an address answered; 0 means never, or no host must be.
+	// reached is when a host that must be within reach of an address answered; 0 means never, or no
+	// host must be.
 	reached [reported]local.Time
-	// next is when the next heartbeats are due. wasWell was reported by the last ones. reviewAt is when to review the VIPs that are
-	// bound here though nothing has changed.
+	// next is when the next heartbeats are due. wasWell was reported by the last ones. reviewAt is
+	// when to review the VIPs that are bound here though nothing has changed.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -45,7 +50,8 @@ type peers struct {
 
 func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all: map[string]*peer{}} }
 
-// reviewEvery is the time between two reviews of the VIPs that are bound here, if nothing has changed but the time.
+// reviewEvery is the time between two reviews of the VIPs that are bound here, if nothing has
+// changed but the time.
 const reviewEvery = time.Second
 
 // beat sends heartbeats for a session (0: none) when they are due.
@@ -71,7 +77,8 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is how long a host that must be within reach of an address may be silent while peers are heard there.
+// reachTime is how long a host that must be within reach of an address may be silent while peers
+// are heard there.
 const reachTime = 2 * time.Second
 
 // reach sets when a host answered that must be within reach of an address.
@@ -81,8 +88,8 @@ func (p *peers) reach(on int, at local.Time) {
 	}
 }
 
-// well returns a bit for each address of this node whose network is well: a peer was heard there, or a host that must be within reach
-// has answered. If none is, all are.
+// well returns a bit for each address of this node whose network is well: a peer was heard there,
+// or a host that must be within reach has answered. If none is, all are.
 func (p *peers) well() (bits uint16) {
 	for i := range min(len(p.o.Member.At), reported) {
 		if p.recently(p.reached[i]) || p.hears(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
@@ -114,8 +121,8 @@ func (p *peers) heardOn(name string) []bool {
 	return on
 }
 
-// reachesEtcd reports whether a node can be given a VIP: if it does not reach etcd, it would not learn of it, and no host would answer
-// until then.
+// reachesEtcd reports whether a node can be given a VIP: if it does not reach etcd, it would not
+// learn of it, and no host would answer until then.
 func (p *peers) reachesEtcd(name string) bool { return p.all[name] == nil || !p.all[name].away }
 
 // peer returns another node.
@@ -126,8 +133,9 @@ func (p *peers) peer(name string) *peer {
 	return p.all[name]
 }
 
-// receive returns the sender of a heartbeat that counts and is the newest, or nil. A heartbeat counts if it is fresh and newer than the
-// last at the same address. Nothing of a replayed or late heartbeat is used.
+// receive returns the sender of a heartbeat that counts and is the newest, or nil. A heartbeat
+// counts if it is fresh and newer than the last at the same address. Nothing of a replayed or late
+// heartbeat is used.
 func (p *peers) receive(on int, m Message) *peer {
 	from := p.peer(m.From)
 	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer one was faster, at another address
@@ -174,8 +182,9 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	return true
 }
 
-// fresh reports whether a heartbeat was sent lately: it returns a heartbeat that this run sent lately. The clocks of two hosts are not
-// compared. Nodes without echoes are trusted if etcd has their run.
+// fresh reports whether a heartbeat was sent lately: it returns a heartbeat that this run sent
+// lately. The clocks of two hosts are not compared. Nodes without echoes are trusted if etcd has
+// their run.
 func (p *peers) fresh(from *peer, m Message) bool {
 	if m.Echoless {
 		return p.isRun(from, m) || p.etcd.members[m.From] == nil && from.boot == m.Boot
@@ -187,8 +196,8 @@ func (p *peers) fresh(from *peer, m Message) bool {
 	return m.Echo.Boot == p.o.Member.Boot && m.Echo.Sent <= p.now && p.now.Since(m.Echo.Sent) < limit
 }
 
-// isRun reports whether a message is from the registered run of its sender. If that can't be known, it is, unless the sender is heard
-// as another run.
+// isRun reports whether a message is from the registered run of its sender. If that can't be known,
+// it is, unless the sender is heard as another run.
 func (p *peers) isRun(from *peer, m Message) bool {
 	if r := p.etcd.members[m.From]; r != nil && !p.etcd.away {
 		return r.value.Boot == m.Boot

@@ -5,12 +5,14 @@ import "cmp"
 // placement decides which of the VIPs of this node belong elsewhere.
 type placement struct{ *parts }
 
-// forced is why a VIP is on a node that could not serve it: a person moved it there. It stays there until it is moved, or can't be there.
+// forced is why a VIP is on a node that could not serve it: a person moved it there. It stays there
+// until it is moved, or can't be there.
 const forced = "force"
 
 func (p placement) byForce(v *vip) bool { return p.etcd.owners[v.name].value.Why == forced }
 
-// destination returns the node that a VIP of this node should go to now, and why; "" means it stays.
+// destination returns the node that a VIP of this node should go to now, and why; "" means it
+// stays.
 func (p placement) destination(v *vip) (to, why string) {
 	leader := p.ranking.leader(v)
 	switch {

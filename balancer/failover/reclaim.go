@@ -19,8 +19,9 @@ func (h *holding) slowDown(o Outcome) {
 	}
 }
 
-// reclaim finds out who owns VIPs whose handover may have been written: this node writes itself, on the condition that no other owner
-// was written. Until that outcome is known, the VIPs stay unbound, because they may become another node's at any moment.
+// reclaim finds out who owns VIPs whose handover may have been written: this node writes itself, on
+// the condition that no other owner was written. Until that outcome is known, the VIPs stay
+// unbound, because they may become another node's at any moment.
 func (h *holding) reclaim(all []handover) {
 	for _, g := range all {
 		if !h.session.owns(g.vip) {

@@ -98,8 +98,8 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 	}
 }
 
-// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers hear it,
-// because it would not learn of it.
+// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers hear
+// it, because it would not learn of it.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
@@ -119,8 +119,8 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
 }
 
-// TestFailedHandoverIsNoMove fails a handover several times. The VIP must not count as moved, and move as
-// soon as etcd answers.
+// TestFailedHandoverIsNoMove fails a handover several times. The VIP must not count as moved, and
+// move as soon as etcd answers.
 func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}

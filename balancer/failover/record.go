@@ -56,8 +56,8 @@ type Member struct {
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is who requested standby and why, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot has the reason for each address that this node can't hold. Absent are the addresses among them that it can't add to a device;
-	// it can't serve the others.
+	// Cannot has the reason for each address that this node can't hold. Absent are the addresses
+	// among them that it can't add to a device; it can't serve the others.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
@@ -65,7 +65,8 @@ type Member struct {
 // Address is where a node receives heartbeats.
 type Address struct {
 	Addr netip.Addr `json:"address"`
-	// Networks are the networks of a device that may hold VIPs. If empty, the address is only the way to etcd.
+	// Networks are the networks of a device that may hold VIPs. If empty, the address is only the
+	// way to etcd.
 	Networks []netip.Prefix `json:"networks,omitempty"`
 	// MAC is the device's, as text.
 	MAC string `json:"mac,omitempty"`
@@ -79,7 +80,8 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches reports whether one of the node's devices has a network with a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns why the node can't hold a VIP; "" means it can. By force it can also hold a VIP that it can't serve.
+// Lacks returns why the node can't hold a VIP; "" means it can. By force it can also hold a VIP
+// that it can't serve.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -92,7 +94,8 @@ func (m *Member) place(vip netip.Addr) int {
 	return slices.IndexFunc(m.At, func(a Address) bool { return a.holds(vip) })
 }
 
-// Session is the record sessions/NODE: the jury that may confirm and revoke the session of a node, and its times.
+// Session is the record sessions/NODE: the jury that may confirm and revoke the session of a node,
+// and its times.
 type Session struct {
 	ID      ID       `json:"id"`
 	Machine string   `json:"machine"`
@@ -100,8 +103,8 @@ type Session struct {
 	Timing
 }
 
-// rebooted reports whether two machines (MACHINE-ID/BOOT/NAMESPACE) are different boots of one: then nothing is left of the earlier kernel.
-// Machines without an ID can't be compared.
+// rebooted reports whether two machines (MACHINE-ID/BOOT/NAMESPACE) are different boots of one:
+// then nothing is left of the earlier kernel. Machines without an ID can't be compared.
 func rebooted(a, b string) bool {
 	idA, bootA, _ := strings.Cut(a, "/")
 	idB, bootB, _ := strings.Cut(b, "/")

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// revoke revokes one session that is silent or whose node a person reports to be off, and claims its VIPs.
+// revoke revokes one session that is silent or whose node a person reports to be off, and claims
+// its VIPs.
 func (t *takeover) revoke() {
 	if t.writer.claiming || t.gate.stopping {
 		return
@@ -54,7 +55,8 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	return true
 }
 
-// turn is how many nodes precede this one in revoking a session: those that are better for its first VIP.
+// turn is how many nodes precede this one in revoking a session: those that are better for its
+// first VIP.
 func (t *takeover) turn(node string, session ID) int {
 	turn := len(t.etcd.members)
 	owned := t.ownedBy(node, session)
@@ -78,7 +80,8 @@ func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 	return all
 }
 
-// claimFrom writes that the session of a node has ended, and that this node owns the VIPs for which it is the best. The others are free then.
+// claimFrom writes that the session of a node has ended, and that this node owns the VIPs for which
+// it is the best. The others are free then.
 func (t *takeover) claimFrom(w Write, node, from, why string) {
 	s := t.etcd.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})

@@ -18,14 +18,16 @@ type session struct {
 	// live reports whether etcd has the session, at the revision.
 	live     bool
 	revision int64
-	// jury confirms it. next is the jury of a write whose outcome is not known: until then, both must.
+	// jury confirms it. next is the jury of a write whose outcome is not known: until then, both
+	// must.
 	jury, next []string
-	// confirmed is when the newest heartbeat was sent that a juror has confirmed, and renewed when the newest renewal in etcd was
-	// sent. deadline follows from them.
+	// confirmed is when the newest heartbeat was sent that a juror has confirmed, and renewed when
+	// the newest renewal in etcd was sent. deadline follows from them.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time
-	// writing reports whether a write of the session is under way. again is when the next may begin: a heartbeat after the last.
+	// writing reports whether a write of the session is under way. again is when the next may
+	// begin: a heartbeat after the last.
 	writing bool
 	again   local.Time
 }
@@ -57,9 +59,10 @@ func (s *session) begin() {
 	s.put(w, s.chooseJury())
 }
 
-// replaces reports whether this node may replace a session with its name: one of this machine, whose gate is this one; of an earlier
-// boot of it; or of a machine that a person reports to be off. An earlier boot renews nothing. A machine with the same ID and name, of
-// which this one may be a copy, does: its peers have the addresses of this one, and no longer confirm it.
+// replaces reports whether this node may replace a session with its name: one of this machine,
+// whose gate is this one; of an earlier boot of it; or of a machine that a person reports to be
+// off. An earlier boot renews nothing. A machine with the same ID and name, of which this one may
+// be a copy, does: its peers have the addresses of this one, and no longer confirm it.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
@@ -117,7 +120,8 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	return false
 }
 
-// answered processes a juror's confirmation of a heartbeat that this node sent, and reports whether it is news.
+// answered processes a juror's confirmation of a heartbeat that this node sent, and reports whether
+// it is news.
 func (s *session) answered(m Message) bool {
 	if !s.live || m.Session != s.id || m.Sent <= s.confirmed[m.From] || m.Sent > s.now {
 		return false
@@ -188,7 +192,8 @@ func (s *session) changeJury() {
 	s.put(s.ifMine(), jury)
 }
 
-// chooseJury returns this node and up to four others: first present jurors, then nodes of other zones.
+// chooseJury returns this node and up to four others: first present jurors, then nodes of other
+// zones.
 func (s *session) chooseJury() []string {
 	var others []string
 	for name, m := range s.etcd.members {
@@ -213,7 +218,8 @@ func (s *session) chooseJury() []string {
 	return jury
 }
 
-// confirmations returns the age of each juror's newest confirmation; -1 means it has never confirmed.
+// confirmations returns the age of each juror's newest confirmation; -1 means it has never
+// confirmed.
 func (s *session) confirmations() map[string]time.Duration {
 	ages := map[string]time.Duration{}
 	for _, j := range s.jury {
@@ -226,7 +232,8 @@ func (s *session) confirmations() map[string]time.Duration {
 	return ages
 }
 
-// silentJurors names the jurors that no longer confirm the session. Etcd is one of them, because it confirms when they do not.
+// silentJurors names the jurors that no longer confirm the session. Etcd is one of them, because it
+// confirms when they do not.
 func (s *session) silentJurors() string {
 	var names []string
 	for _, j := range s.jury {

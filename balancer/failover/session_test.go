@@ -90,8 +90,8 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestLateWriteOfEarlierRun delays a write of an earlier run. It must not restore votes that a later
-// run has retracted.
+// TestLateWriteOfEarlierRun delays a write of an earlier run. It must not restore votes that a
+// later run has retracted.
 func TestLateWriteOfEarlierRun(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -166,8 +166,8 @@ func TestCopiedMachine(t *testing.T) {
 	}
 }
 
-// TestRevocationByReplacedVoter registers a voter as another run. Etcd must refuse a revocation that
-// counts its vote.
+// TestRevocationByReplacedVoter registers a voter as another run. Etcd must refuse a revocation
+// that counts its vote.
 func TestRevocationByReplacedVoter(t *testing.T) {
 	w, _, owner := owned(t, 3)
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]

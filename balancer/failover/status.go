@@ -10,7 +10,8 @@ import (
 // Status is the state of a node at a moment.
 type Status struct {
 	Session ID // 0 means etcd has none
-	// Obstructed reports whether etcd has a session of another machine with this node's name, which can't be replaced.
+	// Obstructed reports whether etcd has a session of another machine with this node's name, which
+	// can't be replaced.
 	Obstructed bool
 	Gate       string
 	// Left is how long the session is confirmed from now.
@@ -18,14 +19,17 @@ type Status struct {
 	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
-	// Free are the VIPs that no live session owns, or that a silent session owns which may not be revoked.
+	// Free are the VIPs that no live session owns, or that a silent session owns which may not be
+	// revoked.
 	Free []netip.Addr
-	// Waiting are the nodes whose silent sessions may not be revoked because too few of their jurors are heard, each with its silent
-	// jurors and itself.
+	// Waiting are the nodes whose silent sessions may not be revoked because too few of their
+	// jurors are heard, each with its silent jurors and itself.
 	Waiting map[string][]string
-	// Heard reports for each other node on which of this node's addresses (Member.At) it was heard recently.
+	// Heard reports for each other node on which of this node's addresses (Member.At) it was heard
+	// recently.
 	Heard map[string][]bool
-	// Strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim otherwise.
+	// Strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim
+	// otherwise.
 	Strangers map[netip.Addr]string
 }
 

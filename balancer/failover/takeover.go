@@ -36,10 +36,12 @@ func (t *takeover) count() {
 	}
 }
 
-// maxClaimed is the maximum number of VIPs in one transaction: etcd accepts 128 operations and 128 conditions.
+// maxClaimed is the maximum number of VIPs in one transaction: etcd accepts 128 operations and 128
+// conditions.
 const maxClaimed = 100
 
-// claimFree claims free VIPs: the best node at once, the others after the better ones have had the time.
+// claimFree claims free VIPs: the best node at once, the others after the better ones have had the
+// time.
 func (t *takeover) claimFree() {
 	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
 		return // a node that has just started does not know yet who else is alive
@@ -102,7 +104,8 @@ func firstFree(all []*vip) (since local.Time) {
 // cannotRest is how long a VIP that this node can't hold is ignored.
 const cannotRest = 200 * time.Millisecond
 
-// claims are VIPs that this node may claim. Unknown addresses are probed first, because another host may have them.
+// claims are VIPs that this node may claim. Unknown addresses are probed first, because another
+// host may have them.
 type claims struct {
 	vips    []*vip
 	unknown []netip.Addr
@@ -119,7 +122,8 @@ func (c *claims) add(v *vip, unknown bool) {
 func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
 func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 
-// strangerRest is how long a VIP that a host outside the fleet has is ignored before it is probed again.
+// strangerRest is how long a VIP that a host outside the fleet has is ignored before it is probed
+// again.
 const strangerRest = 10 * time.Second
 
 // probed processes the answers to a Probe: the MACs of the hosts that have addresses.
@@ -147,8 +151,9 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 	t.stale = true
 }
 
-// claim writes that this session owns VIPs, on the condition that their owner has not changed and that the session is live. Since is
-// the last sign of their last owner, from; 0 means there was none.
+// claim writes that this session owns VIPs, on the condition that their owner has not changed and
+// that the session is live. Since is the last sign of their last owner, from; 0 means there was
+// none.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
@@ -200,7 +205,8 @@ func listFirst(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim otherwise.
+// strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim
+// otherwise.
 func (t *takeover) strangers() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for _, v := range t.vips.order {
@@ -211,8 +217,8 @@ func (t *takeover) strangers() map[netip.Addr]string {
 	return all
 }
 
-// waiting are the nodes whose VIPs rest until an operator reports that they are off, each with the silent members of its jury, and those
-// VIPs. A node that is not confirmed can't know.
+// waiting are the nodes whose VIPs rest until an operator reports that they are off, each with the
+// silent members of its jury, and those VIPs. A node that is not confirmed can't know.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

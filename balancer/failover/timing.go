@@ -14,15 +14,17 @@ type Timing struct {
 	Confirm time.Duration `json:"confirm"`
 	// Gate is how long after a refresh the kernel's gate stays open.
 	Gate time.Duration `json:"gate"`
-	// Silence is how long a juror must have confirmed nothing before it votes that a session is dead.
+	// Silence is how long a juror must have confirmed nothing before it votes that a session is
+	// dead.
 	Silence time.Duration `json:"silence"`
 }
 
-// NewTiming returns the times for a silence. A test proves that they allow neither two owners nor a closed gate on a healthy host.
+// NewTiming returns the times for a silence. A test proves that they allow neither two owners nor a
+// closed gate on a healthy host.
 func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
 }
 
-// Passes reports whether the gate may be opened or refreshed at now, and an address added behind it: an action in time has no effect after
-// the deadline.
+// Passes reports whether the gate may be opened or refreshed at now, and an address added behind
+// it: an action in time has no effect after the deadline.
 func (t Timing) Passes(now, deadline local.Time) bool { return local.Passes(now, deadline, t.Gate) }

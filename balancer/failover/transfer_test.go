@@ -25,7 +25,8 @@ type transfer struct {
 	faults  int // that may still happen
 }
 
-// mover is a host. What its kernel has done it hears of in order, and later. Options are those of its processes, of which one runs.
+// mover is a host. What its kernel has done it hears of in order, and later. Options are those of
+// its processes, of which one runs.
 type mover struct {
 	*Node
 	Options
@@ -103,8 +104,8 @@ func (x *transfer) load(i int) {
 	}
 }
 
-// restart has a process killed and another one begin, which closes the gate before it registers. Nobody hears any more what becomes of the
-// transactions of the one before.
+// restart has a process killed and another one begin, which closes the gate before it registers.
+// Nobody hears any more what becomes of the transactions of the one before.
 func (x *transfer) restart(i int) {
 	h := x.hosts[i]
 	h.queue, h.tells, h.gate, h.bound = nil, nil, false, false
@@ -349,7 +350,8 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	return maphash.String(seed, b.String())
 }
 
-// visitTransfers goes through all states, or so many that are nearest to the start, and returns the way to one that is wrong.
+// visitTransfers goes through all states, or so many that are nearest to the start, and returns the
+// way to one that is wrong.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
 	replay := func(path []byte, tell func(step)) *transfer {

@@ -15,12 +15,14 @@ type view struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
-	// at are the addresses of each node that is registered or has a session: a node that only etcd can't reach loses its registration.
+	// at are the addresses of each node that is registered or has a session: a node that only etcd
+	// can't reach loses its registration.
 	at map[string][]Address
-	// newest are the revisions of the last known changes, also of deleted records: the answer to a transaction and etcd's watch report
-	// the same change, and either may be late.
+	// newest are the revisions of the last known changes, also of deleted records: the answer to a
+	// transaction and etcd's watch report the same change, and either may be late.
 	newest map[Key]int64
-	// loaded reports whether all records were read since this run was registered, and revision is the newest of them.
+	// loaded reports whether all records were read since this run was registered, and revision is
+	// the newest of them.
 	loaded   bool
 	revision int64
 	// away reports whether etcd is unreachable.

@@ -135,7 +135,8 @@ func (e *etcd) commit(w Write) (Outcome, int64) {
 	return Done, e.revision
 }
 
-// host is one host: a kernel with its gate and addresses, and a process that may stop between any two of its acts.
+// host is one host: a kernel with its gate and addresses, and a process that may stop between any
+// two of its acts.
 type host struct {
 	w         *world
 	index     int
@@ -650,7 +651,8 @@ func (w *world) fault() {
 	}
 }
 
-// widen gives hosts a second network, other weights and preferences, and has people do more to them.
+// widen gives hosts a second network, other weights and preferences, and has people do more to
+// them.
 func (w *world) widen() {
 	w.wide = true
 	network := netip.MustParsePrefix("172.16.0.0/12")

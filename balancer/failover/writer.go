@@ -12,8 +12,9 @@ type writer struct {
 	last    int // ID
 	// claiming reports whether a transaction that claims VIPs is under way.
 	claiming bool
-	// refused is the newest revision that was known when etcd refused a transaction, as a rule because this node had not learned of a
-	// change. Until it has, or until patient, it sends no other.
+	// refused is the newest revision that was known when etcd refused a transaction, as a rule
+	// because this node had not learned of a change. Until it has, or until patient, it sends no
+	// other.
 	refused int64
 	patient local.Time
 }

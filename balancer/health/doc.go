@@ -1,21 +1,23 @@
-// Package health decides from the results of checks whether a target is up or down. It does no I/O and has no clock. Times are
-// arguments, so tests need no waiting. Package dataplane/probe does the checks.
+// Package health decides from the results of checks whether a target is up or down. It does no I/O
+// and has no clock. Times are arguments, so tests need no waiting. Package dataplane/probe does the
+// checks.
 //
 //	services, endpoints -> Targets.Next -> what to check: (address, check) for each target
 //	                       probe.Runner checks, and feeds each result to State.After
 //	State.Verdict       -> balancer.Inputs.Health -> Compile
 //
-// A target starts unknown, and the first result decides. From then on, Rules.Fall failed checks in a row take it down, and Rules.Rise
-// passed checks in a row bring it up. A single contrary result resets the count. During such a row, checks run at the fast interval:
+// A target starts unknown, and the first result decides. From then on, Rules.Fall failed checks in
+// a row take it down, and Rules.Rise passed checks in a row bring it up. A single contrary result
+// resets the count. During such a row, checks run at the fast interval:
 //
 //	s := health.New(seed, rules, now)
 //	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now, Took: time.Millisecond, Text: "connected"})
 //	s.Verdict // up
 //	s.Due     // when the next check is due
 //
-// Ejections decides from the outcomes of clients' connection attempts, in modes that observe them. After some failures in a row, the
-// endpoint gets no new connections for a while.
+// Ejections decides from the outcomes of clients' connection attempts, in modes that observe them.
+// After some failures in a row, the endpoint gets no new connections for a while.
 //
-// The package runs no checks, chooses no backends (balancer.Compile does) and writes no files (State.Save returns what the next run
-// needs).
+// The package runs no checks, chooses no backends (balancer.Compile does) and writes no files
+// (State.Save returns what the next run needs).
 package health

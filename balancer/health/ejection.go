@@ -10,11 +10,12 @@ import (
 
 // EjectionRules define when failed connection attempts eject an endpoint, and for how long.
 type EjectionRules struct {
-	// Failures is the number of attempts in a row that must fail. After its ejection an endpoint is on probation: a single failure
-	// ejects it again until it has accepted a connection.
+	// Failures is the number of attempts in a row that must fail. After its ejection an endpoint is
+	// on probation: a single failure ejects it again until it has accepted a connection.
 	Failures int
-	// Apart is the minimum time between two failures that count, because failures at the same moment have the same cause. An endpoint
-	// may take Failures times Apart to restart without being ejected.
+	// Apart is the minimum time between two failures that count, because failures at the same
+	// moment have the same cause. An endpoint may take Failures times Apart to restart without
+	// being ejected.
 	Apart time.Duration
 	// Base is the duration of the first ejection. The n-th lasts n times as long, at most Max.
 	Base, Max time.Duration
@@ -27,21 +28,24 @@ func DefaultEjectionRules() EjectionRules {
 	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Max: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
-// Budget returns how many further endpoints may be ejected next to a target, see balancer.EjectionRoom.
+// Budget returns how many further endpoints may be ejected next to a target, see
+// balancer.EjectionRoom.
 type Budget func(balancer.Target) int
 
 // EjectionChange is the start or the end of an ejection.
 type EjectionChange struct {
 	Target balancer.Target
 	balancer.Ejection
-	// End is the reason for its end, and For is how long it lasted. They are "" and 0 if it started.
+	// End is the reason for its end, and For is how long it lasted. They are "" and 0 if it
+	// started.
 	End string
 	For time.Duration
 }
 
-// Ejections decides from the outcomes of connection attempts which endpoints get no new connections for a while. It has no clock. One
-// goroutine at a time may use it. It remembers only endpoints that fail, until all is forgiven. Nothing outlives a restart, after which
-// an endpoint that still fails is soon ejected again.
+// Ejections decides from the outcomes of connection attempts which endpoints get no new connections
+// for a while. It has no clock. One goroutine at a time may use it. It remembers only endpoints
+// that fail, until all is forgiven. Nothing outlives a restart, after which an endpoint that still
+// fails is soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record
@@ -54,7 +58,8 @@ type record struct {
 	failed int
 	// last is the time of the last failure that counted.
 	last time.Time
-	// count is the number of ejections that are not forgotten. since is when the last one ended or was forgotten.
+	// count is the number of ejections that are not forgotten. since is when the last one ended or
+	// was forgotten.
 	count int
 	since time.Time
 	// began and until limit the present ejection, by the monotonic clock.
@@ -81,8 +86,8 @@ func (e *Ejections) Next() (next time.Time) {
 	return next
 }
 
-// Failed records a failed connection attempt to t and returns the ejection that it starts, if any. If there is no room, t is ejected at
-// its first failure after there is room again.
+// Failed records a failed connection attempt to t and returns the ejection that it starts, if any.
+// If there is no room, t is ejected at its first failure after there is room again.
 func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Budget) (EjectionChange, bool) {
 	if e.ejected.Has(t) {
 		return EjectionChange{}, false
@@ -111,8 +116,8 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 	return EjectionChange{Target: t, Ejection: x}, true
 }
 
-// Answered records that t accepted a connection. It ends the row of failures. It also ends an ejection, which happens if t was tried
-// because no other endpoint accepted the connection.
+// Answered records that t accepted a connection. It ends the row of failures. It also ends an
+// ejection, which happens if t was tried because no other endpoint accepted the connection.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if r == nil {
@@ -124,8 +129,8 @@ func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, 
 	return out, ended
 }
 
-// Checked records the result of a check of t's own address and port. After rise passed checks in a row that began after the ejection,
-// the ejection ends.
+// Checked records the result of a check of t's own address and port. After rise passed checks in a
+// row that began after the ejection, the ejection ends.
 func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if !e.ejected.Has(t) || res.Began.Before(r.began) {
@@ -143,8 +148,9 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 	return e.end(t, now, "it passes its checks")
 }
 
-// Update ends the ejections that have expired, forgets targets that are no longer endpoints, and ends the latest ejections if there is
-// no longer room for them because other endpoints failed or were removed.
+// Update ends the ejections that have expired, forgets targets that are no longer endpoints, and
+// ends the latest ejections if there is no longer room for them because other endpoints failed or
+// were removed.
 func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, room Budget) []EjectionChange {
 	var ended []EjectionChange
 	end := func(t balancer.Target, why string) {
@@ -201,8 +207,8 @@ func (e *Ejections) forgive(r *record, now time.Time) {
 	}
 }
 
-// discard deletes the record of t if it no longer matters. A target that has accepted no connection since its ejection stays on probation
-// until everything is forgiven.
+// discard deletes the record of t if it no longer matters. A target that has accepted no connection
+// since its ejection stays on probation until everything is forgiven.
 func (e *Ejections) discard(t balancer.Target, r *record, now time.Time) {
 	if e.ejected.Has(t) {
 		return

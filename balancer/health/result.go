@@ -11,8 +11,9 @@ const (
 	Passed Outcome = "passed"
 	// Failed means that it did not.
 	Failed Outcome = "failed"
-	// NotRun means that this host could not run the check (no file descriptors, no such source address, a missing certificate file).
-	// It says nothing about the target and is ignored. Result.Text has the reason.
+	// NotRun means that this host could not run the check (no file descriptors, no such source
+	// address, a missing certificate file). It says nothing about the target and is ignored.
+	// Result.Text has the reason.
 	NotRun Outcome = "not run"
 )
 

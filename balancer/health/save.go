@@ -25,9 +25,9 @@ func (s State) Save() (Saved, bool) {
 // minKept is how long a saved verdict counts at least. A host may take that long to restart.
 const minKept = time.Minute
 
-// Restore returns the state that continues from v, which was still true at the time held. Its next check is due within the given time
-// from now. A verdict from the future, or older than a minute and three intervals, is ignored: the target is unknown, and its first
-// result decides.
+// Restore returns the state that continues from v, which was still true at the time held. Its next
+// check is due within the given time from now. A verdict from the future, or older than a minute
+// and three intervals, is ignored: the target is unknown, and its first result decides.
 func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
 	age := min(now.Sub(v.Ended()), now.Sub(held))
@@ -42,8 +42,8 @@ func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Du
 	return s
 }
 
-// Inherit returns the state of a target whose check is replaced now. The verdict stays until enough results of the new check contradict
-// it. The new check starts within the given time.
+// Inherit returns the state of a target whose check is replaced now. The verdict stays until enough
+// results of the new check contradict it. The new check starts within the given time.
 func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	next := New(seed, now, within)
 	next.Verdict = s.Verdict
@@ -55,8 +55,8 @@ func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	return next
 }
 
-// Expedite returns s with its next check due now, or when the fast interval since the latest check has passed: thousands of hints may
-// arrive.
+// Expedite returns s with its next check due now, or when the fast interval since the latest check
+// has passed: thousands of hints may arrive.
 func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {

@@ -12,8 +12,8 @@ type Rules struct {
 	Interval time.Duration
 	// FastInterval replaces Interval while results contradict the verdict.
 	FastInterval time.Duration
-	// Rise is how many checks in a row must pass to bring a target up, and Fall is how many must fail to take it down. Both are
-	// at least 1.
+	// Rise is how many checks in a row must pass to bring a target up, and Fall is how many must
+	// fail to take it down. Both are at least 1.
 	Rise, Fall int
 }
 
@@ -36,7 +36,8 @@ type State struct {
 	Last Result
 	// Due is when the next check must start.
 	Due time.Time
-	// Assumed reports whether the verdict comes from other nodes, and no result of this node has confirmed it yet.
+	// Assumed reports whether the verdict comes from other nodes, and no result of this node has
+	// confirmed it yet.
 	Assumed bool
 
 	seed    uint64 // seed of the target's jitter
@@ -44,15 +45,16 @@ type State struct {
 	offbeat bool   // other targets may be checked at the same moment, because of Sooner or because they changed together
 }
 
-// New returns the state of an unknown target. Its first check is due within the given time from now. The seed decides when, so that
-// many targets that start together are spread over that time.
+// New returns the state of an unknown target. Its first check is due within the given time from
+// now. The seed decides when, so that many targets that start together are spread over that time.
 func New(seed uint64, now time.Time, within time.Duration) State {
 	s := State{seed: seed}
 	s.Due = now.Add(time.Duration(s.fraction() * float64(within)))
 	return s
 }
 
-// Assume returns the state with the verdict of other nodes. As many results are needed to change it as if it were this node's own.
+// Assume returns the state with the verdict of other nodes. As many results are needed to change it
+// as if it were this node's own.
 func (s State) Assume(v balancer.Verdict, now time.Time) State {
 	s.Verdict = v
 	s.Since = now
@@ -100,10 +102,11 @@ func (s State) decide(v balancer.Verdict) State {
 // Turning reports whether the latest result contradicted the verdict without changing it yet.
 func (s State) Turning() bool { return s.Streak > 0 }
 
-// next returns when the check after res is due. A random part of up to a tenth of the interval is subtracted, so that targets drift
-// apart. Nothing is added, so that a failure is noticed within the time that the rules promise. After a check that many targets may
-// have had at the same moment, the next one is due at any time within the interval. Checks never overlap: after a check that took
-// longer than the interval, the next one is due at once.
+// next returns when the check after res is due. A random part of up to a tenth of the interval is
+// subtracted, so that targets drift apart. Nothing is added, so that a failure is noticed within
+// the time that the rules promise. After a check that many targets may have had at the same moment,
+// the next one is due at any time within the interval. Checks never overlap: after a check that
+// took longer than the interval, the next one is due at once.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {
@@ -134,7 +137,8 @@ func verdictOf(res Result) balancer.Verdict {
 	return balancer.HealthDown
 }
 
-// fraction returns a pseudorandom number in [0, 1) that differs from check to check: splitmix64 of the seed and the count.
+// fraction returns a pseudorandom number in [0, 1) that differs from check to check: splitmix64 of
+// the seed and the count.
 func (s State) fraction() float64 {
 	x := s.seed + (s.checks+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

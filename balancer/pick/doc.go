@@ -1,13 +1,14 @@
-// Package pick chooses the backend of a new connection: it implements the schedulers of services, and the sticky table of client
-// affinity. The userspace dataplane uses it, and tests compare the kernel's modes with it.
+// Package pick chooses the backend of a new connection: it implements the schedulers of services,
+// and the sticky table of client affinity. The userspace dataplane uses it, and tests compare the
+// kernel's modes with it.
 //
 //	p := pick.New(f.Scheduler, f.Backends, load)             one picker per generation of a frontend's backends
 //	i := p.Pick(pick.Flow{Client: client, VIP: vip}, nil)    an index into f.Backends, or -1
 //	p = pick.Next(p, g.Scheduler, g.Backends, load)          the next generation continues with this one's state
 //
-// Affinity has priority: a caller first looks the client up in Sticky, picks only if it finds no usable backend, and stores the
-// backend that it uses. The package has no clock, starts no goroutines and knows nothing about health: it uses State and Weight of the
-// compiled backends.
+// Affinity has priority: a caller first looks the client up in Sticky, picks only if it finds no
+// usable backend, and stores the backend that it uses. The package has no clock, starts no
+// goroutines and knows nothing about health: it uses State and Weight of the compiled backends.
 //
 // # Schedulers
 //
@@ -31,6 +32,7 @@
 //     with 65537 slots. A pick is a table lookup. A change also moves a few clients of other backends. ip_vs_mh.c has 4093 slots by
 //     default, another hash, and a similar distribution of slots by weight: the shares are the same, the choice for a client is not.
 //
-// The hashes (FNV-1a with the finalizer of splitmix64) have no seed, so all nodes of a fleet, on any architecture and after any restart,
-// choose alike. A client that knows them can choose addresses that share one backend, as with the kernel's hashes.
+// The hashes (FNV-1a with the finalizer of splitmix64) have no seed, so all nodes of a fleet, on
+// any architecture and after any restart, choose alike. A client that knows them can choose
+// addresses that share one backend, as with the kernel's hashes.
 package pick

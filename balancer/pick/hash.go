@@ -6,8 +6,8 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// hashAddr hashes the bytes of a. An IPv4 address has the same hash in its IPv6 form. Zones are ignored, because each node names its
-// links itself.
+// hashAddr hashes the bytes of a. An IPv4 address has the same hash in its IPv6 form. Zones are
+// ignored, because each node names its links itself.
 func hashAddr(a netip.Addr) uint64 { return hash.Mix(fnvAddr(a)) }
 
 // hashAddrPort hashes the address of a backend with its zone, which distinguishes backends.

@@ -2,7 +2,8 @@ package pick
 
 import "vipd/balancer"
 
-// leastLoaded chooses the member with the lowest cost for its scheduler, from its load c and weight w:
+// leastLoaded chooses the member with the lowest cost for its scheduler, from its load c and weight
+// w:
 //
 //	lc   c
 //	wlc  c / w
@@ -13,7 +14,8 @@ import "vipd/balancer"
 type leastLoaded struct {
 	cursor
 	load func(i int) int64
-	// more is added to each load. If unweighted, every weight counts as 1. If idle, the first idle member is chosen.
+	// more is added to each load. If unweighted, every weight counts as 1. If idle, the first idle
+	// member is chosen.
 	more             int64
 	unweighted, idle bool
 }

@@ -26,8 +26,9 @@ type maglev struct {
 	fallback rendezvous
 }
 
-// maglevTable is filled at the first pick, because services that change often or get no traffic would waste the time and memory. It
-// depends only on addresses and weights, so pickers can share it.
+// maglevTable is filled at the first pick, because services that change often or get no traffic
+// would waste the time and memory. It depends only on addresses and weights, so pickers can share
+// it.
 type maglevTable struct {
 	fill  sync.Once
 	slots []uint16 // positions of members
@@ -65,15 +66,15 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	return m.fallback.pick(key, skip)
 }
 
-// maglevSeat is a member while a table is filled: the next slot of its permutation, the step between slots, and the fraction of a slot
-// that is due to it.
+// maglevSeat is a member while a table is filled: the next slot of its permutation, the step
+// between slots, and the fraction of a slot that is due to it.
 type maglevSeat struct {
 	slot, step  uint32
 	due, weight int64
 }
 
-// maglevSlots returns a filled table. In each round, every member gets the next free slots of its permutation, as many as are due to it
-// by its weight. In the first round each gets at least one.
+// maglevSlots returns a filled table. In each round, every member gets the next free slots of its
+// permutation, as many as are due to it by its weight. In the first round each gets at least one.
 func maglevSlots(members []member) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
 	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
@@ -112,9 +113,10 @@ func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 	}
 }
 
-// maglevPrice returns the weight that a slot costs. If it is the greatest weight, the heaviest member gets one slot a round, as in the
-// paper. If that needs too many rounds, the price is halved, and heavy members get several slots a round. Halving keeps the price, and
-// with it most of the table, when members are added or removed.
+// maglevPrice returns the weight that a slot costs. If it is the greatest weight, the heaviest
+// member gets one slot a round, as in the paper. If that needs too many rounds, the price is
+// halved, and heavy members get several slots a round. Halving keeps the price, and with it most of
+// the table, when members are added or removed.
 func maglevPrice(members []member) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {

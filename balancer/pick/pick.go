@@ -10,7 +10,8 @@ import (
 
 // Flow is a new connection, or the first packet of a UDP flow.
 type Flow struct {
-	// Client is its source. The hashes use only the address, so that all connections of a client have the same backend.
+	// Client is its source. The hashes use only the address, so that all connections of a client
+	// have the same backend.
 	Client netip.AddrPort
 	// VIP is its destination.
 	VIP netip.AddrPort
@@ -18,25 +19,28 @@ type Flow struct {
 
 // Picker chooses among the backends of one frontend. It is safe for concurrent use.
 type Picker interface {
-	// Pick returns the backend for f as an index into the backends of New, or -1 if none is left. It chooses only Active backends with
-	// a weight above 0, and none for which skip returns true, such as backends that were tried or have reached their limit. A nil
-	// skip excludes none. Pick may hold a lock while it calls skip, so skip must be quick and must not call Pick. Pick calls it only
-	// for as many backends as necessary.
+	// Pick returns the backend for f as an index into the backends of New, or -1 if none is left.
+	// It chooses only Active backends with a weight above 0, and none for which skip returns true,
+	// such as backends that were tried or have reached their limit. A nil skip excludes none. Pick
+	// may hold a lock while it calls skip, so skip must be quick and must not call Pick. Pick calls
+	// it only for as many backends as necessary.
 	Pick(f Flow, skip func(i int) bool) int
 }
 
-// New returns the picker of scheduler s for backends, which may have any order. It does not keep the slice. load returns the number of
-// connections of backend i. lc, wlc, sed and nq call it at any time from several goroutines; if nil, it is 0 for all. Count a
-// connection as soon as its backend is picked, because a late count sends bursts to one backend. An unknown scheduler is treated as
-// wrr, the default of services.
+// New returns the picker of scheduler s for backends, which may have any order. It does not keep
+// the slice. load returns the number of connections of backend i. lc, wlc, sed and nq call it at
+// any time from several goroutines; if nil, it is 0 for all. Count a connection as soon as its
+// backend is picked, because a late count sends bursts to one backend. An unknown scheduler is
+// treated as wrr, the default of services.
 func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	return Next(nil, s, backends, load)
 }
 
-// Next returns a picker like New that continues from the state of old, which may be nil. So a service that changes often spreads
-// connections as evenly as one that never changes. If old has the same scheduler, rr and the ties of the least-connection schedulers
-// continue after the last choice, wrr keeps the credit of every address that is still among backends, in any state, and mh shares
-// its table if addresses and weights are equal. Later picks of old are not carried over.
+// Next returns a picker like New that continues from the state of old, which may be nil. So a
+// service that changes often spreads connections as evenly as one that never changes. If old has
+// the same scheduler, rr and the ties of the least-connection schedulers continue after the last
+// choice, wrr keeps the credit of every address that is still among backends, in any state, and mh
+// shares its table if addresses and weights are equal. Later picks of old are not carried over.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := membersOf(backends)
 	if load == nil {
@@ -70,8 +74,8 @@ type member struct {
 // usable reports whether b gets new connections.
 func usable(b balancer.Backend) bool { return b.State == balancer.Active && b.Weight > 0 }
 
-// membersOf returns the usable backends, sorted by address. So the order of the frontend does not matter, and two generations can be
-// compared in one pass.
+// membersOf returns the usable backends, sorted by address. So the order of the frontend does not
+// matter, and two generations can be compared in one pass.
 func membersOf(backends []balancer.Backend) []member {
 	members := make([]member, 0, len(backends))
 	for i, b := range backends {

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// weightedRandom draws members that are not skipped with probabilities in proportion to their weights.
+// weightedRandom draws members that are not skipped with probabilities in proportion to their
+// weights.
 type weightedRandom struct {
 	members []member
 	// sums are the cumulative sums of the weights.
@@ -27,7 +28,8 @@ func newRandom(members []member) *weightedRandom {
 	return r
 }
 
-// Pick implements Picker. Drawing again after a skipped member has the same probabilities as drawing among the other members.
+// Pick implements Picker. Drawing again after a skipped member has the same probabilities as
+// drawing among the other members.
 func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	if len(r.members) == 0 {
 		return -1
@@ -42,8 +44,8 @@ func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	return r.pickAmong(skip)
 }
 
-// pickAmong draws among the members that are not skipped in one pass: each member replaces the choice with the probability of its
-// weight among the members so far (reservoir sampling).
+// pickAmong draws among the members that are not skipped in one pass: each member replaces the
+// choice with the probability of its weight among the members so far (reservoir sampling).
 func (r *weightedRandom) pickAmong(skip func(i int) bool) int {
 	chosen, sum := -1, int64(0)
 	for _, m := range r.members {

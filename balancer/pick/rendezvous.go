@@ -7,12 +7,12 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// rendezvous chooses by highest random weight: each member's number is a hash of the key and of its address, and the least number wins.
-// A member that is removed or skipped does not change the order of the others, so only its own keys move. A member whose weight grows
-// only gains keys.
+// rendezvous chooses by highest random weight: each member's number is a hash of the key and of its
+// address, and the least number wins. A member that is removed or skipped does not change the order
+// of the others, so only its own keys move. A member whose weight grows only gains keys.
 //
-// The numbers are exponentially distributed with the weight as rate. So the probability that a member has the least number is its part of
-// all weights.
+// The numbers are exponentially distributed with the weight as rate. So the probability that a
+// member has the least number is its part of all weights.
 type rendezvous struct {
 	members []member
 	seeds   []uint64
@@ -46,8 +46,9 @@ func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
 	return best
 }
 
-// logarithm returns the natural logarithm of u in (0, 1]. math.Log may differ in the last bit between architectures. Here an explicit
-// conversion rounds each product, so the compiler can't fuse it with a sum.
+// logarithm returns the natural logarithm of u in (0, 1]. math.Log may differ in the last bit
+// between architectures. Here an explicit conversion rounds each product, so the compiler can't
+// fuse it with a sum.
 func logarithm(u float64) float64 {
 	m, exp := math.Frexp(u)
 	if m < math.Sqrt2/2 {
@@ -79,9 +80,10 @@ func (d *destinationHash) Pick(f Flow, skip func(i int) bool) int {
 	return d.pick(hashAddr(f.VIP.Addr()), skip)
 }
 
-// Buckets returns the index of the backend for each of n buckets, for modes in which the kernel hashes clients into buckets. Only
-// Active backends with a weight get buckets. A bucket's backend depends only on its number and the backends. If a backend is added or
-// removed, only its own buckets change.
+// Buckets returns the index of the backend for each of n buckets, for modes in which the kernel
+// hashes clients into buckets. Only Active backends with a weight get buckets. A bucket's backend
+// depends only on its number and the backends. If a backend is added or removed, only its own
+// buckets change.
 func Buckets(backends []balancer.Backend, n int) []int {
 	r := newRendezvous(membersOf(backends))
 	out := make([]int, n)

@@ -9,7 +9,8 @@ import (
 // cursor is a circular position among members that survives changes of the members.
 type cursor struct {
 	members []member
-	// start is the first position while nothing was chosen. before is the last choice of earlier members, which start follows.
+	// start is the first position while nothing was chosen. before is the last choice of earlier
+	// members, which start follows.
 	start  int
 	before netip.AddrPort
 	// taken is the last chosen position plus 1. Zero means none.
@@ -23,7 +24,8 @@ func (c *cursor) init(members []member, old *cursor) {
 		return
 	}
 	c.before = old.last()
-	// The zero AddrPort sorts before all others, so a cursor that never moved starts at the first member.
+	// The zero AddrPort sorts before all others, so a cursor that never moved starts at the first
+	// member.
 	c.start, _ = slices.BinarySearchFunc(members, c.before, func(m member, last netip.AddrPort) int {
 		if m.addr.Compare(last) <= 0 {
 			return -1
@@ -52,7 +54,8 @@ func (c *cursor) from(taken int64) int {
 	return at
 }
 
-// roundRobin chooses each member in turn. A skipped member loses its turn to the next one, whose own turn this uses up.
+// roundRobin chooses each member in turn. A skipped member loses its turn to the next one, whose
+// own turn this uses up.
 type roundRobin struct{ cursor }
 
 func newRoundRobin(members []member, old Picker) *roundRobin {

@@ -7,27 +7,31 @@ import (
 	"time"
 )
 
-// DefaultStickyLimit is the default maximum number of clients of a Sticky. A full table needs about 96 MiB.
+// DefaultStickyLimit is the default maximum number of clients of a Sticky. A full table needs about
+// 96 MiB.
 const DefaultStickyLimit = 1 << 20
 
-// Sticky remembers the backend of each client of one frontend until a timeout after the client's last new connection. It is safe for
-// concurrent use.
+// Sticky remembers the backend of each client of one frontend until a timeout after the client's
+// last new connection. It is safe for concurrent use.
 //
-// It identifies backends by their address, without a zone, and survives changes of the backends. If a client's backend is not usable,
-// the caller picks another one and stores it. The client then stays there, even if the first backend returns. A client that did not
-// connect in the meantime finds its first backend again.
+// It identifies backends by their address, without a zone, and survives changes of the backends. If
+// a client's backend is not usable, the caller picks another one and stores it. The client then
+// stays there, even if the first backend returns. A client that did not connect in the meantime
+// finds its first backend again.
 //
-// Times may be slightly out of order, because goroutines race. Clients with the same address on different links (IPv6 zones) count as
-// one, and so do an IPv4 address and its IPv6 form.
+// Times may be slightly out of order, because goroutines race. Clients with the same address on
+// different links (IPv6 zones) count as one, and so do an IPv4 address and its IPv6 form.
 type Sticky struct {
 	mu      sync.Mutex
 	timeout time.Duration
 	limit   int
 	// epoch is the zero of times: the first time that was passed in.
 	epoch time.Time
-	// clients has the index of each client in entries. Neither has pointers, so the garbage collector need not scan them.
+	// clients has the index of each client in entries. Neither has pointers, so the garbage
+	// collector need not scan them.
 	clients map[[16]byte]int32
-	// entries[0] closes the ring: its next is the oldest entry, its prev is the latest. The other entries are in the ring or free.
+	// entries[0] closes the ring: its next is the oldest entry, its prev is the latest. The other
+	// entries are in the ring or free.
 	entries []stickyEntry
 	free    []int32
 }
@@ -41,8 +45,9 @@ type stickyEntry struct {
 	prev, next int32
 }
 
-// NewSticky returns an empty table of at most limit clients, each kept for timeout. A full table drops the client whose last new
-// connection is the oldest. If timeout is 0 or less, nothing is kept. If limit is 0 or less, it is DefaultStickyLimit.
+// NewSticky returns an empty table of at most limit clients, each kept for timeout. A full table
+// drops the client whose last new connection is the oldest. If timeout is 0 or less, nothing is
+// kept. If limit is 0 or less, it is DefaultStickyLimit.
 func NewSticky(timeout time.Duration, limit int) *Sticky {
 	if limit <= 0 {
 		limit = DefaultStickyLimit
@@ -52,7 +57,8 @@ func NewSticky(timeout time.Duration, limit int) *Sticky {
 	return s
 }
 
-// Lookup returns the backend of client, unless its timeout has passed at now. It does not restart the timeout.
+// Lookup returns the backend of client, unless its timeout has passed at now. It does not restart
+// the timeout.
 func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +71,8 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	return netip.AddrPortFrom(netip.AddrFrom16(e.backend).Unmap(), e.port), true
 }
 
-// Left returns how long client is remembered after now without a new connection. It is 0 for an unknown client.
+// Left returns how long client is remembered after now without a new connection. It is 0 for an
+// unknown client.
 func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +83,9 @@ func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 	return max(0, s.timeout+s.entries[at].last-now.Sub(s.epoch))
 }
 
-// Store records that client makes a new connection to backend at now. Call it for every new connection, whether its backend comes from
-// Lookup or from a picker, because the timeout starts with the last one.
+// Store records that client makes a new connection to backend at now. Call it for every new
+// connection, whether its backend comes from Lookup or from a picker, because the timeout starts
+// with the last one.
 func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +112,8 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	s.linkLocked(at)
 }
 
-// All calls visit for each client that is remembered at now, with its backend and the time of its last new connection, the oldest first.
-// visit must not use the table.
+// All calls visit for each client that is remembered at now, with its backend and the time of its
+// last new connection, the oldest first. visit must not use the table.
 func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.AddrPort, last time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +124,8 @@ func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.
 	}
 }
 
-// SetTimeout replaces the timeout, also for remembered clients: a longer timeout may restore clients that had exceeded the old one. A
-// timeout of 0 or less drops everything.
+// SetTimeout replaces the timeout, also for remembered clients: a longer timeout may restore
+// clients that had exceeded the old one. A timeout of 0 or less drops everything.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +135,8 @@ func (s *Sticky) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// expireLocked drops up to two of the oldest clients if their timeout has passed. Each call of Store adds at most one, so the table
-// shrinks with its use, at a limited cost per call.
+// expireLocked drops up to two of the oldest clients if their timeout has passed. Each call of
+// Store adds at most one, so the table shrinks with its use, at a limited cost per call.
 func (s *Sticky) expireLocked(now time.Time) {
 	for range 2 {
 		at := s.entries[0].next

@@ -10,15 +10,16 @@ import (
 	"vipd/balancer"
 )
 
-// weighted is smooth weighted round robin: each pick adds to every member's credit its weight, chooses the member with the most credit
-// (the first of equals), and charges it the sum of all weights.
+// weighted is smooth weighted round robin: each pick adds to every member's credit its weight,
+// chooses the member with the most credit (the first of equals), and charges it the sum of all
+// weights.
 //
-// Members with the same weight gain the same, so only payments change their order: a chosen member usually moves to the end. A pick
-// compares the first member of each weight.
+// Members with the same weight gain the same, so only payments change their order: a chosen member
+// usually moves to the end. A pick compares the first member of each weight.
 //
-// Skipped members do not take part: they gain nothing, and the chosen member pays only the weights of the others. A member is found to be
-// skipped in its turn, so a full member waits with the credit of about one turn. When it is free again, it does not get all missed
-// turns at once.
+// Skipped members do not take part: they gain nothing, and the chosen member pays only the weights
+// of the others. A member is found to be skipped in its turn, so a full member waits with the
+// credit of about one turn. When it is free again, it does not get all missed turns at once.
 type weighted struct {
 	members []member
 	total   int64 // sum of all weights
@@ -119,7 +120,8 @@ func (w *weighted) compare(a, b int) int {
 	return cmp.Or(cmp.Compare(w.credits[b], w.credits[a]), cmp.Compare(a, b))
 }
 
-// pickAmongLocked picks among the members that are not skipped. It visits every member. The member skipped is known to be skipped.
+// pickAmongLocked picks among the members that are not skipped. It visits every member. The member
+// skipped is known to be skipped.
 func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	best, highest, total := -1, int64(0), int64(0)
 	for _, g := range w.groups {
@@ -172,10 +174,11 @@ func (w *weighted) shares() []share {
 	return shares
 }
 
-// inherit gives addresses their former credit. Credit is carried over in turns, because a change of weights changes the cost of a turn,
-// and relative to the mean of all known addresses, so that a new address is neither ahead nor behind. The credit of unusable backends is
-// kept in away: a backend that fails and recovers all the time would never get enough credit if it started from zero each time. If
-// there are no members, all credit is kept.
+// inherit gives addresses their former credit. Credit is carried over in turns, because a change of
+// weights changes the cost of a turn, and relative to the mean of all known addresses, so that a
+// new address is neither ahead nor behind. The credit of unusable backends is kept in away: a
+// backend that fails and recovers all the time would never get enough credit if it started from
+// zero each time. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.absent = past

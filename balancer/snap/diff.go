@@ -2,15 +2,16 @@ package snap
 
 import "iter"
 
-// Change is one difference between two versions: the old and the new value of a key. At least one of HadOld and HasNew is true. If both
-// are, the values differ.
+// Change is one difference between two versions: the old and the new value of a key. At least one
+// of HadOld and HasNew is true. If both are, the values differ.
 type Change[V comparable] struct {
 	Old, New       V
 	HadOld, HasNew bool
 }
 
-// Diff yields, in key order, the keys whose entries differ between before and after. If after was made from before by changes, the cost
-// is proportional to the number of differences times the depth of the tree. It never exceeds the sum of both sizes.
+// Diff yields, in key order, the keys whose entries differ between before and after. If after was
+// made from before by changes, the cost is proportional to the number of differences times the
+// depth of the tree. It never exceeds the sum of both sizes.
 func Diff[K Ordered[K], V comparable](before, after Map[K, V]) iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) { diff(before.root, after.root, yield) }
 }
@@ -24,8 +25,9 @@ func diff[K Ordered[K], V comparable](a, b *node[K, V], yield func(K, Change[V])
 	case b == nil:
 		return a.walk(func(k K, v V) bool { return yield(k, Change[V]{Old: v, HadOld: true}) })
 	}
-	// The keys alone determine the shape of a tree, so the root of one is at or near the root of the other. Split the tree with the lower
-	// root around the key of the higher root, and compare the halves.
+	// The keys alone determine the shape of a tree, so the root of one is at or near the root of
+	// the other. Split the tree with the lower root around the key of the higher root, and compare
+	// the halves.
 	if !a.above(b.key, b.priority) {
 		before, at, after := a.split(b.key)
 		return diff(before, b.left, yield) && yieldPair(b.key, at, b, yield) && diff(after, b.right, yield)

@@ -1,8 +1,9 @@
-// Package snap provides Map, a persistent ordered map: every version stays valid and unchanged when the next one is made from it, and
-// comparing two versions takes time proportional to their difference.
+// Package snap provides Map, a persistent ordered map: every version stays valid and unchanged when
+// the next one is made from it, and comparing two versions takes time proportional to their
+// difference.
 //
-// The parts of vipd pass all state to each other in such maps. Each part keeps the version that it has applied, reads the newest one
-// when it is ready, and applies the difference:
+// The parts of vipd pass all state to each other in such maps. Each part keeps the version that it
+// has applied, reads the newest one when it is ready, and applies the difference:
 //
 //	before := done
 //	after := wanted.Load()
@@ -10,6 +11,7 @@
 //		...
 //	}
 //
-// The zero Map is empty and ready for use. Maps are values: copying is free, and goroutines share a map without a lock. Values are
-// compared with ==, so publish pointers, keep the old pointer if the value has not changed, and never edit a published value.
+// The zero Map is empty and ready for use. Maps are values: copying is free, and goroutines share a
+// map without a lock. Values are compared with ==, so publish pointers, keep the old pointer if the
+// value has not changed, and never edit a published value.
 package snap

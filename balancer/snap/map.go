@@ -5,8 +5,9 @@ import (
 	"iter"
 )
 
-// Ordered is the constraint of keys: they are comparable with ==, and Compare returns a negative number, zero or a positive number if
-// the receiver sorts before, with or after other. Compare returns zero exactly if the keys are ==.
+// Ordered is the constraint of keys: they are comparable with ==, and Compare returns a negative
+// number, zero or a positive number if the receiver sorts before, with or after other. Compare
+// returns zero exactly if the keys are ==.
 type Ordered[K any] interface {
 	comparable
 	Compare(other K) int
@@ -14,9 +15,9 @@ type Ordered[K any] interface {
 
 // Map is a persistent map from K to V in key order.
 //
-// It is a treap whose priorities are hashes of the keys, so the set of keys alone determines the shape of the tree, whatever the order
-// of changes. This makes Diff cheap: equal parts of two versions are the same nodes at the same places, and one pointer comparison
-// skips them.
+// It is a treap whose priorities are hashes of the keys, so the set of keys alone determines the
+// shape of the tree, whatever the order of changes. This makes Diff cheap: equal parts of two
+// versions are the same nodes at the same places, and one pointer comparison skips them.
 type Map[K Ordered[K], V comparable] struct {
 	root *node[K, V]
 }
@@ -29,7 +30,8 @@ type node[K Ordered[K], V comparable] struct {
 	left, right *node[K, V]
 }
 
-// seed makes the priorities unpredictable to anyone who chooses keys. It is set once, because all versions of all maps must agree on it.
+// seed makes the priorities unpredictable to anyone who chooses keys. It is set once, because all
+// versions of all maps must agree on it.
 var seed = maphash.MakeSeed()
 
 // Len returns the number of entries.
@@ -116,7 +118,8 @@ func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
 	return &c
 }
 
-// above reports whether n belongs above a node with this key and priority. Keys break ties of priority, so the shape is unique.
+// above reports whether n belongs above a node with this key and priority. Keys break ties of
+// priority, so the shape is unique.
 func (n *node[K, V]) above(key K, priority uint64) bool {
 	if n.priority != priority {
 		return n.priority > priority

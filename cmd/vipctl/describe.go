@@ -78,7 +78,8 @@ func runDescribe(c *cli.Call) error {
 	})})
 }
 
-// kindOf returns the kind of a name: an address is a VIP, and a name is a node if no service has it and a node of the fleet does.
+// kindOf returns the kind of a name: an address is a VIP, and a name is a node if no service has it
+// and a node of the fleet does.
 func kindOf(c *cli.Call, name string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return "vip"

@@ -90,8 +90,8 @@ type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
 	// VIP is the address whose settings differ, if it is not a service.
 	VIP netip.Addr `json:"vip,omitzero"`
-	// Setting is the setting of the daemon that differs, if it is neither a service nor a VIP. Restart reports whether a change takes
-	// effect only after a restart of vipd.
+	// Setting is the setting of the daemon that differs, if it is neither a service nor a VIP.
+	// Restart reports whether a change takes effect only after a restart of vipd.
 	Setting string `json:"setting,omitempty"`
 	Restart bool   `json:"restart,omitempty"`
 	// What is added, removed or changed.
@@ -134,8 +134,8 @@ func diffFile(c *cli.Call, file string) error {
 	return showDifferences(c, slices.Concat(settings, differences), len(bad) > 0, "what runs and "+file)
 }
 
-// compareSettings lists the settings of a daemon's config that differ from the running vipd's: the mode, and settings that the daemon
-// has read from this file but can't change while it runs.
+// compareSettings lists the settings of a daemon's config that differ from the running vipd's: the
+// mode, and settings that the daemon has read from this file but can't change while it runs.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil

@@ -232,7 +232,8 @@ func gone(before, after balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// closesCounted closes the dataplane while clients ask without a pause: each answer that they get is counted.
+// closesCounted closes the dataplane while clients ask without a pause: each answer that they get
+// is counted.
 func (b *bare) closesCounted(key balancer.Key) {
 	r, answered := b.rig, atomic.Uint64{}
 	before := counted(b.dp, key.Proto)

@@ -234,8 +234,8 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	return all
 }
 
-// saved calls f for each line that iptables-save prints of each table, in both families, with the tool that changes
-// them.
+// saved calls f for each line that iptables-save prints of each table, in both families, with the
+// tool that changes them.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
 	savers := s.tools("-save")

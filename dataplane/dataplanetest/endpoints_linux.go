@@ -53,7 +53,8 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 	})
 }
 
-// forVIPAndNodePort calls f for the VIP and the node port of key's address family, from a forwarded client and from the host.
+// forVIPAndNodePort calls f for the VIP and the node port of key's address family, from a forwarded
+// client and from the host.
 func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 	for _, k := range []balancer.Key{key, keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)

@@ -20,7 +20,8 @@ type way struct {
 	leave func(s *balancer.Service, e *balancer.Endpoint)
 	down  bool
 	vip   addrs
-	// moves: the server leaves the service, so that flows of UDP go to another one at once, and connections have drain_timeout.
+	// moves: the server leaves the service, so that flows of UDP go to another one at once, and
+	// connections have drain_timeout.
 	moves bool
 }
 

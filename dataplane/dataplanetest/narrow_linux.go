@@ -11,8 +11,8 @@ import (
 	"vipd/test/lab"
 )
 
-// narrow is a layout whose link between host and servers takes smaller packets than all others, and on which no message
-// arrives that says so:
+// narrow is a layout whose link between host and servers takes smaller packets than all others, and
+// on which no message arrives that says so:
 //
 //	client --- host ===1400=== router --- s1, s2, s3
 func narrow(t testing.TB, l *lab.Lab) *world {

@@ -28,7 +28,8 @@ func exits() []way {
 // dead reports whether the server must not be reached by clients that start again.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is one of the keys of a service that the first server leaves in some way while the second joins.
+// exit is one of the keys of a service that the first server leaves in some way while the second
+// joins.
 type exit struct {
 	way
 	before, after *balancer.Service

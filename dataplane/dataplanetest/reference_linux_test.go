@@ -17,8 +17,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a lock around
-// everything. With a fault it conforms no more, which the suite has to notice.
+// reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a
+// lock around everything. With a fault it conforms no more, which the suite has to notice.
 type reference struct {
 	fault fault
 

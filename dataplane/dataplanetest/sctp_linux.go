@@ -15,7 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// The chunks of RFC 9260 that open an association, and the parameter of the second that the first end sends back.
+// The chunks of RFC 9260 that open an association, and the parameter of the second that the first
+// end sends back.
 const (
 	sctpInit       = 1
 	sctpInitAck    = 2
@@ -103,7 +104,8 @@ func checkAssociations(r *rig, web *balancer.Service) {
 	}
 }
 
-// answerSCTP makes a server answer INIT by INIT ACK, with its name as the cookie, and COOKIE ECHO by COOKIE ACK.
+// answerSCTP makes a server answer INIT by INIT ACK, with its name as the cookie, and COOKIE ECHO
+// by COOKIE ACK.
 func answerSCTP(r *rig, s *server) {
 	for _, a := range s.addr {
 		c := rawSCTP(r, s.ns, a)

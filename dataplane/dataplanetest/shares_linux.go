@@ -15,7 +15,8 @@ type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
 	slack     float64 // see fair
-	// n, whole cycles, is how many connections are made; held: they stay open while the next are made.
+	// n, whole cycles, is how many connections are made; held: they stay open while the next are
+	// made.
 	n    int
 	held bool
 }
@@ -89,7 +90,8 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 }
 
-// By how many connections shares may miss the weights; byChance: as random choice does, but once in a billion times.
+// By how many connections shares may miss the weights; byChance: as random choice does, but once in
+// a billion times.
 const (
 	exact    = 0
 	nearly   = 1
@@ -128,8 +130,8 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	return nil
 }
 
-// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, stays on one server, and its server's drain
-// refuses nobody.
+// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, stays on one
+// server, and its server's drain refuses nobody.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {

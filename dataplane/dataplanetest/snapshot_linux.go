@@ -22,7 +22,8 @@ var (
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
 )
 
-// takeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and nftables' tables.
+// takeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and
+// nftables' tables.
 func takeSnapshot(t testing.TB) snapshot {
 	t.Helper()
 	var s snapshot

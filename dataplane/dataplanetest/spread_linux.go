@@ -143,8 +143,8 @@ func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// chiLimit is about the 1 - 1e-9 quantile of chi-square for so many degrees of freedom (Wilson and Hilferty), a little
-// more where they are few.
+// chiLimit is about the 1 - 1e-9 quantile of chi-square for so many degrees of freedom (Wilson and
+// Hilferty), a little more where they are few.
 func chiLimit(freedom int) float64 {
 	if freedom == 0 {
 		return 0
@@ -154,8 +154,8 @@ func chiLimit(freedom int) float64 {
 	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
 }
 
-// spray sends n datagrams to a VIP, each from another address and port of the client's, and returns how many arrived at
-// each address: all of them.
+// spray sends n datagrams to a VIP, each from another address and port of the client's, and returns
+// how many arrived at each address: all of them.
 func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()

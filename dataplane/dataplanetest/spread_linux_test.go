@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestChiLimit compares with the exact tail of chi-square, which is a short sum for an even number of degrees.
+// TestChiLimit compares with the exact tail of chi-square, which is a short sum for an even number
+// of degrees.
 func TestChiLimit(t *testing.T) {
 	for _, freedom := range []int{2, 6, 10, 100, 1000} {
 		half := chiLimit(freedom) / 2

@@ -12,7 +12,8 @@ import (
 	"vipd/test/lab"
 )
 
-// straight is a layout in which servers answer clients without the host, through a router of their own:
+// straight is a layout in which servers answer clients without the host, through a router of their
+// own:
 //
 //	client --- host --- lan --- s1, s2, s3
 //	  |                  |
@@ -128,8 +129,8 @@ func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// checkStraightChanges changes a service under connections. They live on, also with an endpoint that drains, is removed, or excludes their
-// client.
+// checkStraightChanges changes a service under connections. They live on, also with an endpoint
+// that drains, is removed, or excludes their client.
 func checkStraightChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	pulses := startPulses(r, r.w.vip)

@@ -25,8 +25,8 @@ type Subject struct {
 	// VIPs are local, which is sufficient for dataplanes that terminate connections themselves. The
 	// cases that need the guard are skipped.
 	Host func(t testing.TB) dataplane.Host
-	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
-	// robin is exact in every dataplane.
+	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as
+	// random shares. Round robin is exact in every dataplane.
 	ExactWeights bool
 	// Keeps reports whether, after Close with keep, frontends are served without the dataplane, and
 	// the next one adopts them without losing a connection.
@@ -36,13 +36,15 @@ type Subject struct {
 	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. If
 	// empty, iptables reports it.
 	Backend string
-	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
+	// Connections is how many connections, open at the same time, the case spread may judge shares
+	// by. Default 10,000.
 	Connections int
 	// Remembers is how long the dataplane treats a connection that its client has reset, or a UDP
 	// flow, as existing. Affinity lasts at least as long, and max_connections includes it. The
 	// default is zero.
 	Remembers time.Duration
-	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
+	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is
+	// nothing to clean up.
 	Cleanup func(t testing.TB)
 	// Damage damages or removes objects of the dataplane on the host, each function in another way.
 	// The suite expects that it is noticed and repaired.
@@ -56,8 +58,8 @@ type Subject struct {
 	// VirtualServers reports whether it creates virtual servers of IPVS, so foreign ones can be in
 	// its way.
 	VirtualServers bool
-	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "kills" or
-	// "layouts/one-arm/hairpin/udp6", with the reason.
+	// Skip names the cases that the subject can't pass by the names of their subtests below Run,
+	// such as "kills" or "layouts/one-arm/hairpin/udp6", with the reason.
 	Skip map[string]string
 
 	ports *ports
@@ -152,8 +154,9 @@ type rig struct {
 	*driver
 }
 
-// newRig builds a layout around a host and starts the subject in it, with no services yet. When the test ends, the
-// subject is closed, and must have left nothing: the next one looks for that, and Run in the end.
+// newRig builds a layout around a host and starts the subject in it, with no services yet. When the
+// test ends, the subject is closed, and must have left nothing: the next one looks for that, and
+// Run in the end.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)

@@ -77,7 +77,8 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 }
 
-// checkStream sends size bytes, ends its half of the connection, and reads all of them back, to the other half's end.
+// checkStream sends size bytes, ends its half of the connection, and reads all of them back, to the
+// other half's end.
 func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(from, netip.Addr{}, key)

@@ -13,8 +13,8 @@ import (
 //	            |
 //	          client
 //
-// The main table leads to the client by the other uplink. Rules of the host save the uplink of a connection in its mark, and lead
-// answers back by it. The rules use the whole mark.
+// The main table leads to the client by the other uplink. Rules of the host save the uplink of a
+// connection in its mark, and lead answers back by it. The rules use the whole mark.
 func uplinks(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	other := l.Add("other")
@@ -34,7 +34,8 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testUplinks asks a service on a host that routes answers by the marks of connections. Marks of vipd don't lead answers astray.
+// testUplinks asks a service on a host that routes answers by the marks of connections. Marks of
+// vipd don't lead answers astray.
 func testUplinks(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))

@@ -45,8 +45,8 @@ func virtualServers(t testing.TB) map[string]string {
 	return all
 }
 
-// foreignServers are virtual servers of others, for ipvsadm --restore. The first is on the VIP of the service web, at
-// another port; the last are where its frontends for UDP have to be.
+// foreignServers are virtual servers of others, for ipvsadm --restore. The first is on the VIP of
+// the service web, at another port; the last are where its frontends for UDP have to be.
 const foreignServers = `-A -t 10.96.0.10:443 -s wlc -p 600
 -a -t 10.96.0.10:443 -r 10.2.1.2:8080 -m -w 3
 -a -t 10.96.0.10:443 -r 10.2.2.2:8080 -m -w 1
@@ -210,8 +210,8 @@ func checkMeetsAll(r *rig, key balancer.Key) {
 	}
 }
 
-// VirtualServerDamages are ways to break virtual servers of IPVS that hurt one service alone, that at heldVIP, for
-// Subject.Scratches.
+// VirtualServerDamages are ways to break virtual servers of IPVS that hurt one service alone, that
+// at heldVIP, for Subject.Scratches.
 func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){

@@ -66,8 +66,8 @@ type connecting struct {
 	to   netip.AddrPort
 }
 
-// startConnects opens connections to a VIP in both families, from the client and from the host, over a second: so is the time
-// at which their next packets follow.
+// startConnects opens connections to a VIP in both families, from the client and from the host,
+// over a second: so is the time at which their next packets follow.
 func startConnects(r *rig, vip addrs) (all []connecting) {
 	r.Helper()
 	for i := range wait.Load(waitingClients) {

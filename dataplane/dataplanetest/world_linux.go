@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// The ports of every service here, unless a case says otherwise: they differ, so that a dataplane that mixes them up
-// checkAnsweredBy nothing.
+// The ports of every service here, unless a case says otherwise: they differ, so that a dataplane
+// that mixes them up checkAnsweredBy nothing.
 const (
 	vipPort    = 80
 	targetPort = 8080
@@ -91,7 +91,8 @@ func layouts() []layout {
 // servers.
 const clientCount = 7
 
-// newWorld makes the host and the client's side of it: a link, and a route for VIPs through the host.
+// newWorld makes the host and the client's side of it: a link, and a route for VIPs through the
+// host.
 func newWorld(l *lab.Lab) *world {
 	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
 	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
@@ -130,7 +131,8 @@ func (w *world) serve(s *server) {
 	w.servers = append(w.servers, s)
 }
 
-// linked is the i-th server, with a link of its own to its gateway, which has the address that is returned there.
+// linked is the i-th server, with a link of its own to its gateway, which has the address that is
+// returned there.
 func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
 	s.ns = l.Add(s.name)
@@ -207,8 +209,8 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// noWayBack leaves a server no route to the host's addresses on other links, and has it filter by reverse path: packets
-// from those addresses are lost.
+// noWayBack leaves a server no route to the host's addresses on other links, and has it filter by
+// reverse path: packets from those addresses are lost.
 func (w *world) noWayBack(s *server) {
 	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, a := range w.own {

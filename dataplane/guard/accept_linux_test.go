@@ -199,8 +199,8 @@ func TestFiltersWithoutIptables(t *testing.T) {
 	}
 }
 
-// TestGuardLeavesFiltersOfNFT loads a table filter with chains of vipd with "nft -f", which iptables then can't read. A round
-// without services succeeds and leaves the table as it is.
+// TestGuardLeavesFiltersOfNFT loads a table filter with chains of vipd with "nft -f", which
+// iptables then can't read. A round without services succeeds and leaves the table as it is.
 func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.want(frontend("10.96.0.10:80"), -1, false)

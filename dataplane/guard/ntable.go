@@ -170,9 +170,10 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
 }
 
-// packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other programs
-// copy the mark of a connection to its packets for policy routing (CONNMARK --restore-mark), and a
-// routing rule such as "fwmark 1" matches no other bits. They copy it at manglePriority.
+// packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other
+// programs copy the mark of a connection to its packets for policy routing (CONNMARK
+// --restore-mark), and a routing rule such as "fwmark 1" matches no other bits. They copy it at
+// manglePriority.
 func packetMarkChains(bits markBits) []chainRules {
 	all := bits.masquerade | bits.ours | bits.never
 	rules := []nft.Rule{rule(

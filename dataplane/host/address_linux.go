@@ -26,7 +26,8 @@ type address struct {
 	failed bool
 	// silent reports whether the guard keeps the address silent until a frontend is applied on it.
 	silent bool
-	// source is the node's address that the VIP's route carries. It is invalid if the VIP has no route.
+	// source is the node's address that the VIP's route carries. It is invalid if the VIP has no
+	// route.
 	source netip.Addr
 	// unrouted is the reason why the route is not right yet, or "".
 	unrouted string

@@ -404,8 +404,9 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
-// TestBroadcastAddressIsNotAdded defines a VIP that is the broadcast address of a connected network.
-// It is not added, and a problem gives the reason. The last address of another network is added.
+// TestBroadcastAddressIsNotAdded defines a VIP that is the broadcast address of a connected
+// network. It is not added, and a problem gives the reason. The last address of another network is
+// added.
 func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -420,8 +421,8 @@ func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for its
-// last connections, it is neither shown nor a problem, because the host never held it.
+// TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for
+// its last connections, it is neither shown nor a problem, because the host never held it.
 func TestProblemOfLeavingVIP(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")

@@ -182,8 +182,8 @@ func digit(a netip.AddrPort, level, fan int) int {
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns selects every target exactly once in len(targets) connections. The remainder of the division
-// by the fan is in the chain itself, and all others are in equally large chains in turn.
+// turns selects every target exactly once in len(targets) connections. The remainder of the
+// division by the fan is in the chain itself, and all others are in equally large chains in turn.
 func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	n := len(targets)
 	if n <= maxInList {

@@ -39,7 +39,8 @@ func TestIPVSConformance(t *testing.T) {
 		Keeps:          true,
 		Survives:       true,
 		VirtualServers: true,
-		// What a client has reset is remembered for 10 seconds, a flow for as long as udp_timeout says.
+		// What a client has reset is remembered for 10 seconds, a flow for as long as udp_timeout
+		// says.
 		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
 			d, err := New(context.Background(), Options{

@@ -13,7 +13,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
+// counted returns the connections and bytes of the service web's port, and the connections of
+// endpoint i.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
 	time.Sleep(2 * time.Second) // in the test's own clock
 	return p.countedNow(name, i)

@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// All of this file runs on synctest's clock: as in runner_test.go, each time.Sleep lets that go on, and takes no time.
+// All of this file runs on synctest's clock: as in runner_test.go, each time.Sleep lets that go on,
+// and takes no time.
 
 // spread asks for checks of n targets of one service, at so many addresses.
 func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
@@ -54,8 +55,9 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 	return reports, time.Since(began)
 }
 
-// TestChangeTogether: a thousand targets that fail at one moment are told in a few reports, and sooner than each by
-// itself would be; so are those that recover. It makes no difference whether they are at one address or at many.
+// TestChangeTogether: a thousand targets that fail at one moment are told in a few reports, and
+// sooner than each by itself would be; so are those that recover. It makes no difference whether
+// they are at one address or at many.
 func TestChangeTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
@@ -96,7 +98,8 @@ func TestChangeTogether(t *testing.T) {
 	}
 }
 
-// apart checks that the last checks of targets are spread over their interval, ten seconds after they changed together.
+// apart checks that the last checks of targets are spread over their interval, ten seconds after
+// they changed together.
 func (w *world) apart(all []netip.AddrPort) {
 	w.t.Helper()
 	slots := map[time.Duration]int{}
@@ -111,8 +114,9 @@ func (w *world) apart(all []netip.AddrPort) {
 	}
 }
 
-// TestFlappersDisturbFew: targets that fail now and then change nobody else's verdict, and have none of the others checked
-// more than twice an interval; one among many adds less than a fifth to all checks.
+// TestFlappersDisturbFew: targets that fail now and then change nobody else's verdict, and have
+// none of the others checked more than twice an interval; one among many adds less than a fifth to
+// all checks.
 func TestFlappersDisturbFew(t *testing.T) {
 	for _, c := range []struct {
 		targets, flappers int
@@ -157,7 +161,8 @@ func TestFlappersDisturbFew(t *testing.T) {
 	}
 }
 
-// TestAlarmsLeaveRoom: what an alarm brings forward takes no more than half of the checks that may be under way.
+// TestAlarmsLeaveRoom: what an alarm brings forward takes no more than half of the checks that may
+// be under way.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -181,9 +186,10 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestStorms lets targets fail and recover at random, at addresses of their own and shared ones, and holds each result to
-// what the rules say: the time between checks of one target is not less than the fast interval, nor more than the interval
-// where there is room for all, and never are more under way than allowed.
+// TestStorms lets targets fail and recover at random, at addresses of their own and shared ones,
+// and holds each result to what the rules say: the time between checks of one target is not less
+// than the fast interval, nor more than the interval where there is room for all, and never are
+// more under way than allowed.
 func TestStorms(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })

@@ -43,7 +43,8 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	return conn, nil
 }
 
-// localHeader returns a PROXY header for a connection without a client; "" if the endpoints expect no header.
+// localHeader returns a PROXY header for a connection without a client; "" if the endpoints expect
+// no header.
 func localHeader(version balancer.ProxyProtocol) string {
 	switch version {
 	case balancer.ProxyProtocolV1:
@@ -66,8 +67,9 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	return d.DialContext(ctx, network, a.at.String())
 }
 
-// prohibited reports whether this host's own routes forbid the target. The kernel returns EACCES for them, and with IPv6 also if a
-// router reports that the target is prohibited. Connecting a UDP socket sends nothing, so no router can answer.
+// prohibited reports whether this host's own routes forbid the target. The kernel returns EACCES
+// for them, and with IPv6 also if a router reports that the target is prohibited. Connecting a UDP
+// socket sends nothing, so no router can answer.
 func (a *attempt) prohibited(ctx context.Context) bool {
 	conn, err := a.dial(ctx, "udp")
 	if err == nil {
@@ -147,8 +149,8 @@ func bare(err error) error {
 
 func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeout) }
 
-// readError explains why a conversation ended before all of the wanted text ("the answer") had arrived. got is the number of bytes that
-// had arrived.
+// readError explains why a conversation ended before all of the wanted text ("the answer") had
+// arrived. got is the number of bytes that had arrived.
 func (a *attempt) readError(err error, got int, wanted string) error {
 	switch {
 	case fromRemote(err): // with TLS 1.3, a server's refusal arrives only now
@@ -232,13 +234,15 @@ func firstLine(text string) string {
 // readable returns a line without control characters and at most 200 bytes long.
 func readable(line string) string { return cutTo(200, strings.TrimSpace(strings.Map(printable, line))) }
 
-// cutTo returns at most limit bytes of text, with spaces instead of characters that are not printable.
+// cutTo returns at most limit bytes of text, with spaces instead of characters that are not
+// printable.
 func cutTo(limit int, text string) string {
 	text = strings.Map(printable, text)
 	return strings.ToValidUTF8(text[:min(limit, len(text))], "?")
 }
 
-// printable replaces control characters with spaces, and also invisible characters, which can reorder or hide the text around them.
+// printable replaces control characters with spaces, and also invisible characters, which can
+// reorder or hide the text around them.
 func printable(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return ' '
@@ -246,8 +250,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// abort makes closing a TCP connection send a reset, so that no socket stays in TIME_WAIT: thousands of checks a second would pile up
-// a million of them.
+// abort makes closing a TCP connection send a reset, so that no socket stays in TIME_WAIT:
+// thousands of checks a second would pile up a million of them.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

@@ -181,8 +181,8 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
-// TestForeignText lets targets answer with control characters, characters that reorder text, and too much of everything. What
-// results and transcripts show must be printable, and results short.
+// TestForeignText lets targets answer with control characters, characters that reorder text, and
+// too much of everything. What results and transcripts show must be printable, and results short.
 func TestForeignText(t *testing.T) {
 	quiet(t)
 	const evil = "\x1b[31m\u202e\u009b2J\u200b"
@@ -210,7 +210,8 @@ func TestForeignText(t *testing.T) {
 	}
 }
 
-// TestRenewed: certificate files that change are read again, those that are broken in between spoil nothing for good.
+// TestRenewed: certificate files that change are read again, those that are broken in between spoil
+// nothing for good.
 func TestRenewed(t *testing.T) {
 	quiet(t)
 	ca, other := newAuthority(t), newAuthority(t)
@@ -240,8 +241,8 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestSystemAuthority adds an authority to the system's store, then replaces it, in its file and in its folder. The next checks
-// must trust what the store holds then, without a restart.
+// TestSystemAuthority adds an authority to the system's store, then replaces it, in its file and in
+// its folder. The next checks must trust what the store holds then, without a restart.
 func TestSystemAuthority(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the store is a set of files on Linux only")

@@ -16,8 +16,8 @@ import (
 	"vipd/balancer"
 )
 
-// dns sends the definition's query, over UDP unless the port is a TCP port. If no answer is expected, any NOERROR answer passes, even
-// one without records.
+// dns sends the definition's query, over UDP unless the port is a TCP port. If no answer is
+// expected, any NOERROR answer passes, even one without records.
 func (a *attempt) dns(ctx context.Context) (string, error) {
 	question, err := questionOf(a.health.Query)
 	if err != nil {
@@ -91,8 +91,8 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 }
 
-// unpack parses a message up to its answers. The rest does not matter here, and the library may reject it, such as a dot in the mailbox
-// of an SOA.
+// unpack parses a message up to its answers. The rest does not matter here, and the library may
+// reject it, such as a dot in the mailbox of an SOA.
 func unpack(text []byte) (m *dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	m = &dnsmessage.Message{}
@@ -157,7 +157,8 @@ func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	return "", fmt.Errorf("%s, without the expected %s", text, excerpt([]byte(want)))
 }
 
-// sameData reports whether a record's data is what users wrote, in any case, with or without the last dot of a name.
+// sameData reports whether a record's data is what users wrote, in any case, with or without the
+// last dot of a name.
 func sameData(data, want string) bool {
 	return strings.EqualFold(strings.TrimSuffix(data, "."), strings.TrimSuffix(want, "."))
 }

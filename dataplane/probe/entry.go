@@ -62,7 +62,8 @@ type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
-	// leaving are removed from their entries after all moves, so that an entry whose targets all change keeps its state.
+	// leaving are removed from their entries after all moves, so that an entry whose targets all
+	// change keeps its state.
 	leaving []leaving
 }
 
@@ -93,8 +94,8 @@ type definitionOf struct {
 	header balancer.ProxyProtocol
 }
 
-// startRate is the maximum number of first checks a second, if their intervals are long enough. A single new target is checked at
-// once; thousands are spread over their interval.
+// startRate is the maximum number of first checks a second, if their intervals are long enough. A
+// single new target is checked at once; thousands are spread over their interval.
 const startRate = 1000
 
 // within returns the time over which first checks with the given interval are spread.
@@ -102,7 +103,8 @@ func (b *batch) within(interval time.Duration) time.Duration {
 	return min(interval, time.Duration(len(b.moves)-1)*time.Second/startRate)
 }
 
-// definition returns a text that identifies the check of a subject, without its address: subjects with the same text share a probe.
+// definition returns a text that identifies the check of a subject, without its address: subjects
+// with the same text share a probe.
 func (b *batch) definition(s health.Subject) string {
 	k := definitionOf{s.Health, s.Proto, s.Header}
 	if text, ok := b.definitions[k]; ok {
@@ -149,8 +151,8 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 }
 
-// addLocked adds an entry for a target. It continues from the target's old entry, or else from the verdict of other nodes, or else
-// from the state of an earlier run.
+// addLocked adds an entry for a target. It continues from the target's old entry, or else from the
+// verdict of other nodes, or else from the state of an earlier run.
 func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// exec runs the definition's program. The check passes if it exits with 0. The text of the result is the last line of stderr, or else
-// of stdout, because programs report the outcome at the end.
+// exec runs the definition's program. The check passes if it exits with 0. The text of the result
+// is the last line of stderr, or else of stdout, because programs report the outcome at the end.
 func (a *attempt) exec(ctx context.Context) (string, error) {
 	a.notes.note("running %q", a.health.Command)
 	result, err := command.Command{
@@ -33,7 +33,8 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	return output, nil
 }
 
-// lastOutput returns the last line that a program wrote, and adds all of its output to the transcript.
+// lastOutput returns the last line that a program wrote, and adds all of its output to the
+// transcript.
 func (a *attempt) lastOutput(printed, complained []byte) string {
 	a.notes.data('<', printed)
 	if len(complained) > 0 {

@@ -80,8 +80,8 @@ func TestExecUser(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing: what a program starts ends with it, whether it ends by itself or is killed, unless it has left
-// its process group on purpose, and even then the check ends in time.
+// TestExecLeavesNothing: what a program starts ends with it, whether it ends by itself or is
+// killed, unless it has left its process group on purpose, and even then the check ends in time.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as the first process of a container is

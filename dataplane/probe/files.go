@@ -13,15 +13,18 @@ import (
 	"vipd/balancer"
 )
 
-// maxFile is the maximum size of a certificate file, in bytes. The authorities of a whole system need a quarter of it.
+// maxFile is the maximum size of a certificate file, in bytes. The authorities of a whole system
+// need a quarter of it.
 const maxFile = 1 << 20
 
-// files caches the content of a definition's certificate files. Every user who may write services can choose the paths, and a file
-// system may hang. So a goroutine reads the files, and checks wait for it no longer than their timeout.
+// files caches the content of a definition's certificate files. Every user who may write services
+// can choose the paths, and a file system may hang. So a goroutine reads the files, and checks wait
+// for it no longer than their timeout.
 type files struct {
 	health *balancer.Health
 	system *systemStore
-	// read reads the files if they have changed since known was read. If known is nil, it always reads them.
+	// read reads the files if they have changed since known was read. If known is nil, it always
+	// reads them.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
 	mu      sync.Mutex // held for moments, and never during file I/O
@@ -55,8 +58,9 @@ func newFiles(h *balancer.Health, system *systemStore) *files {
 	return f
 }
 
-// load returns the present content of the files: certificates may be renewed while vipd runs. A read that hangs outlives ctx and the
-// Runner, because only the kernel can end it. Each definition has at most one read under way.
+// load returns the present content of the files: certificates may be renewed while vipd runs. A
+// read that hangs outlives ctx and the Runner, because only the kernel can end it. Each definition
+// has at most one read under way.
 func (f *files) load(ctx context.Context) (*certificates, error) {
 	f.mu.Lock()
 	r := f.reading
@@ -134,8 +138,8 @@ func readPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// readText reads a regular file of at most limit bytes. It does not even open anything else, because opening it may block forever or
-// have an effect.
+// readText reads a regular file of at most limit bytes. It does not even open anything else,
+// because opening it may block forever or have an effect.
 func readText(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestFilesHang: certificate files on a file system that hangs hold up no other check, nor the end, and are read once by as
-// many checks as there are; when it answers again, so do they. Its sleeps are those of synctest's clock.
+// TestFilesHang: certificate files on a file system that hangs hold up no other check, nor the end,
+// and are read once by as many checks as there are; when it answers again, so do they. Its sleeps
+// are those of synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{

@@ -31,7 +31,8 @@ type weighed struct {
 	after  int // so many results
 }
 
-// flap checks the target for so long, compiles each time that verdicts change, as the daemon does, and keeps the weights.
+// flap checks the target for so long, compiles each time that verdicts change, as the daemon does,
+// and keeps the weights.
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
@@ -72,8 +73,8 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	r.Run(ctx)
 }
 
-// TestFlapping: the weight of a target that flaps changes only after as many results in a row as rise and fall say, and
-// that of one that never has as many not at all.
+// TestFlapping: the weight of a target that flaps changes only after as many results in a row as
+// rise and fall say, and that of one that never has as many not at all.
 func TestFlapping(t *testing.T) {
 	h := usual(func(h *balancer.Health) { h.Rise, h.Fall = 2, 3 })
 	for seed := range uint64(20) {

@@ -24,7 +24,8 @@ type answer struct {
 
 func (a answer) Read(p []byte) (int, error) { return a.Reader.Read(p) }
 
-// legible fails the test if a result would write control characters to a terminal, or is too long for a line of a table.
+// legible fails the test if a result would write control characters to a terminal, or is too long
+// for a line of a table.
 func legible(t *testing.T, text string, err error) {
 	t.Helper()
 	if err != nil {

@@ -21,11 +21,12 @@ import (
 	"vipd/balancer"
 )
 
-// grpcOverTLS reports whether a definition's gRPC checks use TLS: they do if it has a setting for certificates.
+// grpcOverTLS reports whether a definition's gRPC checks use TLS: they do if it has a setting for
+// certificates.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
-// grpc requests from grpc.health.v1 the status of the service that the definition's query names. If the query is empty, it is the status
-// of the whole server.
+// grpc requests from grpc.health.v1 the status of the service that the definition's query names. If
+// the query is empty, it is the status of the whole server.
 func (a *attempt) grpc(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -134,8 +135,8 @@ func (w *watchedConn) seen() (int, []byte) {
 	return w.read, bytes.Clone(w.first)
 }
 
-// speaksHTTP2 reports whether the first bytes of a server may be HTTP/2, which gRPC uses. They are then a SETTINGS frame (RFC 9113,
-// section 3.4), whose type follows the three bytes of its length.
+// speaksHTTP2 reports whether the first bytes of a server may be HTTP/2, which gRPC uses. They are
+// then a SETTINGS frame (RFC 9113, section 3.4), whose type follows the three bytes of its length.
 func speaksHTTP2(first []byte) bool {
 	const frameType, settings = 3, 4
 	return len(first) <= frameType || first[frameType] == settings

@@ -31,8 +31,8 @@ import (
 	"vipd/test/wait"
 )
 
-// acceptVar makes the test binary a server that takes connections and drops them, so that its cost is not counted among
-// that of the checks: the other side of BenchmarkTenThousand.
+// acceptVar makes the test binary a server that takes connections and drops them, so that its cost
+// is not counted among that of the checks: the other side of BenchmarkTenThousand.
 const acceptVar = "VIPD_TEST_ACCEPT"
 
 func TestMain(m *testing.M) {
@@ -75,8 +75,8 @@ func quiet(t *testing.T) {
 	})
 }
 
-// serve runs a TCP server on loopback; each connection is handled by handle, and closed when that returns or the test
-// ends.
+// serve runs a TCP server on loopback; each connection is handled by handle, and closed when that
+// returns or the test ends.
 func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,7 +121,8 @@ func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// answersUnread sends a fixed text without reading the request, then closes, so the kernel resets the connection.
+// answersUnread sends a fixed text without reading the request, then closes, so the kernel resets
+// the connection.
 func answersUnread(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		buf := make([]byte, 1)
@@ -254,8 +255,8 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address where nothing listens, and nothing will while the test runs: a connection leaves from there by TCP, and
-// a socket that hears one peer alone has it by UDP.
+// closedPort returns an address where nothing listens, and nothing will while the test runs: a
+// connection leaves from there by TCP, and a socket that hears one peer alone has it by UDP.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

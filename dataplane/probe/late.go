@@ -6,7 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// Late reports that checks start later than their interval allows, because the maximum number of checks is under way.
+// Late reports that checks start later than their interval allows, because the maximum number of
+// checks is under way.
 type Late struct {
 	// Programs reports whether the checks run programs; the others use the network.
 	Programs bool

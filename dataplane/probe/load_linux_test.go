@@ -21,8 +21,9 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP, for b.N seconds at least, and says what that costs: cores
-// of this process, kernel time included, and MiB of memory. The budget is half a core and 200 MiB.
+// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP, for b.N seconds at least, and says
+// what that costs: cores of this process, kernel time included, and MiB of memory. The budget is
+// half a core and 200 MiB.
 //
 //	go test -run=^$ -bench=TenThousand -benchtime=20x ./dataplane/probe
 func BenchmarkTenThousand(b *testing.B) {
@@ -110,8 +111,9 @@ func acceptor(b *testing.B) uint16 {
 // stoppedVar makes the test binary do one check, while which its parent stops it.
 const stoppedVar = "VIPD_TEST_STOPPED"
 
-// TestBusyHost stops a process for longer than its check may last. The target answers in time, but nobody was there to see
-// it; nor can the process know whether it did, so it says nothing of the target.
+// TestBusyHost stops a process for longer than its check may last. The target answers in time, but
+// nobody was there to see it; nor can the process know whether it did, so it says nothing of the
+// target.
 func TestBusyHost(t *testing.T) {
 	if os.Getenv(stoppedVar) != "" {
 		stopped(t)

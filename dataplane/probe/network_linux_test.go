@@ -17,7 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNetwork checks across a cable: packets that vanish, hosts that are not there, sources and marks.
+// TestNetwork checks across a cable: packets that vanish, hosts that are not there, sources and
+// marks.
 func TestNetwork(t *testing.T) {
 	l := lab.New(t)
 	server := l.Add("server")
@@ -87,7 +88,8 @@ func testMark(t *testing.T, l *lab.Lab) {
 // forbidden begins what is said of targets that this host may not reach.
 const forbidden = "not run: this host's own packet filter or routes forbid it"
 
-// TestForbidden: what this host itself forbids is not the target's fault; what others forbid is what its clients see.
+// TestForbidden: what this host itself forbids is not the target's fault; what others forbid is
+// what its clients see.
 func TestForbidden(t *testing.T) {
 	lab.Need(t, "iptables", "ip6tables")
 	l := lab.New(t)

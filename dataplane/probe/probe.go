@@ -11,7 +11,8 @@ import (
 	"vipd/balancer/health"
 )
 
-// maxAnswer is the maximum length of an answer, in bytes: an endless answer must not block a check or fill the memory.
+// maxAnswer is the maximum length of an answer, in bytes: an endless answer must not block a check
+// or fill the memory.
 const maxAnswer = 64 << 10
 
 // maxText is the maximum length of a result's text, in bytes. Parts of it come from the target.
@@ -26,7 +27,8 @@ type Probe struct {
 	files  *files // nil means no TLS
 }
 
-// newProbe returns the probe for a subject, whose address it ignores. The definition must be valid and must not change.
+// newProbe returns the probe for a subject, whose address it ignores. The definition must be valid
+// and must not change.
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
@@ -53,18 +55,20 @@ type attempt struct {
 	*Probe
 	at    netip.AddrPort
 	notes *transcript // nil means that no transcript is kept
-	// interrupts stop the functions that end the connections' reads and writes together with the context.
+	// interrupts stop the functions that end the connections' reads and writes together with the
+	// context.
 	interrupts []func() bool
 }
 
-// Check checks the target with address at. It takes at most the definition's timeout, and little more if a program must be killed. The
-// outcome is health.NotRun if ctx ended the check, or if it failed because this host was too busy to run it.
+// Check checks the target with address at. It takes at most the definition's timeout, and little
+// more if a program must be killed. The outcome is health.NotRun if ctx ended the check, or if it
+// failed because this host was too busy to run it.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
 
-// Exchange does the same as Check and returns a readable transcript of what was sent and received: at most about 16 KiB, without the
-// values of secret headers.
+// Exchange does the same as Check and returns a readable transcript of what was sent and received:
+// at most about 16 KiB, without the values of secret headers.
 func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
 	notes := &transcript{secrets: secretsOf(p.health)}
 	r := p.check(ctx, at, notes)
@@ -101,8 +105,9 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	return r
 }
 
-// overslept reports whether a failed check took so much longer than its timeout that this host can't have run it all the time: an
-// answer may have arrived in time and been read too late. Exec checks are exempt, because it may take time to kill a program.
+// overslept reports whether a failed check took so much longer than its timeout that this host
+// can't have run it all the time: an answer may have arrived in time and been read too late. Exec
+// checks are exempt, because it may take time to kill a program.
 func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }

@@ -28,7 +28,8 @@ type afterHeader struct {
 
 func (c afterHeader) Read(p []byte) (int, error) { return c.rest.Read(p) }
 
-// behindProxy requires a PROXY header of the given version that names no client before handle. It closes other connections.
+// behindProxy requires a PROXY header of the given version that names no client before handle. It
+// closes other connections.
 func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
 		r := bufio.NewReader(c)
@@ -40,8 +41,8 @@ func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net
 	}
 }
 
-// TestProxyHeader checks servers that accept only connections with a PROXY header without a client's address. Each kind of
-// check over TCP must pass with the header, and fail without it.
+// TestProxyHeader checks servers that accept only connections with a PROXY header without a
+// client's address. Each kind of check over TCP must pass with the header, and fail without it.
 func TestProxyHeader(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)

@@ -20,21 +20,23 @@ import (
 
 // Options are what a Runner is made from.
 type Options struct {
-	// Report receives the verdicts that changed. Changes at about the same time come together. One goroutine calls it and waits for
-	// it, so it must not block.
+	// Report receives the verdicts that changed. Changes at about the same time come together. One
+	// goroutine calls it and waits for it, so it must not block.
 	Report func([]Transition)
 	// Observe, unless nil, receives each result. Many goroutines call it.
 	Observe func(balancer.HealthType, health.Result)
-	// Heard, unless nil, receives each result that counts, once for each target, with the address that was probed. It must neither
-	// block nor call the Runner.
+	// Heard, unless nil, receives each result that counts, once for each target, with the address
+	// that was probed. It must neither block nor call the Runner.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
-	// InFlight is the maximum number of checks under way, without exec checks and those of Exchange. Default 8192: with the default
-	// timeout of 1 s, as many checks a second run even if all of them hang.
+	// InFlight is the maximum number of checks under way, without exec checks and those of
+	// Exchange. Default 8192: with the default timeout of 1 s, as many checks a second run even if
+	// all of them hang.
 	InFlight int
-	// Programs is the maximum number of exec checks under way, without those of Exchange. Default 16.
+	// Programs is the maximum number of exec checks under way, without those of Exchange. Default
+	// 16.
 	Programs int
-	// Gather is how long a changed verdict waits for others, to be reported with them. Each other one prolongs it, up to four times
-	// Gather. Default 50 ms.
+	// Gather is how long a changed verdict waits for others, to be reported with them. Each other
+	// one prolongs it, up to four times Gather. Default 50 ms.
 	Gather time.Duration
 	// Seed makes this node's jitter different from other nodes' jitter.
 	Seed uint64
@@ -53,7 +55,8 @@ const (
 	defaultGather   = 50 * time.Millisecond
 )
 
-// maxGather is the maximum time that a report waits for further verdicts, as a multiple of Options.Gather.
+// maxGather is the maximum time that a report waits for further verdicts, as a multiple of
+// Options.Gather.
 const maxGather = 4
 
 // Transition is a change of a verdict.
@@ -77,7 +80,8 @@ type Status struct {
 	Checking bool
 }
 
-// Runner checks targets periodically. Set defines the targets, and Run checks them. All methods may be called by any goroutine.
+// Runner checks targets periodically. Set defines the targets, and Run checks them. All methods may
+// be called by any goroutine.
 //
 // Goals, and how each is met:
 //  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, whatever their service. An
@@ -164,7 +168,8 @@ func (r *Runner) Run(ctx context.Context) {
 	r.running.Wait()
 }
 
-// startDue starts the checks that are due, sets r.sleeps, and returns the changes that are to be reported now.
+// startDue starts the checks that are due, sets r.sleeps, and returns the changes that are to be
+// reported now.
 func (r *Runner) startDue(now time.Time) []Transition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,8 +272,9 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	}
 }
 
-// Set replaces the targets with wanted and returns their verdicts. A target with the same check keeps its state, also in the middle of
-// a change of its verdict. A target with another check keeps its verdict. The cost grows with the difference.
+// Set replaces the targets with wanted and returns their verdicts. A target with the same check
+// keeps its state, also in the middle of a change of its verdict. A target with another check keeps
+// its verdict. The cost grows with the difference.
 func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,8 +293,8 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	return r.verdicts
 }
 
-// Assume sets the verdicts of other nodes. A target that is checked here from now on starts with them, so its first result does not
-// decide alone.
+// Assume sets the verdicts of other nodes. A target that is checked here from now on starts with
+// them, so its first result does not decide alone.
 func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,8 +319,8 @@ func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	return Status{e.key.at, e.state, e.checking}, true
 }
 
-// Hint reports that the state of the targets may have changed. They are checked at once, or when the fast interval since their latest
-// check has passed. Unknown targets are ignored.
+// Hint reports that the state of the targets may have changed. They are checked at once, or when
+// the fast interval since their latest check has passed. Unknown targets are ignored.
 func (r *Runner) Hint(targets ...balancer.Target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -336,8 +342,8 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 // ErrUnchecked is the error of Now for an unknown target.
 var ErrUnchecked = errors.New("it has no health check")
 
-// Now checks the target once, outside the schedule, and returns the same as Exchange. The result does not change the verdict. The error
-// is ErrUnchecked, or ctx ended.
+// Now checks the target once, outside the schedule, and returns the same as Exchange. The result
+// does not change the verdict. The error is ErrUnchecked, or ctx ended.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, string, error) {
 	r.mu.Lock()
 	e := r.targets[t]
@@ -348,12 +354,13 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	return r.exchange(ctx, e.probe, e.key.at)
 }
 
-// maxManual is the maximum number of checks under way that users requested. They have their own queue, so a user who requests many can
-// neither start any number of programs nor delay scheduled checks.
+// maxManual is the maximum number of checks under way that users requested. They have their own
+// queue, so a user who requests many can neither start any number of programs nor delay scheduled
+// checks.
 const maxManual = 4
 
-// Exchange checks a subject once and returns the result and transcript of Probe.Exchange. It waits while maxManual others are under way.
-// The error is the cause for which ctx ended meanwhile.
+// Exchange checks a subject once and returns the result and transcript of Probe.Exchange. It waits
+// while maxManual others are under way. The error is the cause for which ctx ended meanwhile.
 func (r *Runner) Exchange(ctx context.Context, s health.Subject) (health.Result, string, error) {
 	return r.exchange(ctx, newProbe(s, &r.system), s.At)
 }
@@ -378,7 +385,8 @@ type Kept struct {
 	health.Saved
 }
 
-// keptOf returns the saved state of the check with this key, or else of another check of the same address and service.
+// keptOf returns the saved state of the check with this key, or else of another check of the same
+// address and service.
 func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
 	all, check := r.kept[key.at], digest(key.definition)
 	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
@@ -405,7 +413,8 @@ func (r *Runner) Keep() []Kept {
 	return kept
 }
 
-// digest is a fingerprint of a definition. The definition itself may hold secrets and is never written to the disk.
+// digest is a fingerprint of a definition. The definition itself may hold secrets and is never
+// written to the disk.
 func digest(definition string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(definition))

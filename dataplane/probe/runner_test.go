@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// world is what a runner's checks find, without a network and on synctest's clock: each time.Sleep of this file lets that
-// clock go on, takes no time, and ends when all other goroutines wait.
+// world is what a runner's checks find, without a network and on synctest's clock: each time.Sleep
+// of this file lets that clock go on, takes no time, and ends when all other goroutines wait.
 type world struct {
 	t *testing.T
 
@@ -141,7 +141,8 @@ func usual(change func(*balancer.Health)) *balancer.Health {
 	})
 }
 
-// TestHangingDelaysNoOther: a thousand checks hang until their time is over, and one that doesn't is done on time.
+// TestHangingDelaysNoOther: a thousand checks hang until their time is over, and one that doesn't
+// is done on time.
 func TestHangingDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -167,7 +168,8 @@ func TestHangingDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestBounds: never more checks at once than asked for, programs counted apart, and none is forgotten.
+// TestBounds: never more checks at once than asked for, programs counted apart, and none is
+// forgotten.
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, programs := newWorld(t), newWorld(t)
@@ -210,8 +212,9 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestLate runs programs of 0.4 s, sixteen at once, and a check over the network. If they are too many for their interval, they
-// must be reported as late, with a delay that shows which interval suffices.
+// TestLate runs programs of 0.4 s, sixteen at once, and a check over the network. If they are too
+// many for their interval, they must be reported as late, with a delay that shows which interval
+// suffices.
 func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		programs int
@@ -246,8 +249,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestShared: services that ask the same of one address share its checks and hear of it together; what they do about
-// results makes no difference, what they ask does.
+// TestShared: services that ask the same of one address share its checks and hear of it together;
+// what they do about results makes no difference, what they ask does.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -311,7 +314,8 @@ func TestOneReport(t *testing.T) {
 	})
 }
 
-// TestDetection: a thousand targets die at one moment; each is reported down within interval x fall + timeout.
+// TestDetection: a thousand targets die at one moment; each is reported down within interval x fall
+// + timeout.
 func TestDetection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -332,8 +336,8 @@ func TestDetection(t *testing.T) {
 	})
 }
 
-// TestReload: targets that ask for the same keep their state in the middle of a turn, one that asks for something else
-// keeps its verdict, and none is used that is gone.
+// TestReload: targets that ask for the same keep their state in the middle of a turn, one that asks
+// for something else keeps its verdict, and none is used that is gone.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -390,7 +394,8 @@ func TestRestart(t *testing.T) {
 		}
 		want := r.Verdicts()
 		time.Sleep(20 * time.Second)
-		// The third asks for something else now: what was known of its address is better than nothing.
+		// The third asks for something else now: what was known of its address is better than
+		// nothing.
 		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
 		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
 		for target, c := range snap.Diff(want, next.Set(m)) {
@@ -409,8 +414,8 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestReloadKeepsVerdicts: what is down stays down where the service is renamed, or its check asks another port, in whatever order the
-// names are.
+// TestReloadKeepsVerdicts: what is down stays down where the service is renamed, or its check asks
+// another port, in whatever order the names are.
 func TestReloadKeepsVerdicts(t *testing.T) {
 	subject := func(i int, h *balancer.Health) health.Subject {
 		return health.Subject{At: at(i), Proto: balancer.TCP, Health: h}
@@ -447,8 +452,8 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 	}
 }
 
-// TestAssume: what others have found is what a target begins with, and takes as many results to change as ever. What is
-// checked already does not heed it.
+// TestAssume: what others have found is what a target begins with, and takes as many results to
+// change as ever. What is checked already does not heed it.
 func TestAssume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -505,8 +510,8 @@ func TestNow(t *testing.T) {
 	}
 }
 
-// TestManyAtOnceByHand: who asks for a hundred checks at once gets all of them, a few at a time, and who goes while waiting
-// gets none.
+// TestManyAtOnceByHand: who asks for a hundred checks at once gets all of them, a few at a time,
+// and who goes while waiting gets none.
 func TestManyAtOnceByHand(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -550,8 +555,8 @@ func TestManyAtOnceByHand(t *testing.T) {
 	}
 }
 
-// TestHistories changes what is wanted and what is broken at random, then lets the world rest and compares every verdict
-// with the truth.
+// TestHistories changes what is wanted and what is broken at random, then lets the world rest and
+// compares every verdict with the truth.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { history(t, seed) })

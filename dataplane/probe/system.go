@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it once in a process's life, so a
-// CA that is added later would be trusted only after a restart. The zero value is ready; all definitions of a Runner share it.
+// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it once
+// in a process's life, so a CA that is added later would be trusted only after a restart. The zero
+// value is ready; all definitions of a Runner share it.
 type systemStore struct {
 	mu     sync.Mutex // also held while files are read: no check waits for it longer than its timeout
 	looked time.Time
@@ -24,10 +25,12 @@ type systemStore struct {
 // storePause is the minimum time between two looks whether the store has changed.
 const storePause = time.Second
 
-// maxStoreFile is the maximum size of a file of the store, in bytes. Bundles of whole organizations have some MiB.
+// maxStoreFile is the maximum size of a file of the store, in bytes. Bundles of whole organizations
+// have some MiB.
 const maxStoreFile = 64 << 20
 
-// storePlaces returns the files and folders that crypto/x509 reads on Linux. Only the first readable file counts.
+// storePlaces returns the files and folders that crypto/x509 reads on Linux. Only the first
+// readable file counts.
 func storePlaces() (files, folders []string) {
 	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
 		files = []string{file}
@@ -40,8 +43,8 @@ func storePlaces() (files, folders []string) {
 	return files, filepath.SplitList(cmp.Or(os.Getenv("SSL_CERT_DIR"), "/etc/ssl/certs:/etc/pki/tls/certs"))
 }
 
-// authorities returns the authorities that the system trusts now. If nil, crypto/x509 knows them: on other systems than
-// Linux, and if no store is found.
+// authorities returns the authorities that the system trusts now. If nil, crypto/x509 knows them:
+// on other systems than Linux, and if no store is found.
 func (s *systemStore) authorities() *x509.CertPool {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -80,7 +83,8 @@ func storeFiles(files, folders []string) []string {
 	return all
 }
 
-// readStore reads the first readable file and all files of the folders. It returns nil if none holds a certificate.
+// readStore reads the first readable file and all files of the folders. It returns nil if none
+// holds a certificate.
 func readStore(files, folders []string) *x509.CertPool {
 	pool, found := x509.NewCertPool(), false
 	for _, name := range files {

@@ -33,8 +33,9 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	return a.expect(conn)
 }
 
-// resets reports whether err means that the peer has reset the connection. An answer that arrived earlier can still be read.
-// Servers that answer without reading everything reset the connection when they close it.
+// resets reports whether err means that the peer has reset the connection. An answer that arrived
+// earlier can still be read. Servers that answer without reading everything reset the connection
+// when they close it.
 func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
 // sendError explains why a text could not be sent.

@@ -17,8 +17,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// secure starts TLS on conn and offers the application protocol alpn. The certificate must be valid for the definition's host, or for the
-// address if it has none.
+// secure starts TLS on conn and offers the application protocol alpn. The certificate must be valid
+// for the definition's host, or for the address if it has none.
 func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
 	certificates, err := a.files.load(ctx)
 	if err != nil {
@@ -54,8 +54,9 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	return secured, nil
 }
 
-// acceptAny makes the client accept every certificate, and the versions and ciphers that crypto/tls has but does not offer by
-// default, such as TLS 1.0 and RSA key exchange. Nothing is verified, so they weaken nothing.
+// acceptAny makes the client accept every certificate, and the versions and ciphers that crypto/tls
+// has but does not offer by default, such as TLS 1.0 and RSA key exchange. Nothing is verified, so
+// they weaken nothing.
 func acceptAny(c *tls.Config) {
 	c.InsecureSkipVerify = true
 	c.MinVersion = tls.VersionTLS10

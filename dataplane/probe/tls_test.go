@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnverifiedTLS checks servers that crypto/tls refuses by default. With verify = false they must pass, and otherwise fail.
+// TestUnverifiedTLS checks servers that crypto/tls refuses by default. With verify = false they
+// must pass, and otherwise fail.
 func TestUnverifiedTLS(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)
@@ -56,7 +57,8 @@ func TestUnverifiedTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateWithoutNames checks a server whose certificate has only a common name. The result must not advise host.
+// TestCertificateWithoutNames checks a server whose certificate has only a common name. The result
+// must not advise host.
 func TestCertificateWithoutNames(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)

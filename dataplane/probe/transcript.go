@@ -17,8 +17,8 @@ import (
 // maxNoted is the maximum number of bytes that a transcript keeps of each direction.
 const maxNoted = 8 << 10
 
-// transcript records a conversation for people. A nil transcript records nothing. Lines start with "* " for events, "> " for sent data
-// and "< " for received data.
+// transcript records a conversation for people. A nil transcript records nothing. Lines start with
+// "* " for events, "> " for sent data and "< " for received data.
 type transcript struct {
 	secrets []string
 
@@ -103,7 +103,8 @@ func (t *transcript) text(p part) string {
 	return text
 }
 
-// masked returns the data without secrets, and without the start of a secret that the limit cuts in two.
+// masked returns the data without secrets, and without the start of a secret that the limit cuts in
+// two.
 func (t *transcript) masked(p part) []byte {
 	const instead = "(hidden)"
 	data := p.data

@@ -58,8 +58,8 @@ func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, as
 	})
 }
 
-// TestDialsAreReported makes a backend refuse and recover. Each failure is reported with its cause, then the first success, and nothing
-// about backends that never failed.
+// TestDialsAreReported makes a backend refuse and recover. Each failure is reported with its cause,
+// then the first success, and nothing about backends that never failed.
 func TestDialsAreReported(t *testing.T) {
 	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
 	bad.stop()
@@ -87,7 +87,8 @@ func TestDialsAreReported(t *testing.T) {
 	}
 }
 
-// TestMissedEndsAreCounted follows connections too slowly. The follower receives the number of ends that it has missed.
+// TestMissedEndsAreCounted follows connections too slowly. The follower receives the number of ends
+// that it has missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})

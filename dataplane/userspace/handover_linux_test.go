@@ -114,7 +114,8 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 	}
 }
 
-// TestHandOverLosesNothing hands streams, half-closed and waiting connections and new clients from one dataplane to the next.
+// TestHandOverLosesNothing hands streams, half-closed and waiting connections and new clients from
+// one dataplane to the next.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))

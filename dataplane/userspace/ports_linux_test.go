@@ -63,8 +63,8 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	}
 }
 
-// TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The shortage is reported and counted,
-// and the endpoint is not blamed.
+// TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The
+// shortage is reported and counted, and the endpoint is not blamed.
 func TestLocalPortsUsedUp(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Action is a step for the process to carry out. Actions are carried out in order. A protocol adds actions for its own messages.
+// Action is a step for the process to carry out. Actions are carried out in order. A protocol adds
+// actions for its own messages.
 type Action interface{ Action() }
 
-// CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses of VIPs. The protocol's Closed is called
-// when both are done; until then the process tries again.
+// CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses
+// of VIPs. The protocol's Closed is called when both are done; until then the process tries again.
 type CloseGate struct{}
 
 // OpenGate opens the gate. The protocol's Opened receives the result.
@@ -18,7 +19,8 @@ type OpenGate struct{}
 // Bind adds addresses to their devices and announces them.
 type Bind struct{ Addrs []netip.Addr }
 
-// Unbind removes addresses. If it has an ID, the protocol's Unbound is called when they are removed.
+// Unbind removes addresses. If it has an ID, the protocol's Unbound is called when they are
+// removed.
 type Unbind struct {
 	ID    int
 	Addrs []netip.Addr
@@ -34,7 +36,8 @@ type Note struct {
 	// VIPs is the number of addresses concerned, and Why a word for metrics.
 	VIPs int
 	Why  string
-	// After is how long the VIPs that this host took had no owner, since their last owner's last sign; 0 means they never had one.
+	// After is how long the VIPs that this host took had no owner, since their last owner's last
+	// sign; 0 means they never had one.
 	After time.Duration
 }
 

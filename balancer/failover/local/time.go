@@ -2,8 +2,8 @@ package local
 
 import "time"
 
-// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds. This clock continues while the host is suspended, and is never set. Times
-// of two hosts are never compared.
+// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds. This clock continues while the
+// host is suspended, and is never set. Times of two hosts are never compared.
 type Time int64
 
 // Add returns the moment d later.
@@ -12,6 +12,7 @@ func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 // Since returns how long t is after u.
 func (t Time) Since(u Time) time.Duration { return time.Duration(t - u) }
 
-// Passes reports whether a gate that stays open for a while after each refresh may be opened or refreshed at now, and an address added
-// behind it: an action in time has no effect after the deadline.
+// Passes reports whether a gate that stays open for a while after each refresh may be opened or
+// refreshed at now, and an address added behind it: an action in time has no effect after the
+// deadline.
 func Passes(now, deadline Time, gate time.Duration) bool { return now < deadline.Add(-gate) }

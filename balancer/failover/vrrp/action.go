@@ -23,7 +23,8 @@ type Packet struct {
 	Data []byte // behind the IP header
 }
 
-// Ask asks the hosts that must be within reach of an interface once more. [Node.Reached] receives the answers.
+// Ask asks the hosts that must be within reach of an interface once more. [Node.Reached] receives
+// the answers.
 type Ask struct{ On int }
 
 // Action marks an Action.

@@ -104,7 +104,8 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// hear delivers an advert of another router. It is the group's own with another priority, and then changed.
+// hear delivers an advert of another router. It is the group's own with another priority, and then
+// changed.
 func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -134,7 +135,8 @@ func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
 
-// want fails unless the group has a state. The VIP must be bound, behind an open gate, if it is Active, and not otherwise.
+// want fails unless the group has a state. The VIP must be bound, behind an open gate, if it is
+// Active, and not otherwise.
 func (b *bench) want(s vrrp.State) {
 	b.t.Helper()
 	if got := b.state(); got != s {

@@ -1,19 +1,23 @@
-// Package vrrp decides which of a few hosts holds a group of VIPs by the Virtual Router Redundancy Protocol, versions 3 (RFC 9568) and 2.
+// Package vrrp decides which of a few hosts holds a group of VIPs by the Virtual Router Redundancy
+// Protocol, versions 3 (RFC 9568) and 2.
 //
-// It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and return the actions to carry out, in
-// order. [Advert] is the message of the protocol; keepalived and hardware routers send the same.
+// It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
+// return the actions to carry out, in order. [Advert] is the message of the protocol; keepalived
+// and hardware routers send the same.
 //
-// An owner sends adverts. A backup that has received none for its down time takes over. Nobody confirms the arrival of adverts, so two hosts
-// that can't reach each other both own. A process that was killed, stopped or hangs does not answer on: the gate, a
-// timer in the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has a router:
+// An owner sends adverts. A backup that has received none for its down time takes over. Nobody
+// confirms the arrival of adverts, so two hosts that can't reach each other both own. A process
+// that was killed, stopped or hangs does not answer on: the gate, a timer in the kernel, silences
+// its VIPs before the fastest backup takes over (timing.go). Each group has a router:
 //
 //	Init --> Backup --- silence, or a lower owner ---> Claiming --- 20 ms, open gate ---> Active
 //	           ^                                          |                                 |
 //	           +------- a higher router, a lapse, a failed advert, a move, not ready -------+
 //
-// A Claiming router has sent its first advert, so a lower owner removes the VIPs before this host binds them. An owner that gives its VIPs
-// away removes them before it sends priority 0. After a lapse of the gate it sends nothing, and drops the packets from before: an answer to
-// them would make the new owner step down, while nobody else can answer yet.
+// A Claiming router has sent its first advert, so a lower owner removes the VIPs before this host
+// binds them. An owner that gives its VIPs away removes them before it sends priority 0. After a
+// lapse of the gate it sends nothing, and drops the packets from before: an answer to them would
+// make the new owner step down, while nobody else can answer yet.
 //
 //	node, router           events; states of one group
 //	heard, peers           adverts of other routers, and which are dropped
@@ -21,5 +25,6 @@
 //	fitness, witness       whether this host can serve the VIPs, and whether it is connected
 //	packet, checksum       the messages
 //
-// Deviations from RFC 9568: VIPs have the host's own MAC, as with keepalived, and the owner of the VIP's own address (255) is only heard.
+// Deviations from RFC 9568: VIPs have the host's own MAC, as with keepalived, and the owner of the
+// VIP's own address (255) is only heard.
 package vrrp

@@ -12,12 +12,14 @@ type env struct {
 	actions []local.Action
 	// awake is when the process woke up after a pause. Packets that arrived before are stale.
 	awake local.Time
-	// gate is what the node knows of the kernel's gate, which stays open for gateTime after a refresh.
+	// gate is what the node knows of the kernel's gate, which stays open for gateTime after a
+	// refresh.
 	gate     gateState
 	gateTime time.Duration
 	// ids numbers the Unbinds.
 	ids int
-	// stopping reports whether the node was stopped, and standby whether an operator wants no VIP here.
+	// stopping reports whether the node was stopped, and standby whether an operator wants no VIP
+	// here.
 	stopping, standby bool
 }
 

@@ -19,7 +19,8 @@ type fitness struct {
 	// why is the reason why this host can't serve them, "" if it can, since then.
 	why   string
 	since local.Time
-	// moving reports whether an operator moves the VIPs away, and held whether they went and stay away: a lower owner is not preempted.
+	// moving reports whether an operator moves the VIPs away, and held whether they went and stay
+	// away: a lower owner is not preempted.
 	moving, held bool
 }
 
@@ -31,13 +32,14 @@ func (r *router) priority() uint8 {
 	return r.g.Priority
 }
 
-// preempts reports whether this host takes over from a lower owner, after a time in which it was well.
+// preempts reports whether this host takes over from a lower owner, after a time in which it was
+// well.
 func (f *fitness) preempts(now local.Time, after time.Duration) bool {
 	return after >= 0 && !f.held && !f.moving && now.Since(f.since) >= after
 }
 
-// ready processes whether this host can serve the VIPs. A change for the worse makes an owner resign; an owner that began unwell stays,
-// because no other router wanted the VIPs.
+// ready processes whether this host can serve the VIPs. A change for the worse makes an owner
+// resign; an owner that began unwell stays, because no other router wanted the VIPs.
 func (r *router) ready(why string) {
 	worse := r.fitness.why == "" && why != ""
 	if r.fitness.why != "" && why == "" {

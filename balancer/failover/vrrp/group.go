@@ -16,9 +16,11 @@ type Group struct {
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration
-	// DownAdverts is how many adverts a backup misses until it takes over; 0 means 3. All routers must have the same.
+	// DownAdverts is how many adverts a backup misses until it takes over; 0 means 3. All routers
+	// must have the same.
 	DownAdverts int
-	// Preempt is how long this host must be well before it takes over from a router of a lower priority; Never means it does not.
+	// Preempt is how long this host must be well before it takes over from a router of a lower
+	// priority; Never means it does not.
 	Preempt time.Duration
 	// Link is where adverts are sent and received, and how.
 	Link Link
@@ -97,7 +99,8 @@ func (g *Group) label() string {
 	return g.Name + " (" + text + ")"
 }
 
-// accept returns the advert in a datagram and its kind of checksum, or a *DropError if this group can't use it.
+// accept returns the advert in a datagram and its kind of checksum, or a *DropError if this group
+// can't use it.
 func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	minTTL := TTL
 	if len(g.Link.Peers) > 0 && g.Link.MinTTL > 0 {

@@ -12,7 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// scenario is a course of events without faults. The model repeats it with each fault before each act of each host.
+// scenario is a course of events without faults. The model repeats it with each fault before each
+// act of each host.
 type scenario struct {
 	name   string
 	groups []vrrp.Group
@@ -65,7 +66,8 @@ func scenarios() []scenario {
 	}
 }
 
-// faults are all that the model knows. A stop shorter than the gate's time, and others around the times at which a backup takes over.
+// faults are all that the model knows. A stop shorter than the gate's time, and others around the
+// times at which a backup takes over.
 func faults() []fault {
 	all := []fault{
 		{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)},
@@ -81,7 +83,8 @@ func faults() []fault {
 	return all
 }
 
-// silence is the longest time without an owner: the down time of a host that may have begun it late, twice if it had just paused.
+// silence is the longest time without an owner: the down time of a host that may have begun it
+// late, twice if it had just paused.
 const silence = 2 * (4*interval + 50*ms)
 
 // history is a scenario with a fault of one host. The lost adverts are the last before the fault.
@@ -158,8 +161,9 @@ func (h *history) wrong(w *world) string {
 	return ""
 }
 
-// TestPairMeetsAllFaults runs each course of a pair with each fault before each act of each host. Two hosts must never answer, unless one
-// preempts the other within the gate's time of its stop, and at last one must.
+// TestPairMeetsAllFaults runs each course of a pair with each fault before each act of each host.
+// Two hosts must never answer, unless one preempts the other within the gate's time of its stop,
+// and at last one must.
 func TestPairMeetsAllFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
@@ -223,7 +227,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes is a control: it does one thing wrong. The model must find two hosts that answer, or none at the end.
+// TestModelFindsMistakes is a control: it does one thing wrong. The model must find two hosts that
+// answer, or none at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -246,8 +251,9 @@ func TestModelFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestRandomHistories has random pauses, hangs, kills, restarts, moves and changes of readiness, and packets with random delays. Hosts may
-// both answer only within the gate's time of a stop, or the owner's time of a hang, and when all is calm one must.
+// TestRandomHistories has random pauses, hangs, kills, restarts, moves and changes of readiness,
+// and packets with random delays. Hosts may both answer only within the gate's time of a stop, or
+// the owner's time of a hang, and when all is calm one must.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range wait.Soak(60, 5000) {

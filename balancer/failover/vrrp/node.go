@@ -9,7 +9,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Node is this host's part of all groups. Its methods are called by one goroutine, and return the actions to carry out, in order.
+// Node is this host's part of all groups. Its methods are called by one goroutine, and return the
+// actions to carry out, in order.
 type Node struct {
 	*env
 	routers []*router
@@ -17,7 +18,8 @@ type Node struct {
 	leaving []*router
 }
 
-// New returns a node. Its gate must be closed and no VIP bound, and the gate must stay open for GateTime(groups) after each refresh.
+// New returns a node. Its gate must be closed and no VIP bound, and the gate must stay open for
+// GateTime(groups) after each refresh.
 func New(groups []Group) *Node {
 	n := &Node{env: &env{gateTime: GateTime(groups)}}
 	for i := range groups {
@@ -26,7 +28,8 @@ func New(groups []Group) *Node {
 	return n
 }
 
-// begin starts the processing of an event. After a pause of the process, no timer and no packet from before may make it take over.
+// begin starts the processing of an event. After a pause of the process, no timer and no packet
+// from before may make it take over.
 func (n *Node) begin(now local.Time) {
 	paused := n.now > 0 && now.Since(n.now) > n.maxPause()
 	n.now = max(n.now, now)
@@ -81,8 +84,8 @@ func (n *Node) Deadline() (earliest local.Time) {
 	return earliest
 }
 
-// Next returns when Tick has something to do at the latest; 0 means that is not known. A process that waits until then, and not until its
-// next regular Tick, sends adverts and takes over on time.
+// Next returns when Tick has something to do at the latest; 0 means that is not known. A process
+// that waits until then, and not until its next regular Tick, sends adverts and takes over on time.
 func (n *Node) Next() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
@@ -92,7 +95,8 @@ func (n *Node) Next() (earliest local.Time) {
 	return earliest
 }
 
-// Sent processes that an advert left, or the error that kept all its packets. At is a moment before the first of them was sent.
+// Sent processes that an advert left, or the error that kept all its packets. At is a moment before
+// the first of them was sent.
 func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Action {
 	n.begin(now)
 	if r := n.find(s.Group); r != nil {
@@ -117,8 +121,8 @@ func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
 	return n.step()
 }
 
-// Opened processes that the gate was opened, or could not be. VIPs are bound after a check of the deadline that follows the opening,
-// because that may have taken long.
+// Opened processes that the gate was opened, or could not be. VIPs are bound after a check of the
+// deadline that follows the opening, because that may have taken long.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.begin(now)
 	if n.gate != opening {
@@ -145,8 +149,9 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called before the other
-// events of that time: an advert of a host with a closed gate keeps the VIPs silent.
+// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called
+// before the other events of that time: an advert of a host with a closed gate keeps the VIPs
+// silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -155,8 +160,8 @@ func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []lo
 	return n.step()
 }
 
-// lapse closes an open gate that may have closed by itself. All groups become Backup, and no packet reports it: the others take over
-// when they hear nothing.
+// lapse closes an open gate that may have closed by itself. All groups become Backup, and no packet
+// reports it: the others take over when they hear nothing.
 func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 	n.awake = n.now
 	text := "gate closed: " + string(why)
@@ -230,7 +235,8 @@ func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	return n.step()
 }
 
-// Resign gives a group to another router, if this host has it. If none takes over, this host does so again.
+// Resign gives a group to another router, if this host has it. If none takes over, this host does
+// so again.
 func (n *Node) Resign(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil && r.state == Active {
@@ -271,8 +277,8 @@ func (n *Node) Left() bool {
 // Whose returns the name of the other host with a MAC: VRRP does not know any.
 func (n *Node) Whose(string) string { return "" }
 
-// SetGroups replaces the groups. Those with another router ID, version, interface, source or list of addresses are given away and begun
-// again. GateTime(groups) must not change.
+// SetGroups replaces the groups. Those with another router ID, version, interface, source or list
+// of addresses are given away and begun again. GateTime(groups) must not change.
 func (n *Node) SetGroups(now local.Time, groups []Group) []local.Action {
 	n.begin(now)
 	var after []*router

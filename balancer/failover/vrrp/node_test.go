@@ -11,7 +11,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTakeoverAfterSilence has no other router, and then one that falls silent. The node must take over after 3 intervals and its skew.
+// TestTakeoverAfterSilence has no other router, and then one that falls silent. The node must take
+// over after 3 intervals and its skew.
 func TestTakeoverAfterSilence(t *testing.T) {
 	b := newBench(t, mainGroup())
 	down := b.groups[0].DownTime(100, interval)
@@ -74,7 +75,8 @@ func TestOwnerHears(t *testing.T) {
 	}
 }
 
-// TestBackupHears has a Backup receive an advert each interval. It must take over only if it preempts the sender.
+// TestBackupHears has a Backup receive an advert each interval. It must take over only if it
+// preempts the sender.
 func TestBackupHears(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -112,7 +114,8 @@ func TestBackupHears(t *testing.T) {
 	}
 }
 
-// TestBackupUsesTheOwnersInterval hears an owner with an interval of 300 ms. The node must wait for 3 of them.
+// TestBackupUsesTheOwnersInterval hears an owner with an interval of 300 ms. The node must wait for
+// 3 of them.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hear(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
@@ -122,8 +125,8 @@ func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestDroppedPackets delivers adverts of a higher router that this group can't use. The node must take over, count the reason, and report
-// it once.
+// TestDroppedPackets delivers adverts of a higher router that this group can't use. The node must
+// take over, count the reason, and report it once.
 func TestDroppedPackets(t *testing.T) {
 	for _, c := range []struct {
 		reason vrrp.Reason
@@ -177,7 +180,8 @@ func TestDroppedPackets(t *testing.T) {
 
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
-// TestOtherListsAreAccepted hears a router that lists another address as well. It must be the owner, and a problem must name the address.
+// TestOtherListsAreAccepted hears a router that lists another address as well. It must be the
+// owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hearFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
@@ -187,7 +191,8 @@ func TestOtherListsAreAccepted(t *testing.T) {
 	}
 }
 
-// TestChecksumFollowsThePeer hears routers with each kind of checksum. The node must send the same kind, and keepalived's at first.
+// TestChecksumFollowsThePeer hears routers with each kind of checksum. The node must send the same
+// kind, and keepalived's at first.
 func TestChecksumFollowsThePeer(t *testing.T) {
 	sum := func(c vrrp.Checksum) func(a *vrrp.Advert, d *vrrp.Datagram) {
 		return func(a *vrrp.Advert, d *vrrp.Datagram) { d.Data = a.Append(nil, d.From, d.To, c) }
@@ -212,7 +217,8 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	}
 }
 
-// TestYield meets a router that ignores this host's adverts, before or after the node takes over. The node must give up, and stay a Backup until the router is silent.
+// TestYield meets a router that ignores this host's adverts, before or after the node takes over.
+// The node must give up, and stay a Backup until the router is silent.
 func TestYield(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -249,8 +255,8 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestUnyieldingOwner meets a router that ignores its adverts, and must not yield. It must report the router at its first advert, and the
-// difference.
+// TestUnyieldingOwner meets a router that ignores its adverts, and must not yield. It must report
+// the router at its first advert, and the difference.
 func TestUnyieldingOwner(t *testing.T) {
 	g := mainGroup()
 	g.Unyielding = true
@@ -269,8 +275,8 @@ func TestUnyieldingOwner(t *testing.T) {
 	}
 }
 
-// TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP. The node must give up; it must not if it
-// took over after silence, or must not yield.
+// TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP.
+// The node must give up; it must not if it took over after silence, or must not yield.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -299,7 +305,8 @@ func TestYieldToAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReadiness makes an owner unable to serve the VIP. It must resign, take back if no router does, and then stay until another does.
+// TestReadiness makes an owner unable to serve the VIP. It must resign, take back if no router
+// does, and then stay until another does.
 func TestReadiness(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -336,8 +343,8 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
-// TestMove moves a group away from a host that preempts. The other router must keep it until it falls silent; without another router the
-// host must take it back.
+// TestMove moves a group away from a host that preempts. The other router must keep it until it
+// falls silent; without another router the host must take it back.
 func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -372,8 +379,8 @@ func TestStandbyAndStop(t *testing.T) {
 	b.want(vrrp.Init)
 }
 
-// TestLapse stops an owner for a second. Whether or not its process reports the lapse first, it must not answer the packets from before, and
-// send nothing until it takes over again.
+// TestLapse stops an owner for a second. Whether or not its process reports the lapse first, it
+// must not answer the packets from before, and send nothing until it takes over again.
 func TestLapse(t *testing.T) {
 	for _, reported := range []bool{true, false} {
 		b := newBench(t, mainGroup())
@@ -398,7 +405,8 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// TestSlowGate opens the gate when the first advert no longer allows that. The node must not bind the VIP, and close the gate.
+// TestSlowGate opens the gate when the first advert no longer allows that. The node must not bind
+// the VIP, and close the gate.
 func TestSlowGate(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.mute = true
@@ -422,7 +430,8 @@ func TestSlowGate(t *testing.T) {
 	}
 }
 
-// TestPausedBackup pauses a Backup for longer than its down timer. It must not take over from an owner whose adverts are queued.
+// TestPausedBackup pauses a Backup for longer than its down timer. It must not take over from an
+// owner whose adverts are queued.
 func TestPausedBackup(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hearFor(time.Second, high, 150)
@@ -435,7 +444,8 @@ func TestPausedBackup(t *testing.T) {
 	}
 }
 
-// TestFailedAdverts keeps adverts of one of two groups from leaving. Its VIP must be unbound, and the other group must stay Active.
+// TestFailedAdverts keeps adverts of one of two groups from leaving. Its VIP must be unbound, and
+// the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
@@ -460,8 +470,8 @@ func TestFailedAdverts(t *testing.T) {
 	}
 }
 
-// TestWitness has hosts that must be within reach. An owner must resign once when they fall silent, and a Backup must not take over from a
-// silent router without them.
+// TestWitness has hosts that must be within reach. An owner must resign once when they fall silent,
+// and a Backup must not take over from a silent router without them.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -517,8 +527,8 @@ func TestSetGroups(t *testing.T) {
 	}
 }
 
-// TestIPv6 hears the adverts of a router by its link-local address with a zone. The node must leave the VIP to it, and then send adverts of
-// its own with the pseudo-header.
+// TestIPv6 hears the adverts of a router by its link-local address with a zone. The node must leave
+// the VIP to it, and then send adverts of its own with the pseudo-header.
 func TestIPv6(t *testing.T) {
 	g := mainGroup()
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")

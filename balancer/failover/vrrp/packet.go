@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Protocol is VRRP's number in the IP header, and TTL is the TTL or hop limit of each packet: no router forwards a packet and keeps it.
+// Protocol is VRRP's number in the IP header, and TTL is the TTL or hop limit of each packet: no
+// router forwards a packet and keeps it.
 const (
 	Protocol = 112
 	TTL      = 255
@@ -39,11 +40,13 @@ type Advert struct {
 	Version  int // 2 or 3
 	RouterID uint8
 	Priority uint8
-	// Interval is the time between two adverts of the sender: whole seconds up to 255 in version 2, hundredths up to 40.95 s in version 3.
+	// Interval is the time between two adverts of the sender: whole seconds up to 255 in version 2,
+	// hundredths up to 40.95 s in version 3.
 	Interval time.Duration
 	// Addrs are 1 to 255 addresses of the family of the packet.
 	Addrs []netip.Addr
-	// Auth and Password count in version 2. A password has at most 8 bytes, and is sent in the clear.
+	// Auth and Password count in version 2. A password has at most 8 bytes, and is sent in the
+	// clear.
 	Auth     AuthType
 	Password string
 }
@@ -80,8 +83,9 @@ func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 	return b
 }
 
-// Decode returns the advert in the message of a packet between two addresses, and the kind of its checksum. Bytes behind the message are
-// ignored, because routers may append authentication of their own. Each error is a *DropError.
+// Decode returns the advert in the message of a packet between two addresses, and the kind of its
+// checksum. Bytes behind the message are ignored, because routers may append authentication of
+// their own. Each error is a *DropError.
 func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	if len(message) < headerSize {
 		return nil, "", dropf(Short, "has %d bytes, fewer than a header", len(message))

@@ -53,7 +53,8 @@ func addrs(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// TestAdvertsOfKeepalived decodes recorded messages, and encodes them again. The bytes must be the same.
+// TestAdvertsOfKeepalived decodes recorded messages, and encodes them again. The bytes must be the
+// same.
 func TestAdvertsOfKeepalived(t *testing.T) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)
@@ -78,8 +79,8 @@ func TestAdvertsOfKeepalived(t *testing.T) {
 	}
 }
 
-// TestChecksumKinds encodes an advert with each kind of checksum. Decode must recognise the kind, and accept OldUnicast only in unicast
-// packets.
+// TestChecksumKinds encodes an advert with each kind of checksum. Decode must recognise the kind,
+// and accept OldUnicast only in unicast packets.
 func TestChecksumKinds(t *testing.T) {
 	from, peer, all := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2"), vrrp.MulticastGroup(true)
 	a := vrrp.Advert{Version: 3, RouterID: 51, Priority: 150, Interval: time.Second, Addrs: addrs("10.9.0.100")}
@@ -152,7 +153,8 @@ func TestOddMessages(t *testing.T) {
 	}
 }
 
-// FuzzDecode decodes any message. Decode must not panic, and must return the same advert for a message that it has accepted, encoded again.
+// FuzzDecode decodes any message. Decode must not panic, and must return the same advert for a
+// message that it has accepted, encoded again.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)

@@ -15,12 +15,14 @@ import (
 // peer is another router that sends adverts with the group's router ID.
 type peer struct {
 	addr netip.Addr
-	// advert is its last advert that was accepted, sum the kind of its checksum, and at when it arrived.
+	// advert is its last advert that was accepted, sum the kind of its checksum, and at when it
+	// arrived.
 	advert   *Advert
 	sum      Checksum
 	at       local.Time
 	received uint64
-	// drop is why its last dropped packet was dropped, at droppedAt, and noted when a note last reported that.
+	// drop is why its last dropped packet was dropped, at droppedAt, and noted when a note last
+	// reported that.
 	drop             *DropError
 	droppedAt, noted local.Time
 }
@@ -32,11 +34,13 @@ type peers struct {
 	drops map[Reason]uint64
 	// owner sent the last advert that was accepted.
 	owner *peer
-	// yielded is why this host leaves the VIPs to a router that ignores its adverts; "" means it does not.
+	// yielded is why this host leaves the VIPs to a router that ignores its adverts; "" means it
+	// does not.
 	yielded string
 }
 
-// maxPeers is the maximum number of routers that are remembered: anybody on the network can invent some.
+// maxPeers is the maximum number of routers that are remembered: anybody on the network can invent
+// some.
 const maxPeers = 32
 
 // find returns the record of a router.
@@ -119,7 +123,8 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 	}
 }
 
-// checksum returns the kind of the checksum for a receiver: the kind that it sends, or keepalived's.
+// checksum returns the kind of the checksum for a receiver: the kind that it sends, or
+// keepalived's.
 func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	from := p.of[to]
 	if to.IsMulticast() {
@@ -131,7 +136,8 @@ func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	return cmp.Or(g.Checksum, Pseudo)
 }
 
-// differs describes how the configuration of a router differs from the group's; "" means it does not.
+// differs describes how the configuration of a router differs from the group's; "" means it does
+// not.
 func (p *peer) differs(g *Group) string {
 	var all []string
 	if a := p.advert; a != nil {

@@ -8,7 +8,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// rival is a router that sends adverts while this host is the owner, although it should have given way.
+// rival is a router that sends adverts while this host is the owner, although it should have given
+// way.
 type rival struct {
 	addr        netip.Addr
 	since, last local.Time
@@ -16,8 +17,9 @@ type rival struct {
 	noted       bool
 }
 
-// heardRival processes an advert that should be the last of its router. After a few more, the router does not accept this host's adverts,
-// so only this host can end the double ownership. A router that hangs sends none: this host keeps the VIPs that it took from it.
+// heardRival processes an advert that should be the last of its router. After a few more, the
+// router does not accept this host's adverts, so only this host can end the double ownership. A
+// router that hangs sends none: this host keeps the VIPs that it took from it.
 func (r *router) heardRival(p *peer) {
 	v := &r.tenure.rival
 	if v.addr != p.addr || r.now.Since(v.last) > r.g.k()*p.interval(r.g.Interval) {
@@ -35,7 +37,8 @@ func (r *router) heardRival(p *peer) {
 	}
 }
 
-// ignores describes a router that is an owner at the same time as this host, and does not give way; "" means there is none.
+// ignores describes a router that is an owner at the same time as this host, and does not give way;
+// "" means there is none.
 func (r *router) ignores(now local.Time) string {
 	v := &r.tenure.rival
 	p := r.peers.of[v.addr]
@@ -49,8 +52,9 @@ func (r *router) ignores(now local.Time) string {
 	return text
 }
 
-// probeTimes are the times after a takeover from a router that was an owner. An owner restarts its advert timer at each packet that it
-// receives, so a router may keep the VIPs and yet send no advert.
+// probeTimes are the times after a takeover from a router that was an owner. An owner restarts its
+// advert timer at each packet that it receives, so a router may keep the VIPs and yet send no
+// advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
 // probe asks whether the last owner still answers for the VIPs.

@@ -25,7 +25,8 @@ type router struct {
 	*env
 	g     Group
 	state State
-	// due is when a Backup takes over, a Claiming router has settled, or an Active router sends its next advert.
+	// due is when a Backup takes over, a Claiming router has settled, or an Active router sends its
+	// next advert.
 	due local.Time
 	// number counts the adverts, and last is the interval of the last owner.
 	number uint64
@@ -42,12 +43,14 @@ type router struct {
 
 // tenure is the time as Claiming and Active.
 type tenure struct {
-	// first is the number of its first advert, and sent is when the newest advert left; 0 means none has.
+	// first is the number of its first advert, and sent is when the newest advert left; 0 means
+	// none has.
 	first uint64
 	sent  local.Time
 	// replied is when another router was last answered.
 	replied local.Time
-	// preempts reports whether another router was an owner when it began; probes counts the Probes since active.
+	// preempts reports whether another router was an owner when it began; probes counts the Probes
+	// since active.
 	preempts bool
 	active   local.Time
 	probes   int
@@ -134,7 +137,8 @@ func (r *router) restart(interval time.Duration) {
 // hurry shortens the down timer to the skew: the owner has resigned.
 func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
 
-// claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes them when it receives the advert.
+// claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes
+// them when it receives the advert.
 func (r *router) claim() {
 	why := r.peers.claimed(r.now, &r.g)
 	r.fitness.moving = false
@@ -206,7 +210,8 @@ func (r *router) advertise(priority uint8) {
 	r.do(s)
 }
 
-// reply answers an advert with an own one, at most a few times an interval: anybody on the network may send many.
+// reply answers an advert with an own one, at most a few times an interval: anybody on the network
+// may send many.
 func (r *router) reply() {
 	if r.state == Active && r.now.Since(r.tenure.replied) >= r.g.Interval/4 {
 		r.tenure.replied = r.now
@@ -233,7 +238,8 @@ func (r *router) lose(why cause) {
 	r.stepDown(local.NoteLost, "lost "+r.g.label()+": "+why.text, why, r.g.Interval)
 }
 
-// stepDown makes an owner a Backup without an advert, and reports that. The interval is the new owner's.
+// stepDown makes an owner a Backup without an advert, and reports that. The interval is the new
+// owner's.
 func (r *router) stepDown(kind local.NoteKind, text string, why cause, interval time.Duration) {
 	if r.state == Active {
 		r.do(local.Note{Kind: kind, Text: text, VIPs: len(r.bound), Why: why.word})
@@ -249,7 +255,8 @@ func (r *router) unbind(id int) {
 	}
 }
 
-// resign gives the VIPs away: the VIPs are unbound, and then an advert reports that. The next state is Backup or Init.
+// resign gives the VIPs away: the VIPs are unbound, and then an advert reports that. The next state
+// is Backup or Init.
 func (r *router) resign(next State, why cause) {
 	before := r.state
 	if before == Active {

@@ -66,7 +66,8 @@ type GroupStatus struct {
 	State    State  `json:"state"`
 	// Priority is in the next advert: 1 if this host can't serve the VIPs.
 	Priority uint8 `json:"priority"`
-	// Owner is the router that owns the VIPs: Group.Link.Source if it is this host; the zero Addr means none is known.
+	// Owner is the router that owns the VIPs: Group.Link.Source if it is this host; the zero Addr
+	// means none is known.
 	Owner netip.Addr `json:"owner"`
 	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
 	Left time.Duration `json:"left"`

@@ -2,19 +2,22 @@ package vrrp
 
 import "time"
 
-// The times of a group follow from its interval A and the number k of its down adverts. A backup takes over kA and its skew after the last
-// advert that it received. The owner's gate must be closed by then:
+// The times of a group follow from its interval A and the number k of its down adverts. A backup
+// takes over kA and its skew after the last advert that it received. The owner's gate must be
+// closed by then:
 //
 //	sent s                stops t <= s+A     closed t+T         s+D             backup takes
 //	|---- A ---------------|------ T --------|------------------|---------------| s + kA + skew
 //
-// T is at most A/2: the gate of an owner that stops is closed 1.5 A after its last advert, even if a backup missed that advert. D is
-// (k - 1/2) A: without a newer advert the gate is not refreshed after s+D-T, even if the rest of the process works.
+// T is at most A/2: the gate of an owner that stops is closed 1.5 A after its last advert, even if
+// a backup missed that advert. D is (k - 1/2) A: without a newer advert the gate is not refreshed
+// after s+D-T, even if the rest of the process works.
 
 // MaxGate is the longest time that the gate stays open after a refresh.
 const MaxGate = 250 * time.Millisecond
 
-// GateTime returns T, how long the gate stays open after a refresh. All groups share the gate, so the smallest interval counts.
+// GateTime returns T, how long the gate stays open after a refresh. All groups share the gate, so
+// the smallest interval counts.
 func GateTime(groups []Group) time.Duration {
 	t := MaxGate
 	for i := range groups {
@@ -37,7 +40,8 @@ func (g *Group) k() time.Duration {
 // OwnerTime returns D, how long after an advert the gate may be open.
 func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
 
-// Skew returns how much later than kA a backup of a priority takes over: the higher the priority, the sooner. Interval is the owner's.
+// Skew returns how much later than kA a backup of a priority takes over: the higher the priority,
+// the sooner. Interval is the owner's.
 func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	if g.Version == 2 {
 		interval = time.Second
@@ -45,10 +49,12 @@ func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	return (256 - time.Duration(priority)) * interval / 256
 }
 
-// DownTime returns how long after the last advert of an owner a backup of a priority takes over. Interval is the owner's.
+// DownTime returns how long after the last advert of an owner a backup of a priority takes over.
+// Interval is the owner's.
 func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }
 
-// settle is how long after its first advert a new owner waits before it binds the VIPs. In this time a lower owner removes them.
+// settle is how long after its first advert a new owner waits before it binds the VIPs. In this
+// time a lower owner removes them.
 const settle = 20 * time.Millisecond

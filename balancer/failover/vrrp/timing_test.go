@@ -7,8 +7,9 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTimingInequalities checks all legal intervals and numbers of down adverts. The gate of an owner that stops, or whose adverts no
-// longer leave, must be closed before the fastest backup takes over, and a healthy owner must have time to spare.
+// TestTimingInequalities checks all legal intervals and numbers of down adverts. The gate of an
+// owner that stops, or whose adverts no longer leave, must be closed before the fastest backup
+// takes over, and a healthy owner must have time to spare.
 func TestTimingInequalities(t *testing.T) {
 	check := func(g vrrp.Group) {
 		a, k, gate := g.Interval, time.Duration(max(g.DownAdverts, 3)), vrrp.GateTime([]vrrp.Group{g})

@@ -9,9 +9,11 @@ import (
 // witness is what is known of the hosts that must be within reach.
 type witness struct {
 	answered local.Time
-	// here reports whether one has answered while this host was Active, and lost whether it then fell silent.
+	// here reports whether one has answered while this host was Active, and lost whether it then
+	// fell silent.
 	here, lost bool
-	// asks counts the questions since the down timer ended, and blocked reports whether none was answered.
+	// asks counts the questions since the down timer ended, and blocked reports whether none was
+	// answered.
 	asks    int
 	blocked bool
 }
@@ -35,7 +37,8 @@ func (r *router) reached() {
 	}
 }
 
-// fellSilent reports whether no witness has answered for a while, although one did while this host was Active.
+// fellSilent reports whether no witness has answered for a while, although one did while this host
+// was Active.
 func (w *witness) fellSilent(now local.Time) bool {
 	if !w.here || now.Since(w.answered) < witnessLost {
 		return false
@@ -44,7 +47,8 @@ func (w *witness) fellSilent(now local.Time) bool {
 	return true
 }
 
-// hasWitness reports whether this host may take over. If the owner is silent, this host might be cut off.
+// hasWitness reports whether this host may take over. If the owner is silent, this host might be
+// cut off.
 func (r *router) hasWitness() bool {
 	w := &r.witness
 	if r.g.Witness != WitnessRequired || r.peers.resigned(r.now, &r.g) || r.peers.owned(r.now, &r.g) || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent {

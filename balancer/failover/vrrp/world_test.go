@@ -37,7 +37,8 @@ type world struct {
 	// log has all that happened, if verbose.
 	verbose bool
 	log     []string
-	// both is the longest time in which both hosts answered, and nobody the longest in which none did, since the first did.
+	// both is the longest time in which both hosts answered, and nobody the longest in which none
+	// did, since the first did.
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
@@ -84,7 +85,8 @@ type fault struct {
 	name string
 	act  int
 	do   func(h *host)
-	// lasts is when the process continues; 0 means it never does. Hangs reports whether only one of its threads stands still.
+	// lasts is when the process continues; 0 means it never does. Hangs reports whether only one of
+	// its threads stands still.
 	lasts time.Duration
 	hangs bool
 }
@@ -263,7 +265,8 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 	}
 }
 
-// send sends an advert. Its time is taken in one act, it leaves in another, and a third one reports that.
+// send sends an advert. Its time is taken in one act, it leaves in another, and a third one reports
+// that.
 func (h *host) send(s vrrp.Send) {
 	at := h.w.now
 	leave := func() {

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Coordinator decides which targets one host checks, and collects the verdicts on all targets. Its work is proportional to the change.
-// One goroutine uses it:
+// Coordinator decides which targets one host checks, and collects the verdicts on all targets. Its
+// work is proportional to the change. One goroutine uses it:
 //
 //	mine := coordinator.Assign(round)            // the targets that this host checks
 //	verdicts := coordinator.Judge(own)           // on all targets, from the verdicts of its own checks
@@ -23,7 +23,8 @@ type Coordinator struct {
 	all, exec electorate // the nodes that check, and those of them that may run programs
 	targets   map[balancer.Target]*target
 	alone     map[balancer.Target]bool // the targets that this host decides alone
-	// awaited has the targets that lack a vote, with the time when the silent checker stops counting.
+	// awaited has the targets that lack a vote, with the time when the silent checker stops
+	// counting.
 	awaited map[balancer.Target]time.Time
 	turned  []balancer.Target // targets of alone that Judge must visit
 
@@ -37,16 +38,19 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// missing are the checkers without a vote, with the time since which it is missing. mute are those that no longer count.
+	// missing are the checkers without a vote, with the time since which it is missing. mute are
+	// those that no longer count.
 	missing  map[balancer.NodeName]time.Time
 	timedOut []balancer.NodeName
-	// verdict was reached at since. The verdict before it lasted that long, as far as this host knows.
+	// verdict was reached at since. The verdict before it lasted that long, as far as this host
+	// knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
 	// judged reports whether votes were counted before.
 	judged bool
-	// unchecked is since when no node checks it. Zero means that a node does, or that the board can't be read.
+	// unchecked is since when no node checks it. Zero means that a node does, or that the board
+	// can't be read.
 	unchecked time.Time
 }
 
@@ -61,7 +65,8 @@ func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 
 // Round has the inputs of a Coordinator.
 type Round struct {
-	// Wanted are the targets of all services. Those that the fleet does not share (Subject.Fleet) pass through.
+	// Wanted are the targets of all services. Those that the fleet does not share (Subject.Fleet)
+	// pass through.
 	Wanted snap.Map[balancer.Target, health.Subject]
 	Board  Board
 	// Waiting reports whether the board is being read for the first time. Nothing is decided yet.
@@ -135,7 +140,8 @@ func (c *Coordinator) electorate(s *target) electorate {
 	return c.all
 }
 
-// setTarget applies a change of the wanted targets, and reports whether the target is now the fleet's.
+// setTarget applies a change of the wanted targets, and reports whether the target is now the
+// fleet's.
 func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Subject]) bool {
 	if !change.HasNew || !change.New.Fleet {
 		if c.targets[t] != nil {
@@ -166,7 +172,8 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 	return true
 }
 
-// Overdue reports whether a vote has been missing for so long that Assign would return another result.
+// Overdue reports whether a vote has been missing for so long that Assign would return another
+// result.
 func (c *Coordinator) Overdue(now time.Time) bool {
 	for _, due := range c.awaited {
 		if !now.Before(due) {
@@ -176,8 +183,8 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 	return false
 }
 
-// countCheckers returns the number of a target's checkers that count: all except those whose votes have been missing for too long. While
-// the board can't be read, all count.
+// countCheckers returns the number of a target's checkers that count: all except those whose votes
+// have been missing for too long. While the board can't be read, all count.
 func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.missing
 	s.missing, s.timedOut = nil, nil
@@ -204,8 +211,8 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.timedOut)
 }
 
-// grace returns how long a checker may need to reach its own verdict. A checker that starts with the verdict of others may need a whole
-// row of results.
+// grace returns how long a checker may need to reach its own verdict. A checker that starts with
+// the verdict of others may need a whole row of results.
 func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
 }
@@ -238,7 +245,8 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget makes a target unknown if no node checks it. Nodes have the same time to return as they have for their votes.
+// forget makes a target unknown if no node checks it. Nodes have the same time to return as they
+// have for their votes.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -256,8 +264,8 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	s.setVerdict(balancer.HealthUnknown, c.round.Now)
 }
 
-// decide sets the verdict of a target from the votes. It holds from now on. If this host counts the votes for the first time, it holds
-// since they made the majority.
+// decide sets the verdict of a target from the votes. It holds from now on. If this host counts the
+// votes for the first time, it holds since they made the majority.
 func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
@@ -337,14 +345,15 @@ func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { ret
 type Tally struct {
 	// Verdict is the verdict of the fleet, or of this host if Alone.
 	Verdict balancer.Verdict
-	// Since is when this host adopted the verdict, or when the votes made the majority if it found them on the board. Lasted is how long
-	// the verdict before it lasted; 0 means that there was none.
+	// Since is when this host adopted the verdict, or when the votes made the majority if it found
+	// them on the board. Lasted is how long the verdict before it lasted; 0 means that there was
+	// none.
 	Since  time.Time
 	Lasted time.Duration
 	// Alone reports whether this host decides by its own checks.
 	Alone bool
-	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute are the checkers whose votes have been missing
-	// for so long that they don't count.
+	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute are the
+	// checkers whose votes have been missing for so long that they don't count.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote
 	TimedOut []balancer.NodeName

@@ -7,8 +7,9 @@ import (
 	"vipd/balancer"
 )
 
-// Decide returns the verdict on a target from the votes of its checkers, whose number is given. Before is the present verdict, and others
-// are the votes of former checkers. Since is when the votes made the majority. It is zero if they make none, and before stays.
+// Decide returns the verdict on a target from the votes of its checkers, whose number is given.
+// Before is the present verdict, and others are the votes of former checkers. Since is when the
+// votes made the majority. It is zero if they make none, and before stays.
 func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdict balancer.Verdict, since time.Time) {
 	counting := checkers - len(votesFor(votes, balancer.HealthUnknown))
 	need := counting/2 + 1
@@ -26,8 +27,8 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 	return guess(need, slices.Concat(votes, others))
 }
 
-// older breaks a tie in favour of the older vote. The former verdict would not do, because it may differ from host to host, and would
-// do so forever.
+// older breaks a tie in favour of the older vote. The former verdict would not do, because it may
+// differ from host to host, and would do so forever.
 func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since

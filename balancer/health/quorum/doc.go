@@ -1,6 +1,6 @@
-// Package quorum lets the hosts of a fleet share health checks: three hosts check each target, and the majority of their results counts
-// for all hosts. The package does no I/O and has no clock. The owner of the connection (store/etcd) fills the Board, in which hosts
-// read each other's votes.
+// Package quorum lets the hosts of a fleet share health checks: three hosts check each target, and
+// the majority of their results counts for all hosts. The package does no I/O and has no clock. The
+// owner of the connection (store/etcd) fills the Board, in which hosts read each other's votes.
 //
 //	Board.Nodes  -> Checkers: which three  -> Coordinator.Assign -> this host's checks -> probe.Runner -> verdicts
 //	Board.Votes  -> Decide: the majority   -> Coordinator.Judge  -> balancer.Inputs.Health                    |
@@ -8,10 +8,11 @@
 //
 // # Checkers
 //
-// Rendezvous hashing: each node's number is a hash of its name and of the probed address, and the Size nodes with the highest numbers
-// check the target. All hosts know the same nodes, so they need no vote for this. If a node leaves, only its targets move, each to one
-// other node. If a node joins, it gets its share, and no other target moves. Services with the same address have the same checkers, so
-// a shared check runs once. Exec checks run only on nodes that may run programs.
+// Rendezvous hashing: each node's number is a hash of its name and of the probed address, and the
+// Size nodes with the highest numbers check the target. All hosts know the same nodes, so they need
+// no vote for this. If a node leaves, only its targets move, each to one other node. If a node
+// joins, it gets its share, and no other target moves. Services with the same address have the same
+// checkers, so a shared check runs once. Exec checks run only on nodes that may run programs.
 //
 // # Verdicts
 //
@@ -27,13 +28,16 @@
 //   - If no node may check a target any longer, its verdict is forgotten after the same time, because nobody would notice a recovery.
 //   - If no node checks at all, because none is on the board or all are mute, each host checks for itself.
 //
-// Since of a verdict is when this host adopted it. A host that finds it on the board uses the time when the votes made the majority.
+// Since of a verdict is when this host adopted it. A host that finds it on the board uses the time
+// when the votes made the majority.
 //
-// A node that is no longer a checker continues, and its vote stays, until most of the new checkers have voted.
+// A node that is no longer a checker continues, and its vote stays, until most of the new checkers
+// have voted.
 //
 // # Without a board
 //
-// A host without a connection to the board checks everything itself at once (Round.Alone). It starts with the fleet's verdicts, and
-// needs as many contrary results as usual to change them. After the board is back, it continues for a while, until the other hosts'
-// results are on the board.
+// A host without a connection to the board checks everything itself at once (Round.Alone). It
+// starts with the fleet's verdicts, and needs as many contrary results as usual to change them.
+// After the board is back, it continues for a while, until the other hosts' results are on the
+// board.
 package quorum

@@ -9,7 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// Text describes the votes: "2 of 3 nodes: connection refused (host1, host3); host2 says up: connected".
+// Text describes the votes: "2 of 3 nodes: connection refused (host1, host3); host2 says up:
+// connected".
 func (s *Tally) Text() string {
 	agree, causes := 0, map[string][]string{}
 	var rest []string

@@ -43,8 +43,9 @@ func shellWords(text string) []string {
 	return words
 }
 
-// splitWords splits text into words. Quotes and backslashes keep spaces. Escapes are the letters that a backslash turns into another
-// character. Outside of quotes, a character of comment ends the text. Open reports whether a quote is not closed.
+// splitWords splits text into words. Quotes and backslashes keep spaces. Escapes are the letters
+// that a backslash turns into another character. Outside of quotes, a character of comment ends the
+// text. Open reports whether a quote is not closed.
 func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder
 	inWord, quote := false, rune(0)

@@ -492,8 +492,8 @@ func TestSocketInUse(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestWebInUse starts vipd while another program listens at api.http. The service must be served, and the
-// status must report the port. When the other program ends, api.http must answer.
+// TestWebInUse starts vipd while another program listens at api.http. The service must be served,
+// and the status must report the port. When the other program ends, api.http must answer.
 func TestWebInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -518,8 +518,8 @@ func TestWebInUse(t *testing.T) {
 	}
 }
 
-// TestWebWithoutAddress starts vipd with api.http at an address that the host lacks. The service must be
-// served, and the status must report the address.
+// TestWebWithoutAddress starts vipd with api.http at an address that the host lacks. The service
+// must be served, and the status must report the address.
 func TestWebWithoutAddress(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "192.0.2.1:9890"`, 1)+web)

@@ -66,7 +66,8 @@ func (f *Flow) Answered() bool {
 	return f.Status.Has(SeenReply)
 }
 
-// Status is a set of the kernel's bits (IPS_..., include/uapi/linux/netfilter/nf_conntrack_common.h).
+// Status is a set of the kernel's bits (IPS_...,
+// include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 
 // These are the bits that callers use. Others may be set.

@@ -23,8 +23,8 @@ import (
 //     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
 //     16 GiB has), but only flows without a reply are listed.
 //
-// Looks use at most half a hundredth of a core: the pause between them grows with the table. While refusals are listened to,
-// each end of a flow costs the kernel 1.4 us more.
+// Looks use at most half a hundredth of a core: the pause between them grows with the table. While
+// refusals are listened to, each end of a flow costs the kernel 1.4 us more.
 type Unanswered struct {
 	conn *Conn
 	ends *Ends // nil if refusals are not wanted
@@ -42,7 +42,8 @@ type Unanswered struct {
 type Suspect struct {
 	Flow   *Flow
 	Target balancer.Target
-	// Counted reports whether the connection had no answer for so long that it counts as unanswered. It is set once for each flow.
+	// Counted reports whether the connection had no answer for so long that it counts as
+	// unanswered. It is set once for each flow.
 	Counted bool
 }
 

@@ -126,8 +126,9 @@ func TestUnansweredIsTold(t *testing.T) {
 	}
 }
 
-// TestUnansweredCountsNewFlows puts connections without an answer into a table, before the first look and after. Only the new ones must
-// count, of TCP and SCTP, once each; UDP without a reply must not.
+// TestUnansweredCountsNewFlows puts connections without an answer into a table, before the first
+// look and after. Only the new ones must count, of TCP and SCTP, once each; UDP without a reply
+// must not.
 func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab := scratch(t)
 	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {

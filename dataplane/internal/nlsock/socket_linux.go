@@ -39,7 +39,8 @@ type Socket struct {
 	err  error
 }
 
-// Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's network namespace.
+// Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's
+// network namespace.
 func Open(protocol int) (*Socket, error) { return OpenAt(protocol, slices.Values([]uint32{0})) }
 
 // OpenAt opens a socket with the first unused address (Port) of ports; 0 lets the kernel choose.

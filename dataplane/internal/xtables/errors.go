@@ -73,7 +73,8 @@ func IsBusy(err error) bool {
 		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not be started
 }
 
-// IsIncompatible reports whether err says that a table holds rules of nft that iptables can neither read nor change.
+// IsIncompatible reports whether err says that a table holds rules of nft that iptables can neither
+// read nor change.
 func IsIncompatible(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
 }

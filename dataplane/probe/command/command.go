@@ -6,7 +6,8 @@ import "errors"
 type Command struct {
 	// Args are the program and its arguments.
 	Args []string
-	// User is the name of the user that it runs as. "" means balancer.ExecUser if vipd is root, and otherwise vipd's own user.
+	// User is the name of the user that it runs as. "" means balancer.ExecUser if vipd is root, and
+	// otherwise vipd's own user.
 	User string
 	// Env is its environment besides PATH and LANG.
 	Env []string
@@ -18,7 +19,8 @@ type Command struct {
 type Result struct {
 	// Printed and Complained are the last 4 KiB that it wrote to stdout and stderr.
 	Printed, Complained []byte
-	// Err is nil if it exited with 0, ErrLate if it was killed, and otherwise names its exit code or signal.
+	// Err is nil if it exited with 0, ErrLate if it was killed, and otherwise names its exit code
+	// or signal.
 	Err error
 }
 

@@ -19,8 +19,8 @@ import (
 	"vipd/balancer"
 )
 
-// maxOutput is the maximum number of bytes that are kept of stdout and of stderr: the last ones. Everything is read, so that the program
-// never waits for a reader.
+// maxOutput is the maximum number of bytes that are kept of stdout and of stderr: the last ones.
+// Everything is read, so that the program never waits for a reader.
 const maxOutput = 4 << 10
 
 // Run runs the program until it or ctx ends. The error says why it could not be started.
@@ -69,8 +69,9 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	return r, nil
 }
 
-// await waits until the process or ctx ends, kills its whole group, and reports whether the process ended by itself. It does not reap
-// the process before its group is killed: until then no other process can have its number.
+// await waits until the process or ctx ends, kills its whole group, and reports whether the process
+// ended by itself. It does not reap the process before its group is killed: until then no other
+// process can have its number.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once
@@ -91,8 +92,8 @@ func await(ctx context.Context, pid int) bool {
 	return inTime
 }
 
-// reap waits for the rest of a killed process group. If vipd is the first process of a container, orphans become its children, and
-// nobody else waits for them. Elsewhere there are none.
+// reap waits for the rest of a killed process group. If vipd is the first process of a container,
+// orphans become its children, and nobody else waits for them. Elsewhere there are none.
 func reap(pid int) {
 	var err error
 	for err == nil || err == unix.EINTR {
@@ -100,7 +101,8 @@ func reap(pid int) {
 	}
 }
 
-// identity returns the credentials of the user that a program runs as. Nil means vipd's own user, which is then not root.
+// identity returns the credentials of the user that a program runs as. Nil means vipd's own user,
+// which is then not root.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {

@@ -9,9 +9,10 @@ import (
 	"syscall"
 )
 
-// Trusted returns an error unless only root and this process's user can replace the file at path: the file, its folders, and
-// what links on the way lead to must belong to one of them, and others must not be able to write to them. In a sticky folder,
-// such as /tmp, others can't replace what is not theirs. A missing file is not an error.
+// Trusted returns an error unless only root and this process's user can replace the file at path:
+// the file, its folders, and what links on the way lead to must belong to one of them, and others
+// must not be able to write to them. In a sticky folder, such as /tmp, others can't replace what is
+// not theirs. A missing file is not an error.
 func Trusted(path string) error {
 	const maxLinks = 40 // as in the kernel
 	return trusted(filepath.Clean(path), maxLinks)

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// TestTrusted makes a program that others could replace in several ways. Only a program that none of them can replace must be
-// trusted and run, also if symbolic links lead to it.
+// TestTrusted makes a program that others could replace in several ways. Only a program that none
+// of them can replace must be trusted and run, also if symbolic links lead to it.
 func TestTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to other users")

@@ -16,8 +16,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// Listener listens at api.http. While another program has the port, or the host lacks the address, status has a problem, and
-// the listener tries again: services don't need api.http.
+// Listener listens at api.http. While another program has the port, or the host lacks the address,
+// status has a problem, and the listener tries again: services don't need api.http.
 type Listener struct {
 	at, file string
 	state    atomic.Pointer[listening]
@@ -32,7 +32,8 @@ type listening struct {
 // listenPause is the time between two attempts to listen.
 const listenPause = 2 * time.Second
 
-// Listen listens at an address, or returns nil if that is "". An error is permanent. File is the configuration.
+// Listen listens at an address, or returns nil if that is "". An error is permanent. File is the
+// configuration.
 func Listen(at, file string, log *slog.Logger) (*Listener, error) {
 	if at == "" {
 		return nil, nil
