@@ -42,6 +42,8 @@ type byVRRP struct {
 	*vrrp.Node
 	core    *core
 	adverts adverts
+	// first are the interfaces at the start.
+	first []string
 
 	// The loop uses the rest. report is vipd's last, and links are the interfaces with the addresses of their adverts, by the index that
 	// the node knows. Cannot are the reasons why VIPs can't be served here.
@@ -64,6 +66,7 @@ func newByVRRP(c *core) *byVRRP {
 	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}
 	d.adverts = newAdverts(d.received, c.o.Log)
 	d.links = d.find(c.layout, nil)
+	d.first = names(d.links)
 	return d
 }
 
@@ -74,18 +77,23 @@ func newNode(gate time.Duration) *vrrp.Node {
 	return n
 }
 
+// names returns the names of the interfaces.
+func names(links []advertLink) (all []string) {
+	for _, link := range links {
+		all = append(all, link.name)
+	}
+	return all
+}
+
 // find returns the interfaces of a layout and of the groups, in the order of before.
 func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink) {
-	var names []string
-	for _, link := range before {
-		names = append(names, link.name)
-	}
+	all := names(before)
 	for _, name := range slices.Concat(l.On, d.core.o.VRRP.Interfaces) {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+		if name != "" && !slices.Contains(all, name) {
+			all = append(all, name)
 		}
 	}
-	for _, name := range names {
+	for _, name := range all {
 		v4, v6 := advertSources(name, l.VIPs)
 		links = append(links, advertLink{name, v4, v6})
 	}
@@ -103,11 +111,7 @@ func (d *byVRRP) listen(_, after onhost.Layout) error {
 		return nil
 	}
 	links := d.find(after, before)
-	var names []string
-	for _, link := range links {
-		names = append(names, link.name)
-	}
-	if err := d.adverts.Follow(names); err != nil {
+	if err := d.adverts.Follow(names(links)); err != nil {
 		return err
 	}
 	if !slices.Equal(links, before) {
@@ -270,7 +274,12 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	return func(now local.Time) []local.Action { return d.Sent(now, s, at, err) }
 }
 
-func (d *byVRRP) run(ctx context.Context) { d.adverts.Run(ctx) }
+func (d *byVRRP) run(ctx context.Context) {
+	if err := d.adverts.Follow(d.first); err != nil { // before a group's timer starts
+		d.core.failed("opening the sockets of VRRP", err)
+	}
+	d.adverts.Run(ctx)
+}
 
 func (d *byVRRP) describe(s *api.OwnerStatus) {
 	got := make(chan vrrp.Status, 1)
