@@ -29,8 +29,9 @@ func NewAddresses() (*Addresses, error) {
 // Close closes the netlink sockets. Addresses stay.
 func (x *Addresses) Close() error { return x.batches.Close() }
 
-// Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate detection, which would need a second. An existing address
-// counts as added. It returns an error or nil for each, once the kernel accepts packets for all added addresses.
+// Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate detection, which
+// would need a second. An existing address counts as added. It returns an error or nil for each,
+// once the kernel accepts packets for all added addresses.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -46,8 +47,8 @@ func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	return errs
 }
 
-// settling is the maximum wait for the routes of IPv6 addresses, which the kernel adds a moment after them. Until then the gate drops their
-// packets, including announcements.
+// settling is the maximum wait for the routes of IPv6 addresses, which the kernel adds a moment
+// after them. Until then the gate drops their packets, including announcements.
 const settling = 500 * time.Millisecond
 
 // isLocal reports whether the kernel accepts packets for an address, or can't be asked.
@@ -56,7 +57,8 @@ func isLocal(a netip.Addr) bool {
 	return err != nil && !errors.Is(err, unix.ENETUNREACH) || len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// Remove removes VIPs from a device. A missing address counts as removed. It returns an error or nil for each.
+// Remove removes VIPs from a device. A missing address counts as removed. It returns an error or
+// nil for each.
 func (x *Addresses) Remove(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -81,8 +83,9 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 	return errs
 }
 
-// Strip removes the VIPs from every device, including addresses that another program added or an earlier process left. An address with a
-// network is the host's own: it stays, and is returned in own.
+// Strip removes the VIPs from every device, including addresses that another program added or an
+// earlier process left. An address with a network is the host's own: it stays, and is returned in
+// own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -110,8 +113,8 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	return own, errors.Join(all...)
 }
 
-// Held lists the addresses of this host with their networks, by the index of their device. The kernel returns all in one answer, because
-// there may be many of both. Its errors are the kernel's.
+// Held lists the addresses of this host with their networks, by the index of their device. The
+// kernel returns all in one answer, because there may be many of both. Its errors are the kernel's.
 func Held() (map[int][]netip.Prefix, error) {
 	const tries = 5 // of listings that a change interrupts
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)

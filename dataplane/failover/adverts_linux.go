@@ -23,7 +23,8 @@ import (
 // protocolVRRP is the number of the IP protocol.
 const protocolVRRP = 112
 
-// advertTTL is the TTL or hop limit of each sent packet: a receiver knows by it that no router has forwarded the packet.
+// advertTTL is the TTL or hop limit of each sent packet: a receiver knows by it that no router has
+// forwarded the packet.
 const advertTTL = 255
 
 // vrrpGroup returns the multicast group of adverts.
@@ -34,8 +35,9 @@ func vrrpGroup(v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 15: 0x12})
 }
 
-// Adverts sends and receives the packets of VRRP: it has a raw socket for each interface and family, which receives multicast and unicast
-// packets, except its own multicast packets. Any goroutine may call its methods.
+// Adverts sends and receives the packets of VRRP: it has a raw socket for each interface and
+// family, which receives multicast and unicast packets, except its own multicast packets. Any
+// goroutine may call its methods.
 type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
@@ -53,7 +55,8 @@ type advertLink struct {
 	v4   bool
 }
 
-// NewAdverts returns Adverts without interfaces. It calls received with each packet, from several goroutines.
+// NewAdverts returns Adverts without interfaces. It calls received with each packet, from several
+// goroutines.
 func NewAdverts(received func(Advert), log *slog.Logger) *Adverts {
 	return &Adverts{received: received, log: log, sockets: map[advertLink]*advertSocket{}}
 }
@@ -66,8 +69,9 @@ func (x *Adverts) Follow(interfaces []string) error {
 	return x.reopen()
 }
 
-// reopen opens the sockets that are missing, and replaces the sockets of interfaces that have another index: such an interface was renamed
-// or created again, and the group was left with its predecessor.
+// reopen opens the sockets that are missing, and replaces the sockets of interfaces that have
+// another index: such an interface was renamed or created again, and the group was left with its
+// predecessor.
 func (x *Adverts) reopen() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -121,8 +125,8 @@ func (x *Adverts) Run(ctx context.Context) {
 	x.running.Wait()
 }
 
-// followLinks reopens sockets at each change of an interface until ctx ends or the subscription fails. It starts by reopening, because
-// earlier changes are lost.
+// followLinks reopens sockets at each change of an interface until ctx ends or the subscription
+// fails. It starts by reopening, because earlier changes are lost.
 func (x *Adverts) followLinks(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports it if events do not fit
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_LINK)
@@ -140,8 +144,9 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 	}
 }
 
-// Send sends a packet from one of the host's addresses to the group or to a peer. It never waits. The source is given with each packet:
-// otherwise the kernel would choose it, perhaps a VIP, which peers treat as another router.
+// Send sends a packet from one of the host's addresses to the group or to a peer. It never waits.
+// The source is given with each packet: otherwise the kernel would choose it, perhaps a VIP, which
+// peers treat as another router.
 func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 	x.mu.Lock()
 	s := x.sockets[advertLink{on, from.Is4()}]

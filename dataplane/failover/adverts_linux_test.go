@@ -84,8 +84,9 @@ func (r *router) next(t *testing.T) Advert {
 // silent reports whether the router has received nothing.
 func (r *router) silent() bool { return len(r.received) == 0 }
 
-// TestAdvertsArrive sends packets in both families, to the group and to a peer. They carry the given source, although the device has VIPs
-// that the kernel would prefer, and a TTL of 255. The sender does not receive its own packets.
+// TestAdvertsArrive sends packets in both families, to the group and to a peer. They carry the
+// given source, although the device has VIPs that the kernel would prefer, and a TTL of 255. The
+// sender does not receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -129,7 +130,8 @@ func TestAdvertsArrive(t *testing.T) {
 	}
 }
 
-// TestAdvertsTTL sends packets that may have crossed routers. They arrive with their TTL, by which the receiver drops them.
+// TestAdvertsTTL sends packets that may have crossed routers. They arrive with their TTL, by which
+// the receiver drops them.
 func TestAdvertsTTL(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -158,7 +160,8 @@ func TestAdvertsTTL(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays a receiver. The packets that wait carry the time of their arrival, so the receiver can drop them.
+// TestAdvertsQueued delays a receiver. The packets that wait carry the time of their arrival, so
+// the receiver can drop them.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -181,8 +184,8 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 }
 
-// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Meanwhile nothing is sent; afterwards packets to the group
-// arrive again in both directions.
+// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Meanwhile nothing
+// is sent; afterwards packets to the group arrive again in both directions.
 func TestAdvertsFollowLinks(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")

@@ -13,19 +13,21 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// The rates of announcements in frames a second. An IPv4 address needs two frames. Switches throttle higher rates.
+// The rates of announcements in frames a second. An IPv4 address needs two frames. Switches
+// throttle higher rates.
 const (
 	firstRate  = 5000
 	repeatRate = 500
 )
 
-// repeats are the delays after which an address is announced again: a switch may have missed the first announcement.
+// repeats are the delays after which an address is announced again: a switch may have missed the
+// first announcement.
 func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
 
-// Announcer announces addresses to the neighbours: at once, three times again within 2.2 s, and then at an interval. Any goroutine may
-// call its methods.
+// Announcer announces addresses to the neighbours: at once, three times again within 2.2 s, and
+// then at an interval. Any goroutine may call its methods.
 type Announcer struct {
 	every time.Duration
 	send  func(device int, a netip.Addr, ask bool) error
@@ -51,12 +53,14 @@ type announcement struct {
 	over   bool
 }
 
-// NewAnnouncer returns an announcer that repeats each address at an interval; 0 means not after 2.2 s.
+// NewAnnouncer returns an announcer that repeats each address at an interval; 0 means not after 2.2
+// s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
 	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), all: map[netip.Addr]*announcement{}}
 }
 
-// Announce announces addresses that were added to a device, in this order, before all repeats. A known address starts again.
+// Announce announces addresses that were added to a device, in this order, before all repeats. A
+// known address starts again.
 func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
@@ -70,11 +74,13 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is how long other hosts' frames about a new address are ignored: its last owner's may still be under way.
+// calm is how long other hosts' frames about a new address are ignored: its last owner's may still
+// be under way.
 const calm = time.Second
 
-// Defend announces an address at once because another host claims it, at most once a second (RFC 5227, section 2.4). It reports whether
-// the claim counts: the address is here, and has been for a while.
+// Defend announces an address at once because another host claims it, at most once a second (RFC
+// 5227, section 2.4). It reports whether the claim counts: the address is here, and has been for a
+// while.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
 	x := n.all[a]
@@ -165,8 +171,8 @@ func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sendBy announces an address with the sender of the device, and asks whether another host has it. A sender that fails is opened again the
-// next time, because the device may be another.
+// sendBy announces an address with the sender of the device, and asks whether another host has it.
+// A sender that fails is opened again the next time, because the device may be another.
 func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
 	s := senders[device]
 	if s == nil {
@@ -202,7 +208,8 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 	}
 }
 
-// next returns the next address to announce, and schedules its repeat; nil means none is due before wait has passed.
+// next returns the next address to announce, and schedules its repeat; nil means none is due before
+// wait has passed.
 func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -247,7 +254,8 @@ type pace struct {
 	free time.Time // when the next frame may be sent
 }
 
-// burst is how long the pace may be behind: a timer is not exact, so several frames are sent at once.
+// burst is how long the pace may be behind: a timer is not exact, so several frames are sent at
+// once.
 const burst = 10 * time.Millisecond
 
 // wait returns how long the frames of an address must wait; 0 means they count as sent.

@@ -32,9 +32,9 @@ type GateOptions struct {
 	Timeout time.Duration
 }
 
-// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on, other programs can't change its table while this
-// one runs, and "nft flush ruleset" skips it; before, Intact finds their changes. One goroutine may call Refresh while another calls the
-// other methods.
+// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on, other
+// programs can't change its table while this one runs, and "nft flush ruleset" skips it; before,
+// Intact finds their changes. One goroutine may call Refresh while another calls the other methods.
 type Gate struct {
 	o     GateOptions
 	table nft.Table
@@ -95,8 +95,8 @@ func vipSet(f nft.TableFamily) *nft.Set {
 // alive is the only element of the set alive.
 func (g *Gate) alive() nft.Elem { return nft.Elem{Key: nft.Bytes{}.Number(0), Timeout: g.o.Timeout} }
 
-// Install installs a closed gate before all other rules of the devices, for all VIPs that this host may ever own. It replaces the gate of
-// an earlier process, whose refreshes then do nothing.
+// Install installs a closed gate before all other rules of the devices, for all VIPs that this host
+// may ever own. It replaces the gate of an earlier process, whose refreshes then do nothing.
 func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	token := new([8]byte)
 	_, _ = rand.Read(token[:]) // it never fails
@@ -164,7 +164,8 @@ func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	gate(tx, g.table, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
 }
 
-// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a removed device.
+// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a
+// removed device.
 func (g *Gate) Follow(devices []string) error {
 	found, err := g.conn.Chains(g.table)
 	if err != nil {
@@ -201,9 +202,10 @@ func hook(point nft.Point, device string) *nft.Hook {
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
 }
 
-// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the field, ARP packets with a VIP at the offset, and NDP
-// messages of the type about a VIP. Packets of a VIP that is not bound here are dropped even while the gate is open: every host has NAT
-// rules, which would translate packets that a client still sends to the last owner.
+// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the field, ARP
+// packets with a VIP at the offset, and NDP messages of the type about a VIP. Packets of a VIP that
+// is not bound here are dropped even while the gate is open: every host has NAT rules, which would
+// translate packets that a client still sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
 	absent := nft.NotLocal{Source: field == nft.Saddr}
@@ -262,7 +264,8 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 	return nil
 }
 
-// Open opens the gate for its timeout. No owned VIP may be bound then: a caller that was stopped may be late.
+// Open opens the gate for its timeout. No owned VIP may be bound then: a caller that was stopped
+// may be late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())
@@ -273,14 +276,14 @@ func (g *Gate) Open() error {
 	return nil
 }
 
-// Refresh keeps an open gate open for its timeout from now on; a closed gate stays closed. It needs no lock that changes of rules hold, and
-// returns within microseconds.
+// Refresh keeps an open gate open for its timeout from now on; a closed gate stays closed. It needs
+// no lock that changes of rules hold, and returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Intact returns what is missing of the gate as Install and Cover left it; "" means nothing. While no program changes rules, it costs one
-// request.
+// Intact returns what is missing of the gate as Install and Cover left it; "" means nothing. While
+// no program changes rules, it costs one request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {

@@ -21,7 +21,8 @@ const (
 	vip6 = "fd09::100"
 )
 
-// world is a host with a LAN, on which a client is, and a server behind it, to which it translates VIP:80.
+// world is a host with a LAN, on which a client is, and a server behind it, to which it translates
+// VIP:80.
 func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft")

@@ -15,8 +15,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Kernel combines gate, addresses and announcements for the process that owns VIPs. One goroutine calls its methods, except Refresh, Run
-// and Probe.
+// Kernel combines gate, addresses and announcements for the process that owns VIPs. One goroutine
+// calls its methods, except Refresh, Run and Probe.
 type Kernel struct {
 	o         KernelOptions
 	gate      *Gate
@@ -30,7 +30,8 @@ type Kernel struct {
 	token  sync.Mutex             // of the gate: while it is exchanged nothing is refreshed
 }
 
-// NewKernel opens the sockets, and returns an error if this kernel can't fence VIPs. It changes nothing. Close must be called first.
+// NewKernel opens the sockets, and returns an error if this kernel can't fence VIPs. It changes
+// nothing. Close must be called first.
 func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err := Trial(); err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ type listener struct {
 	hosts []netip.Addr
 }
 
-// hear listens on an interface for other hosts with VIPs, and for the hosts that must answer there, until ctx ends.
+// hear listens on an interface for other hosts with VIPs, and for the hosts that must answer there,
+// until ctx ends.
 func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -118,7 +120,8 @@ func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 // reaching is the time between two requests to hosts that must be within reach.
 const reaching = 100 * time.Millisecond
 
-// listen calls do with an interface until ctx ends. If it fails because the interface is away, it tries again.
+// listen calls do with an interface until ctx ends. If it fails because the interface is away, it
+// tries again.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -132,7 +135,8 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. Any goroutine may call it.
+// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. Any
+// goroutine may call it.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
@@ -170,7 +174,8 @@ func (k *Kernel) vips() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
 }
 
-// Close replaces the gate with a closed one, so no refresh opens it, and then removes every VIP, also VIPs that another program added.
+// Close replaces the gate with a closed one, so no refresh opens it, and then removes every VIP,
+// also VIPs that another program added.
 func (k *Kernel) Close() error {
 	if err := k.strip(k.left); err != nil { // first, because the next table does not list them
 		return err
@@ -190,8 +195,9 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, and the interfaces where they may be. Bound VIPs are among them. New VIPs are removed from this host because the
-// gate may be open and another host may own them. So are VIPs that change their interface: if they were bound, they are Lost then.
+// Cover changes the VIPs, and the interfaces where they may be. Bound VIPs are among them. New VIPs
+// are removed from this host because the gate may be open and another host may own them. So are
+// VIPs that change their interface: if they were bound, they are Lost then.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
 	k.setPlaces(p)
@@ -235,7 +241,8 @@ func (k *Kernel) present() (names []string) {
 // Open opens the gate, for its timeout.
 func (k *Kernel) Open() error { return k.gate.Open() }
 
-// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. Lost refreshes close the gate.
+// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. Lost refreshes
+// close the gate.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
 		_ = k.gate.Refresh() // the gate tolerates the loss of a few
@@ -243,8 +250,8 @@ func (k *Kernel) Refresh() {
 	}
 }
 
-// Intact returns what is missing of the gate; "" means nothing. Close installs it again. The gate follows interfaces that appear and
-// disappear.
+// Intact returns what is missing of the gate; "" means nothing. Close installs it again. The gate
+// follows interfaces that appear and disappear.
 func (k *Kernel) Intact() (reason string, err error) {
 	if err := k.follow(); err != nil {
 		return "", err
@@ -252,8 +259,9 @@ func (k *Kernel) Intact() (reason string, err error) {
 	return k.gate.Intact()
 }
 
-// Bind adds addresses, and announces them until they are unbound. It adds none to an interface without the gate. It returns an error for
-// each address that could not be added, which is no longer announced.
+// Bind adds addresses, and announces them until they are unbound. It adds none to an interface
+// without the gate. It returns an error for each address that could not be added, which is no
+// longer announced.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
@@ -284,7 +292,8 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	return failed
 }
 
-// Unbind removes addresses. If their interface is missing, it removes them from all others, because it may have another name now.
+// Unbind removes addresses. If their interface is missing, it removes them from all others, because
+// it may have another name now.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
 	var all []error
@@ -307,8 +316,8 @@ func (k *Kernel) strip(vips []netip.Addr) error {
 	return err
 }
 
-// End closes the sockets. A closed gate stays: this host has NAT rules for the VIPs, which would translate packets that a client still
-// sends here. [Cleanup] removes it.
+// End closes the sockets. A closed gate stays: this host has NAT rules for the VIPs, which would
+// translate packets that a client still sends here. [Cleanup] removes it.
 func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
 
 // Announced counts the announcements of addresses.

@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own is an owner on the device lan: it opens the gate anew where it was late, until it is told not to, and refreshes it without
-// end.
+// own is an owner on the device lan: it opens the gate anew where it was late, until it is told not
+// to, and refreshes it without end.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}

@@ -22,28 +22,33 @@ type Places struct {
 	Reach map[string][]netip.Addr
 }
 
-// Layout is how this host is connected: where it receives heartbeats, and the interface of each VIP.
+// Layout is how this host is connected: where it receives heartbeats, and the interface of each
+// VIP.
 type Layout struct {
 	Places
-	// At are the addresses where heartbeats are received, and On has the interface of each that may have VIPs; "" means none.
+	// At are the addresses where heartbeats are received, and On has the interface of each that may
+	// have VIPs; "" means none.
 	At []failover.Address
 	On []string
-	// VIPs are all VIPs, also those without an interface here. Own are the VIPs that this host has for itself: no gate may silence them,
-	// and no other host may have them.
+	// VIPs are all VIPs, also those without an interface here. Own are the VIPs that this host has
+	// for itself: no gate may silence them, and no other host may have them.
 	VIPs, Own []netip.Addr
 }
 
 // LayoutOptions limit a layout.
 type LayoutOptions struct {
-	// Interfaces are the ones that VIPs may be on; none means all. Listen are addresses to receive heartbeats at.
+	// Interfaces are the ones that VIPs may be on; none means all. Listen are addresses to receive
+	// heartbeats at.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Way is the address from which etcd is reached, and Reach are the hosts that must answer on their interface.
+	// Way is the address from which etcd is reached, and Reach are the hosts that must answer on
+	// their interface.
 	Way, Reach []netip.Addr
 }
 
-// Next returns the layout for these VIPs that follows l. Addresses keep their indexes, by which other hosts know them. Interfaces and
-// their VIPs stay while an interface is away: a VIP that is still there needs the gate.
+// Next returns the layout for these VIPs that follows l. Addresses keep their indexes, by which
+// other hosts know them. Interfaces and their VIPs stay while an interface is away: a VIP that is
+// still there needs the gate.
 func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	found, err := find(vips, o)
 	if err != nil {
@@ -77,7 +82,8 @@ func (l Layout) Unplaced() (vips []netip.Addr) {
 	return vips
 }
 
-// find returns the layout of this moment. The interface of a VIP is the one whose network contains it.
+// find returns the layout of this moment. The interface of a VIP is the one whose network contains
+// it.
 func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips}
 	all, err := net.Interfaces()
@@ -118,8 +124,8 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe returns a device as other hosts see it: one of its addresses, and its networks. Own are the addresses that have a network, as
-// a host's own address has.
+// describe returns a device as other hosts see it: one of its addresses, and its networks. Own are
+// the addresses that have a network, as a host's own address has.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {

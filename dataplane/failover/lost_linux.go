@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch calls Gone when addresses have left an interface, and wakes the announcer when an interface has changed, until ctx ends. It starts
-// with both, because earlier events are lost.
+// watch calls Gone when addresses have left an interface, and wakes the announcer when an interface
+// has changed, until ctx ends. It starts with both, because earlier events are lost.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -55,8 +55,9 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost are the VIPs that Bind has added and that are missing from their interfaces: another program has removed them, or the kernel has,
-// because an interface that goes down loses its IPv6 addresses.
+// Lost are the VIPs that Bind has added and that are missing from their interfaces: another program
+// has removed them, or the kernel has, because an interface that goes down loses its IPv6
+// addresses.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {

@@ -12,15 +12,18 @@ type KernelOptions struct {
 	// Gate is how long after a refresh the gate stays open; 0 means the default.
 	Gate time.Duration
 	Places
-	// VIPs are all VIPs that have one owner, also those without an interface here. The first Close removes them from this host.
+	// VIPs are all VIPs that have one owner, also those without an interface here. The first Close
+	// removes them from this host.
 	VIPs []netip.Addr
 	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
 	AnnounceEvery time.Duration
-	// Rival is called, at most once a second for each VIP, if another host claims a VIP that is here.
+	// Rival is called, at most once a second for each VIP, if another host claims a VIP that is
+	// here.
 	Rival func(Rival)
 	// Gone is called if an address may have left an interface: Lost lists the VIPs that have.
 	Gone func()
-	// Reached is called if one of the hosts answers that must be within reach on an interface, with all of them.
+	// Reached is called if one of the hosts answers that must be within reach on an interface, with
+	// all of them.
 	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }
@@ -33,7 +36,8 @@ type Rival struct {
 
 // Advert is a received packet of VRRP.
 type Advert struct {
-	// On is the interface, From and To are the addresses of the IP header, and TTL is its TTL or hop limit.
+	// On is the interface, From and To are the addresses of the IP header, and TTL is its TTL or
+	// hop limit.
 	On       string
 	From, To netip.Addr
 	TTL      int

@@ -19,8 +19,9 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// Rivals calls found for each frame in which another host on the device's link claims a VIP, until ctx ends. isVIP reports whether an
-// address is a VIP. Both are called by several goroutines, and must not block.
+// Rivals calls found for each frame in which another host on the device's link claims a VIP, until
+// ctx ends. isVIP reports whether an address is a VIP. Both are called by several goroutines, and
+// must not block.
 func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
 		if !c.Asks && isVIP(c.Addr) {
@@ -32,8 +33,9 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 // probes is how often Probe asks.
 const probes = 3
 
-// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of the hosts that answer within a moment. A
-// device that also answers for addresses that no host has is a proxy, and does not count.
+// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of the
+// hosts that answer within a moment. A device that also answers for addresses that no host has is a
+// proxy, and does not count.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	const patience = 300 * time.Millisecond
 	d, err := net.InterfaceByName(device)
@@ -57,8 +59,9 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 // documentation is an address that no host has (RFC 5737). It is reached by the default route.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
-// controlsFor returns addresses that probably no host has: two near the first VIP of each family, and documentation. A proxy may answer for
-// a single network, or for all addresses of its default route.
+// controlsFor returns addresses that probably no host has: two near the first VIP of each family,
+// and documentation. A proxy may answer for a single network, or for all addresses of its default
+// route.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -95,7 +98,8 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 	return proxies
 }
 
-// Neighbours returns the addresses of the kernel's neighbour tables that have a MAC, with the devices that lead to them.
+// Neighbours returns the addresses of the kernel's neighbour tables that have a MAC, with the
+// devices that lead to them.
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	if err != nil {
@@ -118,11 +122,12 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is the number of VIPs from which each is requested only once: more requests would flood the link.
+// manyVIPs is the number of VIPs from which each is requested only once: more requests would flood
+// the link.
 const manyVIPs = 1000
 
-// Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227, RFC 4862), and returns their MACs. This
-// host's own answers do not count.
+// Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227,
+// RFC 4862), and returns their MACs. This host's own answers do not count.
 func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
 	for _, a := range vips {
@@ -169,7 +174,8 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// Reach asks for hosts on the device's link at an interval, and calls answered for each answer, until ctx ends.
+// Reach asks for hosts on the device's link at an interval, and calls answered for each answer,
+// until ctx ends.
 func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
 	sender, err := neigh.Open(device)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Routers returns the default gateways of this host, in order. It returns nil if they can't be read.
+// Routers returns the default gateways of this host, in order. It returns nil if they can't be
+// read.
 func Routers() (all []netip.Addr) {
 	routes, _ := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	add := func(gateway net.IP) {
@@ -43,8 +44,8 @@ func isDefault(dst *net.IPNet) bool {
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
-// FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It begins with a call. If the kernel
-// reports nothing, it calls once a second.
+// FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It
+// begins with a call. If the kernel reports nothing, it calls once a second.
 func FollowRouters(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		_ = followRoutes(ctx, changed) // it is tried again
@@ -79,7 +80,8 @@ func followRoutes(ctx context.Context, changed func()) error {
 	}
 }
 
-// isDefaultRoute reports whether a message is about a default route. A host may have a million other routes.
+// isDefaultRoute reports whether a message is about a default route. A host may have a million
+// other routes.
 func isDefaultRoute(m nlsock.Messages) bool {
 	const size = 1 // the offset of the size of the destination in struct rtmsg
 	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AdvertSources returns the addresses of an interface that adverts are sent from: the first IPv4 address and the link-local IPv6 address
-// that are not VIPs. An address is the zero Addr if the interface has none or it may not be used yet.
+// AdvertSources returns the addresses of an interface that adverts are sent from: the first IPv4
+// address and the link-local IPv6 address that are not VIPs. An address is the zero Addr if the
+// interface has none or it may not be used yet.
 func AdvertSources(name string, vips []netip.Addr) (v4, v6 netip.Addr) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // arpEvery is the time between two requests of an arpProbe.
 const arpEvery = 5 * time.Millisecond
 
-// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a sender address of its own, which the replies repeat.
+// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a sender address of its
+// own, which the replies repeat.
 type arpProbe struct {
 	vip  netip.Addr
 	conn *packet.Conn

@@ -18,10 +18,12 @@ import (
 
 // VRRPOptions configure owners that VRRP decides.
 type VRRPOptions struct {
-	// Groups are the groups of the VIPs in a report, in order. Interfaces are the ones that groups name for their adverts.
+	// Groups are the groups of the VIPs in a report, in order. Interfaces are the ones that groups
+	// name for their adverts.
 	Groups     func(*api.OwnerReport) []config.VRRPGroup
 	Interfaces []string
-	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach answers.
+	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach
+	// answers.
 	ReachTakes bool
 	// Gate is how long after a refresh the gate stays open.
 	Gate time.Duration
@@ -45,8 +47,9 @@ type byVRRP struct {
 	// first are the interfaces at the start.
 	first []string
 
-	// The loop uses the rest. report is vipd's last, and links are the interfaces with the addresses of their adverts, by the index that
-	// the node knows. Cannot are the reasons why VIPs can't be served here.
+	// The loop uses the rest. report is vipd's last, and links are the interfaces with the
+	// addresses of their adverts, by the index that the node knows. Cannot are the reasons why VIPs
+	// can't be served here.
 	report *api.OwnerReport
 	layout onhost.Layout
 	links  []advertLink
@@ -243,8 +246,8 @@ func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
 
-// received passes a packet to the node. The kernel has stamped it with the time of day, because it may have waited while the process was
-// stopped.
+// received passes a packet to the node. The kernel has stamped it with the time of day, because it
+// may have waited while the process was stopped.
 func (d *byVRRP) received(a onhost.Advert) {
 	at := now().Add(-max(time.Since(a.At), 0))
 	d.core.tell(func(now local.Time) []local.Action {

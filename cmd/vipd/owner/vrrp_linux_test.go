@@ -41,16 +41,19 @@ type vrrpRouter struct {
 // vrrpPair are the differences of a pair.
 type vrrpPair struct {
 	interval time.Duration
-	// preempt is of both hosts, and keepalived reports whether the second host runs it instead of vipd owner.
+	// preempt is of both hosts, and keepalived reports whether the second host runs it instead of
+	// vipd owner.
 	preempt    string
 	keepalived bool
-	// group has more lines of the group, and instance more of keepalived's. OWN and PEER are the hosts' addresses.
+	// group has more lines of the group, and instance more of keepalived's. OWN and PEER are the
+	// hosts' addresses.
 	group, instance string
 	// dual reports whether the group also has vip6, whose family is the adverts'.
 	dual bool
 	// first and second are the priorities.
 	first, second int
-	// services has services of both hosts, which vipd reports. If empty, the test reports the VIP in its place.
+	// services has services of both hosts, which vipd reports. If empty, the test reports the VIP
+	// in its place.
 	services string
 }
 
@@ -227,7 +230,8 @@ var vrrpFaults = []vrrpFault{
 	{"SIGTERM", func(r *vrrpRouter) { r.signal(syscall.SIGTERM) }, (*vrrpRouter).begin, true},
 }
 
-// meet has the owner meet a fault, until the other router owns the VIP, and mends it. No request is answered by both.
+// meet has the owner meet a fault, until the other router owns the VIP, and mends it. No request is
+// answered by both.
 func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interval time.Duration) {
 	t.Helper()
 	p.owns(t, owner)
@@ -253,7 +257,8 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 	}
 }
 
-// TestVRRPPair breaks the owner of a pair in turn. The other host takes over in time, and never do both answer.
+// TestVRRPPair breaks the owner of a pair in turn. The other host takes over in time, and never do
+// both answer.
 func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -271,7 +276,8 @@ func TestVRRPPair(t *testing.T) {
 	}
 }
 
-// brief stops the owner for times around the one after which the other host takes over, and lets it continue.
+// brief stops the owner for times around the one after which the other host takes over, and lets it
+// continue.
 func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) {
 	t.Helper()
 	for _, stop := range []time.Duration{50, 300, 600, 700, 800} {
@@ -290,7 +296,8 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) {
 	}
 }
 
-// TestVRRPWithoutGate kills an owner and removes its gate: both hosts answer then, which shows that the probe counts them.
+// TestVRRPWithoutGate kills an owner and removes its gate: both hosts answer then, which shows that
+// the probe counts them.
 func TestVRRPWithoutGate(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
@@ -302,8 +309,8 @@ func TestVRRPWithoutGate(t *testing.T) {
 	wait.For(t, wait.Patience, "both hosts to answer", func() bool { return p.probe.twice(began) > 10 })
 }
 
-// TestVRRPKeepalived breaks vipd owner while keepalived is the other router: keepalived takes over in time, and never do both answer. Then
-// keepalived gives the VIP back.
+// TestVRRPKeepalived breaks vipd owner while keepalived is the other router: keepalived takes over
+// in time, and never do both answer. Then keepalived gives the VIP back.
 func TestVRRPKeepalived(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -318,8 +325,8 @@ func TestVRRPKeepalived(t *testing.T) {
 	}
 }
 
-// TestVRRPServes runs vipd next to vipd owner on both hosts, without etcd. A host whose service has no endpoint gives the VIP to the other
-// one, and gets it back.
+// TestVRRPServes runs vipd next to vipd owner on both hosts, without etcd. A host whose service has
+// no endpoint gives the VIP to the other one, and gets it back.
 func TestVRRPServes(t *testing.T) {
 	const services = `
 [services.probe]
@@ -352,12 +359,12 @@ endpoints = [{ address = "10.9.0.50" }]
 	served(p.a)
 }
 
-// maxLate is the number of requests that keepalived may also answer after vipd owner has taken the VIP from it. vipd owner waits for 20 ms, and
-// keepalived has no real-time priority.
+// maxLate is the number of requests that keepalived may also answer after vipd owner has taken the
+// VIP from it. vipd owner waits for 20 ms, and keepalived has no real-time priority.
 const maxLate = 40
 
-// TestVRRPInterworks moves the VIP between vipd owner and keepalived, in each way to send adverts that both have. The higher priority gets the
-// VIP back; if it is set not to preempt, it does not.
+// TestVRRPInterworks moves the VIP between vipd owner and keepalived, in each way to send adverts
+// that both have. The higher priority gets the VIP back; if it is set not to preempt, it does not.
 func TestVRRPInterworks(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	for _, c := range []struct {

@@ -1,12 +1,15 @@
-// Package heartbeat carries the messages of VIP ownership between hosts: UDP datagrams, signed with a key that the fleet shares.
+// Package heartbeat carries the messages of VIP ownership between hosts: UDP datagrams, signed with
+// a key that the fleet shares.
 //
-// A datagram is the text of Encode and its HMAC-SHA256. The text names the sender, its run and session, and the address of the receiver.
-// A datagram that arrives at another address is dropped.
+// A datagram is the text of Encode and its HMAC-SHA256. The text names the sender, its run and
+// session, and the address of the receiver. A datagram that arrives at another address is dropped.
 //
-// Anybody on the network can record, delay, drop and repeat datagrams, but not write them. A repeated datagram arrives here like the first.
-// [failover.Node.Heard] decides: a heartbeat counts once on each address, and only if it returns a heartbeat that the receiver sent a
-// moment ago. So a recorded heartbeat never counts, and a late one at most for ownership.detect. An attacker that drops datagrams can make
-// a host look dead, like a cut cable: then etcd confirms it.
+// Anybody on the network can record, delay, drop and repeat datagrams, but not write them. A
+// repeated datagram arrives here like the first. [failover.Node.Heard] decides: a heartbeat counts
+// once on each address, and only if it returns a heartbeat that the receiver sent a moment ago. So
+// a recorded heartbeat never counts, and a late one at most for ownership.detect. An attacker that
+// drops datagrams can make a host look dead, like a cut cable: then etcd confirms it.
 //
-// Earlier versions neither name the address nor return heartbeats. Their heartbeats count once, if etcd has their run.
+// Earlier versions neither name the address nor return heartbeats. Their heartbeats count once, if
+// etcd has their run.
 package heartbeat

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// FuzzDecode signs arbitrary bytes and decodes them. A decoded message survives another round, and no byte string passes
-// without its signature.
+// FuzzDecode signs arbitrary bytes and decodes them. A decoded message survives another round, and
+// no byte string passes without its signature.
 func FuzzDecode(f *testing.F) {
 	key, at := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	for _, m := range []failover.Message{

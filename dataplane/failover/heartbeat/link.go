@@ -17,7 +17,8 @@ import (
 // Port is the UDP port of heartbeats.
 const Port = 9898
 
-// Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and Change.
+// Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and
+// Change.
 type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
@@ -78,7 +79,8 @@ func (l *Link) Close() error {
 	return errors.Join(all...)
 }
 
-// SetKeys sets the keys that datagrams may be signed with; the first signs. Without keys, no datagram is sent or accepted.
+// SetKeys sets the keys that datagrams may be signed with; the first signs. Without keys, no
+// datagram is sent or accepted.
 func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 
 // Foreign counts the datagrams that were signed with another key.
@@ -90,7 +92,8 @@ const lately = time.Minute
 // Intruded reports whether a datagram with another key arrived within the last minute.
 func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
 
-// Run calls heard with each message and the index of the address that it arrived at, until ctx ends.
+// Run calls heard with each message and the index of the address that it arrived at, until ctx
+// ends.
 func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
@@ -127,8 +130,9 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 	}
 }
 
-// Send sends a message to a peer with these addresses, from one of this node's addresses (an index) or from all (-1). Each sends to the
-// address that shares its network, and the way to etcd sends to the peer's.
+// Send sends a message to a peer with these addresses, from one of this node's addresses (an index)
+// or from all (-1). Each sends to the address that shares its network, and the way to etcd sends to
+// the peer's.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -144,7 +148,8 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	}
 }
 
-// Network names the network of an address of this node. The way to etcd has none: then it returns the address.
+// Network names the network of an address of this node. The way to etcd has none: then it returns
+// the address.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {

@@ -38,7 +38,8 @@ type tail struct {
 	To   [16]byte
 }
 
-// Encode returns the datagram of a message to an address, signed with a key. Names are at most 255 bytes long.
+// Encode returns the datagram of a message to an address, signed with a key. Names are at most 255
+// bytes long.
 func Encode(m failover.Message, to netip.Addr, key []byte) []byte {
 	b := append(make([]byte, 0, 160), magic...)
 	ready := byte(0)
