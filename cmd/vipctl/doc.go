@@ -1,13 +1,13 @@
-// Command vipctl is the command line of vipd: it queries and controls the daemon of this host
-// through its Unix socket, reads and writes what a fleet shares in etcd, and checks, renders and
+// Command vipctl is the command line of vipd. It queries and controls the daemon of this host
+// through its Unix socket, and reads and writes the fleet's state in etcd. It checks, renders and
 // cleans up without either.
 //
 // Each verb is a file with a cli.Verb and functions over a cli.Call; package cli is the framework.
 // A new verb is one file and one line in verbs (main.go). Its help, completion and output follow
 // from the fields of the Verb.
 //
-// Changes of services in etcd are an edit (edit.go): the files that the user names (given.go)
-// become an etcd.Plan, which reads, judges and writes. The edit prints its answers.
+// Changes of services in etcd are an edit (edit.go): the user's files (given.go) become an
+// etcd.Plan, which reads, checks and writes. The edit prints its answers.
 //
 // Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3
 // differences, 4 a service is down, 130 interrupted.

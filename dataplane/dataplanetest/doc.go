@@ -1,6 +1,6 @@
-// Package dataplanetest is the conformance suite of dataplanes: real services, compiled by balancer
-// and carried out by an Engine, met by real packets from clients on the host, behind it and among
-// its own servers.
+// Package dataplanetest is the conformance suite of dataplanes. It compiles real services, applies
+// them with an Engine, and sends real packets from clients on the host, behind it, and among its
+// own servers.
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //
@@ -8,18 +8,18 @@
 //		dataplanetest.Run(t, dataplanetest.Subject{Name: "mine", New: newMine})
 //	}
 //
-// What modes do differently by contract follows from their Capabilities: where a dataplane keeps
-// the client's address, servers must see that wherever snat allows; where it ends connections
-// itself, they see the host's. Everything else has one answer here for all. A dataplane that can't
-// pass a case names it in Subject.Skip, with the reason.
+// Permitted differences between modes follow from their Capabilities. If a dataplane keeps the
+// client's address, servers must see that address unless snat replaces it. If it terminates
+// connections, they see the host's. Everything else must be the same in all modes. A dataplane that
+// can't pass a case names it in Subject.Skip, with the reason.
 //
-// Most cases come one after the other in one layout, on one host, each with a dataplane of its own.
-// Bounds of time are scaled by VIPD_SLOWNESS, loads by VIPD_COST, see test/wait.
+// Most cases run one after the other in one layout, on one host, each with its own dataplane.
+// VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads, see test/wait.
 //
-// A Subject with a Host that keeps the guard is also damaged in the ways of Damages, killed within
-// streams of changes, and met by firewalls and rules of others, which have to stay byte for byte
-// what they were: see snapshot. When a host is given back nothing of ours may be left in netfilter.
-// Where the kernel has IPVS, virtual servers of others have to stay as well.
+// If a Subject has a Host with the guard, the suite also damages it in the ways of Damages, and
+// kills it within streams of changes. The firewalls and rules of other programs must stay
+// unchanged, byte for byte: see snapshot. After a host is released, nothing of vipd may remain in
+// netfilter. If the kernel has IPVS, foreign virtual servers must also stay.
 //
 // The layouts, each with IPv4 and IPv6, TCP and UDP, and with clients on the host, forwarded by it,
 // at node ports, and among the servers themselves:

@@ -1,5 +1,5 @@
 // Package guard maintains the netfilter state that all modes share. It restricts VIPs to the ports
-// of services, enforces source ranges, refuses clients, marks connections, and masquerades
+// of services, enforces source ranges, refuses clients, and marks connections. It also masquerades
 // connections whose replies would otherwise miss this node. The host passes the wanted and the
 // applied frontends: Prepare before a dataplane applies frontends, Finish afterwards.
 //
@@ -32,33 +32,32 @@
 //	                     marked always -> masqueraded. The host's programs have no incoming interface
 //
 // Endpoints of frontends with forward = "dr" or "tunnel" reply directly to the client, past this
-// node. If tracked, such connections would be new until they time out, all but their first packets
-// would be invalid, and idle connections would be new again. So separate chains exclude them from
-// tracking, and restrict the packets that open a connection.
+// node. conntrack would treat such a connection as new until it times out, its later packets as
+// invalid, and an idle connection as new again. So separate chains exclude them from tracking, and
+// restrict the packets that open a connection.
 //
 // No table of nf_tables can accept a packet that a filter of iptables drops, such as Docker's or
 // ufw's. An acceptor maintains three chains in these filters if there are any. The tables of other
 // firewalls need rules from their administrator.
 //
-// Entries of the sets that classify packets, and of held, are added before the frontend is applied,
-// and stay until no applied frontend needs them. Entries that open or refuse a port require that
-// the frontend is both wanted and applied. An address is added after the guard is complete, and the
-// guard is removed after the last address, so the host's own ports are never reachable on a VIP.
-// While nf_tables is busy, addresses wait.
+// Entries of held, and of the sets that classify packets, are added before the frontend is applied.
+// They stay until no applied frontend needs them. Entries that open or refuse a port require a
+// frontend that is both wanted and applied. Addresses are added after the guard is complete, and
+// removed before the guard, so the host's own ports are never reachable on a VIP. While nf_tables
+// is busy, addresses wait.
 //
 // A trial proves that the kernel accepts the guard, see [Try]. It needs reject in prerouting (Linux
 // 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat, nft_masq and nft_reject.
-// Kernel modes require the guard. In userspace mode its absence is a problem, but nothing waits for
-// it: addresses answer on every port, and the mode itself enforces source ranges. Frontends with
-// source ranges on existing addresses, and frontends on owned addresses, wait for the guard: see
-// Ready.
+// Kernel modes require the guard. In userspace mode a missing guard is a problem, but most
+// frontends do not wait for it. Their addresses then answer on every port, and the mode itself
+// enforces source ranges. Frontends with source ranges on existing addresses, and frontends on
+// owned addresses, wait for the guard: see Ready.
 //
 // The generation of nf_tables and the handles of rules show whether the table is intact. If another
 // program has changed the table, its sets are read. The acceptor compares fingerprints of its
 // chains.
 //
-// Redirects is used by a mode that terminates connections itself. It is a table that redirects
-// connections to ports of this host.
+// Redirects is a table that redirects connections to ports of this host. Userspace mode uses it.
 //
 // Earlier versions kept the guard in iptables and ipsets on some hosts: see removeFormer.
 //

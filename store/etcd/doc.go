@@ -1,4 +1,4 @@
-// Package etcd is one connection for everything that commands ask of etcd, and the parent of the
+// Package etcd is the connection for all requests of commands to etcd, and the parent of the
 // packages that share it:
 //
 //	schema       what etcd holds: the names of keys, and their values. No I/O.
@@ -11,9 +11,9 @@
 // All others import schema and client, and none of each other (test/deps).
 //
 // A Source follows the first five folders of schema, hosts and its own node's config. A Presence
-// writes its own node's live, status and hosts. A HealthBoard follows health/, on its own
-// connection, and a HealthVoter writes its own node's folder there, both only while a service asks
-// for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the
-// rights that a daemon's role needs; without those to vips, hosts and config, the rest is followed
-// all the same, with a problem.
+// writes its own node's live, status and hosts. A HealthBoard follows health/ on its own
+// connection, and a HealthVoter writes its own node's folder there, both only while a service
+// requests it. A Writer writes everything else, and a Registrar writes one endpoint. A daemon's
+// role needs the rights for these. Without the rights to vips, hosts and config, a daemon follows
+// the rest, with a problem.
 package etcd

@@ -1,6 +1,6 @@
-// Package api is what vipd and vipctl say to each other: the wire types of the daemon's Unix
-// socket, HTTP with JSON bodies, and the client. vipd/daemon serves it; every verb of vipctl that
-// asks a running daemon goes through Client.
+// Package api has the protocol between vipctl and vipd: the types of HTTP requests and JSON bodies
+// on the daemon's Unix socket, and a client. The daemon serves it; every verb of vipctl that asks a
+// running daemon uses Client.
 //
 //	GET    /v1/status
 //	GET    /v1/services  /v1/endpoints  /v1/frontends      with ?watch=1: a line of JSON for each state
@@ -10,8 +10,8 @@
 //	GET    /v1/overrides
 //	POST   /v1/overrides                                    an OverrideRequest; answers with an OverrideResult
 //	POST   /v1/check                                        a CheckRequest; answers with a CheckResult
-//	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 more as events
-//	                                                        come, until the caller goes
+//	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 later events also
+//	                                                        follow, until the caller disconnects
 //
-// An error is answered with its HTTP status and an Error body.
+// The answer to a failed request is its HTTP status and an Error body.
 package api

@@ -1,5 +1,5 @@
-// Package tracing makes one OpenTelemetry trace of each change, from the moment at which the source
-// noticed it until it is served, and sends it by OTLP over HTTP.
+// Package tracing makes an OpenTelemetry trace of each change, and sends it by OTLP over HTTP. A
+// trace lasts from the moment when the source noticed the change until it is served.
 //
 //	change             the source noticed it .. it is served
 //	  decode           .. the source published what it read
@@ -7,11 +7,10 @@
 //	  engine           one round of the engine
 //	    observe, prepare host, apply (one for each batch), finish host
 //
-// A trace begins before that at the command of vipctl which made the change: over the socket its
-// W3C traceparent is a header of the request, over etcd a field of the entry that the same
-// transaction adds to the service's history. A node reads that entry when the change is over, and
-// only if it traces.
+// If vipctl made the change, the trace starts with that command. Over the socket, its W3C
+// traceparent is a header of the request. Over etcd, it is a field of the entry that the same
+// transaction adds to the service's history. A node that traces reads this entry after the change.
 //
-// Spans are made when a change is over, from the times that model and engine noted anyway. What
-// waits to be sent is bounded, and dropped beyond that: nothing waits for the receiver.
+// Spans are made after a change, from the times that the model and the engine noted anyway. The
+// queue of spans is limited, and further spans are dropped: nothing waits for the receiver.
 package tracing

@@ -1,10 +1,10 @@
-// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they are this
-// host's. A decider chooses them: byEtcd connects the protocol of balancer/failover to heartbeats
-// and etcd, and byVRRP connects balancer/failover/vrrp to adverts. The rest connects the decider to
-// the kernel (dataplane/failover), and knows no protocol.
+// Package owner is "vipd owner": the process that holds VIPs with hold = "one" while they belong to
+// this host. A decider chooses the VIPs: byEtcd connects the protocol of balancer/failover to
+// heartbeats and etcd, and byVRRP connects balancer/failover/vrrp to adverts. The rest connects the
+// decider to the kernel (dataplane/failover), and knows no protocol.
 //
-// The process is small and has real-time priority, apart from vipd, so vipd never delays it. Each
-// second, vipd reports through a socket which VIPs exist and which of them it could serve.
+// The process is small, separate from vipd, and has real-time priority, so vipd never delays it.
+// Each second, vipd reports through a socket which VIPs exist and which of them it could serve.
 //
 //	vipd --- owner.sock ---> daemon ---> core loop ---> decider ---> its own actions: heartbeats and transactions in etcd, or adverts
 //	                                       ^ |

@@ -1,17 +1,17 @@
 // Package schema has the names of the keys in etcd, and decodes and encodes their values.
 //
 //	PREFIX/services/NAME               a service, as JSON
-//	PREFIX/endpoints/SERVICE/ID        one endpoint, usually under a lease
-//	PREFIX/overrides/SERVICE/ADDRESS   what an operator said of an endpoint by hand
+//	PREFIX/endpoints/SERVICE/ID        an endpoint, usually under a lease
+//	PREFIX/overrides/SERVICE/ADDRESS   an operator's override of an endpoint
 //	PREFIX/vips/ADDRESS                the name of the service that the address is allocated to
 //	PREFIX/pools/NAME                  the networks that addresses are allocated from
-//	PREFIX/nodes/NODE/config           what a node is told: its mode and zone
-//	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
+//	PREFIX/nodes/NODE/config           the mode and zone of a node
+//	PREFIX/nodes/NODE/live, status     the presence and the status of a node, under one lease
 //	PREFIX/hosts/NODE                  the node's own addresses, under the same lease
 //	PREFIX/history/SERVICE/N           the last texts of a service
-//	PREFIX/claims/all                  the service that claimed something last: turns for writers
-//	PREFIX/health/NODE/live            that a node takes part in the fleet's health checks
-//	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
+//	PREFIX/claims/all                  the service with the last new claim; it orders writers
+//	PREFIX/health/NODE/live            the part of a node in the fleet's health checks
+//	PREFIX/health/NODE/SERVICE/ADDRESS the node's result for an endpoint, under the same lease
 //
-// What it does not do: it does not talk to etcd.
+// The package does not talk to etcd.
 package schema

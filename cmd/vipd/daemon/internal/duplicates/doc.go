@@ -1,5 +1,5 @@
-// Package duplicates asks the links of this host, when a VIP is about to be held for the first
-// time, whether another host has its address.
+// Package duplicates finds hosts that have the address of a VIP. It probes the links of this host
+// before it holds a VIP for the first time.
 //
 //	model.State -> new VIPs, the links that may lead to them -> ARP and NDP probes -> problems of the node
 //
