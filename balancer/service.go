@@ -8,7 +8,7 @@ import (
 )
 
 // Service is the definition of a service: virtual addresses, ports, and the endpoints behind them.
-// The fields are the ones of a [services.NAME] table, named by their tags. DecodeService sets every
+// Its fields have the names of the keys in a [services.NAME] table. DecodeService sets every
 // default.
 type Service struct {
 	// Name is the table's name, a DNS label.

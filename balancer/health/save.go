@@ -22,7 +22,7 @@ func (s State) Save() (Saved, bool) {
 	return Saved{s.Verdict, wallTime(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
-// minKept is how long a saved verdict counts at least. A host may take that long to restart.
+// minKept is the minimum time for which a saved verdict counts. A host may need as long to restart.
 const minKept = time.Minute
 
 // Restore returns the state that continues from v, which was still true at the time held. Its next

@@ -178,7 +178,8 @@ func follow[T any](ctx context.Context, c *Client, s *silence, doing, path strin
 	}
 }
 
-// call sends a request that the daemon answers from what it has, or with a change.
+// call sends a request. The daemon answers a GET from its present state, and a request with another
+// method after a change, which has more time.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	if method == http.MethodGet {
 		return c.within(ctx, c.patience, method, path, in, out)

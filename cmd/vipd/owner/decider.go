@@ -49,13 +49,13 @@ type decider interface {
 // input is an event for a decider, which returns the actions to carry out.
 type input = func(local.Time) []local.Action
 
-// gateUser receives what became of actions in the kernel.
+// gateUser receives the results of actions in the kernel.
 type gateUser interface {
 	// Opened processes that the gate was opened, or could not be, and Closed that a local.CloseGate
 	// is carried out.
 	Opened(now local.Time, err error) []local.Action
 	Closed(now local.Time) []local.Action
-	// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known.
+	// Lapsed processes a lapse and its duration so far; 0 means that it is unknown.
 	Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action
 	// Unbound processes that a local.Unbind with an ID is carried out.
 	Unbound(now local.Time, id int) []local.Action

@@ -107,8 +107,8 @@ type Destination struct {
 // added again while it has old connections keeps its counts.
 type Stats struct {
 	Connections uint64
-	// In is from clients, and Out to clients. With dr and tunnel, the latter do not pass this node.
-	// Bytes are those of IP packets.
+	// In counts packets from clients, and Out packets to clients. With dr and tunnel, packets to
+	// clients do not pass this node. Bytes include IP headers.
 	InPackets, OutPackets uint64
 	InBytes, OutBytes     uint64
 }

@@ -17,14 +17,15 @@ const eventGroup = 7
 // our own generations.
 const eventRoom = 1 << 20
 
-// eventPatience is how long the kernel may take to report a transaction that has taken effect.
+// eventPatience is the maximum time for the kernel to report a transaction that has taken effect.
 const eventPatience = time.Second
 
 // events are the kernel's reports of transactions: each change with its table, and then the
 // generation.
 type events struct {
 	sock *nlsock.Socket
-	told uint32 // the generation of the last reported transaction
+	// generation is the generation of the last reported transaction.
+	generation uint32
 	// touched is the number of changes by other programs, by table. lost counts the losses of
 	// events.
 	touched map[Table]uint64
@@ -42,7 +43,7 @@ func (c *Conn) Listen() error {
 		return err
 	}
 	e := &events{sock: sock, touched: map[Table]uint64{}}
-	if e.told, err = c.Generation(); err != nil { // transactions before are not reported
+	if e.generation, err = c.Generation(); err != nil { // transactions before are not reported
 		_ = sock.Close()
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -76,11 +77,11 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 // hear reads events up to a generation, because the kernel reports a transaction shortly after it
 // has taken effect.
 func (e *events) hear(upTo uint32) {
-	for int32(upTo-e.told) > 0 { // generations may wrap around
+	for int32(upTo-e.generation) > 0 { // generations may wrap around
 		m, err := e.sock.Within(eventPatience)
 		if err != nil {
 			e.lost++
-			e.told = upTo
+			e.generation = upTo
 			return
 		}
 		e.note(&m)
@@ -96,7 +97,7 @@ func (e *events) note(m *nlsock.Messages) {
 		for a := nlsock.In(m.Body[4:]); a.Next(); {
 			switch {
 			case kind == msgNewGen && a.Kind == genID:
-				e.come(number(a.Value))
+				e.newGeneration(number(a.Value))
 			case kind != msgNewGen && a.Kind == eventTable:
 				e.touched[Table{family, text(a.Value)}]++
 			}
@@ -104,15 +105,15 @@ func (e *events) note(m *nlsock.Messages) {
 	}
 }
 
-// come processes the report of a generation. A report that was given up may arrive late, and a
-// skipped one was lost.
-func (e *events) come(generation uint32) {
-	ahead := int32(generation - e.told)
+// newGeneration processes the report of a generation. A report may arrive after its wait has ended.
+// A skipped generation means that a report was lost.
+func (e *events) newGeneration(generation uint32) {
+	ahead := int32(generation - e.generation)
 	if ahead > 1 {
 		e.lost++
 	}
 	if ahead > 0 {
-		e.told = generation
+		e.generation = generation
 	}
 }
 

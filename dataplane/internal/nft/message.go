@@ -21,7 +21,7 @@ func (m *message) header(kind, flags int, family, resource byte) {
 	m.seq++
 }
 
-// nest writes an attribute whose value inside writes. It has at most 64 KiB.
+// nest writes an attribute that contains the attributes written by inside, at most 64 KiB.
 func (m *message) nest(kind uint16, inside func()) {
 	m.Nest(kind)
 	inside()

@@ -11,12 +11,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// What is below PREFIX/health/, all of a node under one lease:
+// PREFIX/health/ has these keys, with one lease for each node:
 //
 //	NODE/live              the node takes part: checkerText
-//	NODE/SERVICE/ADDRESS   what it has found of a target: voteText
+//	NODE/SERVICE/ADDRESS   the node's result for a target: voteText
 //
-// The folder is each node's own, so that its role can't write in the name of another.
+// Each node has its own folder, so its role can't write in the name of another node.
 
 // healthVersion is the version of both texts. Fields may be added to it; a text of another version
 // is ignored.
@@ -27,7 +27,7 @@ type checkerText struct {
 	quorum.Checker
 }
 
-// voteText has up, down or, from a node that can't run the check, unknown as verdict.
+// voteText has the verdict up or down. It is unknown if the node can't run the check.
 type voteText struct {
 	Version int `json:"version"`
 	quorum.Vote
