@@ -270,15 +270,15 @@ func TestVRRPPair(t *testing.T) {
 					p.meet(t, f, owner, other, interval)
 					owner, other = other, owner
 				}
-				p.brief(t, owner, other)
+				owner, other = p.brief(t, owner, other)
 			}
 		})
 	}
 }
 
 // brief stops the owner for times around the one after which the other host takes over, and lets it
-// continue.
-func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) {
+// continue. It returns who owns the VIP then.
+func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) (newOwner, newOther *vrrpRouter) {
 	t.Helper()
 	for _, stop := range []time.Duration{50, 300, 600, 700, 800} {
 		began := time.Now()
@@ -294,6 +294,7 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) {
 			owner, other = other, owner
 		}
 	}
+	return owner, other
 }
 
 // TestVRRPWithoutGate kills an owner and removes its gate: both hosts answer then, which shows that
