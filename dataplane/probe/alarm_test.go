@@ -16,10 +16,9 @@ import (
 	"vipd/test/wait"
 )
 
-// All of this file runs on synctest's clock: as in runner_test.go, each time.Sleep lets that go on,
-// and takes no time.
+// All tests of this file run on synctest's clock: each time.Sleep advances it without delay.
 
-// spread asks for checks of n targets of one service, at so many addresses.
+// spread returns n targets of one service, at the given number of addresses.
 func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {
 		where := netip.AddrPortFrom(at(i%addresses).Addr(), uint16(1000+i/addresses))
@@ -29,7 +28,7 @@ func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, h
 	return m, all
 }
 
-// become breaks or mends targets, whose checks last so long from now on.
+// become breaks or repairs targets. From now on their checks last for the given time.
 func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +37,8 @@ func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	}
 }
 
-// until returns in how many reports n targets have changed, and how long after now all were told.
+// until waits until n targets have changed, and returns the number of reports and the time since
+// the call.
 func (w *world) until(n int, limit time.Duration) (reports int, took time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -50,19 +50,19 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 		}
 	}
 	if n != 0 {
-		w.t.Errorf("after %v %d targets more than expected are left", limit, n)
+		w.t.Errorf("unreported changes after %v = %d, want 0", limit, n)
 	}
 	return reports, time.Since(began)
 }
 
-// TestChangeTogether: a thousand targets that fail at one moment are told in a few reports, and
-// sooner than each by itself would be; so are those that recover. It makes no difference whether
-// they are at one address or at many.
-func TestChangeTogether(t *testing.T) {
+// TestSimultaneousChangesReportedTogether breaks a thousand targets at once and repairs them. A few
+// reports must contain them all, sooner than the interval alone would find them, however many
+// addresses they share.
+func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
 		most  int           // reports
-		down  time.Duration // until the last is told
+		down  time.Duration // until the last report
 	}{
 		{0, 5, 2 * time.Second},
 		{300 * time.Millisecond, 5, 2700 * time.Millisecond},
@@ -83,14 +83,14 @@ func TestChangeTogether(t *testing.T) {
 				for _, broken := range []bool{true, false} {
 					takes, most, limit := c.takes, c.most, c.down
 					if !broken {
-						takes, most, limit = 0, 6, 2*time.Second // two checks decide: some are done before others are found
+						takes, most, limit = 0, 6, 2*time.Second // two checks decide, and some targets finish before others start
 					}
 					w.become(all, broken, takes)
 					if reports, took := w.until(1000, 20*time.Second); reports > most || took > limit {
-						t.Errorf("%d addresses, %v, seed %d: told that broken is %v in %d reports after %v, want at most %d and %v",
+						t.Errorf("%d addresses, %v, seed %d, broken %v: reports, time = %d, %v, want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // in which they drift apart again
+					time.Sleep(10 * time.Second) // the checks spread again
 					w.apart(all)
 				}
 			})
@@ -98,8 +98,8 @@ func TestChangeTogether(t *testing.T) {
 	}
 }
 
-// apart checks that the last checks of targets are spread over their interval, ten seconds after
-// they changed together.
+// apart reports an error if the targets' last checks are not spread over the interval. It is called
+// ten seconds after the targets changed together.
 func (w *world) apart(all []netip.AddrPort) {
 	w.t.Helper()
 	slots := map[time.Duration]int{}
@@ -109,23 +109,23 @@ func (w *world) apart(all []netip.AddrPort) {
 	}
 	for slot, n := range slots {
 		if n > len(all)/5 {
-			w.t.Errorf("%d of %d were checked %d00 ms ago", n, len(all), slot)
+			w.t.Errorf("targets checked %[3]d00 ms ago = %[1]d of %[2]d, want at most a fifth", n, len(all), slot)
 		}
 	}
 }
 
-// TestFlappersDisturbFew: targets that fail now and then change nobody else's verdict, and have
-// none of the others checked more than twice an interval; one among many adds less than a fifth to
-// all checks.
+// TestFlappersDisturbFew makes some targets fail every second check. The others' verdicts must not
+// change, and none may be checked more than twice an interval. A single flapper among many must add
+// less than a fifth to all checks.
 func TestFlappersDisturbFew(t *testing.T) {
 	for _, c := range []struct {
 		targets, flappers int
-		most              float64 // times as many checks as without
+		most              float64 // maximum ratio to the checks without flappers
 	}{{1000, 1, 1.2}, {50, 10, 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			m, all := spread(c.targets, 1, usual(nil))
 			w := newWorld(t)
-			var flaps [10]int // of each, whose checks never overlap
+			var flaps [10]int // checks of each flapper, which never overlap
 			r := probe.NewRunner(probe.Options{Report: w.report, Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
 				res := w.check(ctx, p, where)
 				if i := slices.Index(all[:c.flappers], where); i >= 0 {
@@ -141,7 +141,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 			time.AfterFunc(time.Minute, func() { w.reported() })
 			r.Run(ctx)
 			if got := w.reported(); len(got) > 0 {
-				t.Errorf("%d reports", len(got))
+				t.Errorf("reports = %d, want 0", len(got))
 			}
 			total := 0
 			for _, a := range all[c.flappers:] {
@@ -149,20 +149,20 @@ func TestFlappersDisturbFew(t *testing.T) {
 				total += len(checks)
 				for i := range checks[4:] {
 					if took := checks[i+4].Sub(checks[i]); took < 2900*time.Millisecond {
-						t.Fatalf("%d flappers: %s was checked five times in %v", c.flappers, a, took)
+						t.Fatalf("%d flappers: time of five checks of %s = %v, want at least 2.9s", c.flappers, a, took)
 					}
 				}
 			}
 			alone := 180 / 1.9 * float64(c.targets-c.flappers)
 			if flaps[0] < 100 || float64(total) > alone*c.most {
-				t.Errorf("%d flappers: %d checks of others, want at most %.1f times %.0f", c.flappers, total, c.most, alone)
+				t.Errorf("%d flappers: checks of others = %d, want at most %.1f times %.0f", c.flappers, total, c.most, alone)
 			}
 		})
 	}
 }
 
-// TestAlarmsLeaveRoom: what an alarm brings forward takes no more than half of the checks that may
-// be under way.
+// TestAlarmsLeaveRoom breaks all targets and hints at one of them. The checks that the alarm brings
+// forward must use at most half of the concurrency limit.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -181,15 +181,14 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 			}
 		}
 		if w.most != 10 || asked != len(all) {
-			t.Errorf("%d of %d were checked, %d at once, want all and 10", asked, len(all), w.most)
+			t.Errorf("checked targets = %d of %d, %d at once, want all, 10 at once", asked, len(all), w.most)
 		}
 	})
 }
 
-// TestStorms lets targets fail and recover at random, at addresses of their own and shared ones,
-// and holds each result to what the rules say: the time between checks of one target is not less
-// than the fast interval, nor more than the interval where there is room for all, and never are
-// more under way than allowed.
+// TestStorms breaks and repairs targets at random, with their own and with shared addresses. The
+// time between two checks of a target must be between the fast interval and, below the concurrency
+// limit, the interval. The number of concurrent checks must stay within the limit.
 func TestStorms(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
@@ -220,19 +219,19 @@ func storm(t *testing.T, seed uint64) {
 	time.Sleep(enough)
 	for target := range m.Keys() {
 		if got := r.Verdicts().At(target); got != balancer.HealthDown {
-			t.Fatalf("seed %d: %s is %q, in more time than it takes to find out", seed, target, got)
+			t.Fatalf("seed %d: verdict of %s = %q after the detection time, want down", seed, target, got)
 		}
 	}
 	stop()
 	if w.most > room {
-		t.Errorf("seed %d: %d checks at once", seed, w.most)
+		t.Errorf("seed %d: concurrent checks = %d, want at most %d", seed, w.most, room)
 	}
 	for _, a := range all {
 		checks := w.checked(a)
 		for i, next := range checks[1:] {
 			gap := next.Sub(checks[i])
 			if gap < h.FastInterval*9/10 || room > len(all) && gap > h.Interval+10*time.Millisecond {
-				t.Fatalf("seed %d: %s was checked again after %v", seed, a, gap)
+				t.Fatalf("seed %d: time between checks of %s = %v, want %v to %v", seed, a, gap, h.FastInterval, h.Interval)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ import (
 	"vipd/test/wait"
 )
 
-// healthServer answers as its function says.
+// healthServer is a gRPC health service with the answers of a function.
 type healthServer struct {
 	grpc_health_v1.UnimplementedHealthServer
 	answer func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error)
@@ -57,7 +57,7 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// servePages runs a server of pages that speaks HTTP/2 without TLS, as gRPC does, and has no page.
+// servePages runs a web server without pages. Like gRPC, it speaks HTTP/2 without TLS.
 func servePages(t *testing.T) netip.AddrPort {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -96,31 +96,31 @@ func TestGRPC(t *testing.T) {
 		text   string
 	}{
 		{"serving", serveGRPC(t, serving(up, nil)), nil, health.Passed, "answered SERVING"},
-		{"a service of the server's", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "shop.Cart" }, health.Passed, "answered SERVING"},
-		{"a service that it does not have", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "gone" }, health.Failed, `knows no service "gone"`},
+		{"known service", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "shop.Cart" }, health.Passed, "answered SERVING"},
+		{"unknown service", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "gone" }, health.Failed, `knows no service "gone"`},
 		{"not serving", serveGRPC(t, serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING, nil)), nil, health.Failed, "answered NOT_SERVING"},
-		{"an error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
+		{"error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
 		{"no health service", serveGRPC(t, func(*grpc.Server) {}), nil, health.Failed, "speaks gRPC, but has no grpc.health.v1 service"},
 		{"slow", serveGRPC(t, slow), nil, health.Failed, "no answer to the call within 300ms"},
 		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but no data arrived within 300ms"},
 		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without sending data"},
 		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, `does not speak gRPC: answered "220 mail ready, say something"`},
 		{"HTTP/1", serve(t, says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
-		{"HTTP/1 that waits", serve(t, func(c net.Conn) { says("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
-		{"pages over HTTP/2", servePages(t), nil, health.Failed, "does not speak gRPC: answered HTTP status 404 (Not Found)"},
-		{"hangs up after its settings", serve(t, func(c net.Conn) { says("\x00\x00\x00\x04\x00\x00\x00\x00\x00")(c) }), nil, health.Failed, "closed the connection without an answer to the call"},
+		{"HTTP/1 without a close", serve(t, func(c net.Conn) { says("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
+		{"web server with HTTP/2", servePages(t), nil, health.Failed, "does not speak gRPC: answered HTTP status 404 (Not Found)"},
+		{"closed after the settings", serve(t, func(c net.Conn) { says("\x00\x00\x00\x04\x00\x00\x00\x00\x00")(c) }), nil, health.Failed, "closed the connection without an answer to the call"},
 		{"refused", closedPort(t), nil, health.Failed, "connection refused"},
 		{"TLS", serveGRPC(t, serving(up, nil), secured), named, health.Passed, "answered SERVING"},
 		{"TLS, not verified", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered SERVING"},
 		{"expired", serveGRPC(t, serving(up, nil), overdue), named, health.Failed, "certificate expired on 20"},
 		{"wrong name", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { named(h); h.Host = "x.example" }, health.Failed, "certificate is for api.example, not for x.example"},
-		{"plain where TLS is spoken", serveGRPC(t, serving(up, nil), secured), nil, health.Failed, "closed the connection without sending data"},
+		{"plain text to a TLS port", serveGRPC(t, serving(up, nil), secured), nil, health.Failed, "closed the connection without sending data"},
 	} {
 		t.Run(c.name, func(t *testing.T) { check(t, define(balancer.GRPCHealth, c.change), c.at, c.want, c.text) })
 	}
 }
 
-// resolver answers questions for ok.example; big.example has an answer that UDP cuts short.
+// resolver answers queries for ok.example. The answer for big.example is truncated over UDP.
 func resolver(query []byte, overUDP bool) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
@@ -160,7 +160,7 @@ func resolver(query []byte, overUDP bool) []byte {
 	case q.Type == dnsmessage.TypeCNAME:
 		add(&dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("other.example.")})
 	}
-	if len(m.Answers) == 0 { // as zones answer that there is none
+	if len(m.Answers) == 0 { // without such records, a zone answers with its SOA
 		mailbox := dnsmessage.MustNewName("first_last.example.")
 		m.Authorities = append(m.Authorities, dnsmessage.Resource{Header: header, Body: &dnsmessage.SOAResource{NS: dnsmessage.MustNewName("ns.example."), MBox: mailbox}})
 	}
@@ -168,10 +168,10 @@ func resolver(query []byte, overUDP bool) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // RFC 1035, 8: a dot in the mailbox's first label
+	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // a dot in the mailbox's first label (RFC 1035, section 8)
 }
 
-// resolveOverTCP answers one question with resolver.
+// resolveOverTCP answers a single query with resolver.
 func resolveOverTCP(c net.Conn) {
 	size := make([]byte, 2)
 	if _, err := io.ReadFull(c, size); err != nil {
@@ -183,14 +183,14 @@ func resolveOverTCP(c net.Conn) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
-// serveDNS runs the resolver on a port, over both protocols.
+// serveDNS runs the resolver on a port, over UDP and TCP.
 func serveDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	for {
 		at := serve(t, resolveOverTCP)
 		pc, err := net.ListenPacket("udp", at.String())
 		if err != nil {
-			continue // somebody has the port: try another
+			continue // the UDP port is in use; try another port
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -205,7 +205,7 @@ func serveDNS(t *testing.T) netip.AddrPort {
 				if answer == nil {
 					continue
 				}
-				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // the answer to somebody else's question comes first
+				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // an answer with another query's ID arrives first
 				_, _ = pc.WriteTo(stale, from)
 				_, _ = pc.WriteTo(answer, from)
 			}
@@ -262,12 +262,13 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// TestExchange reads what check-now prints.
-func TestExchange(t *testing.T) {
+// TestExchangeTranscript reads the transcripts that check-now prints. Secrets must be hidden and
+// long answers cut.
+func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
 	at := serve(t, says("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
-		h.Timeout = wait.Patience // which nothing here waits for
+		h.Timeout = wait.Patience // no check here reaches it
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
@@ -276,30 +277,30 @@ func TestExchange(t *testing.T) {
 		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the exchange lacks %q:\n%s", want, text)
+			t.Errorf("transcript lacks %q:\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "hunter2") {
-		t.Errorf("a secret is shown:\n%s", text)
+		t.Errorf("transcript shows a secret:\n%s", text)
 	}
 
 	for name, answer := range map[string]func(net.Conn){
-		"in an answer of bytes":   says("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
-		"cut in two at the bound": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
+		"in a binary answer": says("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
+		"split at the limit": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
 	} {
 		if _, text = newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
-			t.Errorf("%s, a secret is shown:\n%s", name, text)
+			t.Errorf("transcript shows a secret %s:\n%s", name, text)
 		}
 	}
 
 	_, text = newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience }), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
 	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
-		t.Errorf("the exchange has %d bytes:\n%s", len(text), text[:500])
+		t.Errorf("transcript size = %d, want at most 20 KiB and a note about the limit:\n%s", len(text), text[:500])
 	}
 
 	_, text = newProbe(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
 	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "\n* failed after ") {
-		t.Errorf("bytes are not shown as such:\n%s", text)
+		t.Errorf("transcript = %s, want a hex dump and a failure", text)
 	}
 
 	ca := newAuthority(t)
@@ -309,7 +310,7 @@ func TestExchange(t *testing.T) {
 	}
 	_, text = newProbe(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
-		t.Errorf("the TLS exchange:\n%s", text)
+		t.Errorf("transcript = %s, want the TLS version, the certificate and the answer", text)
 	}
 	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, says(ok)))
 	for _, c := range []struct {
@@ -323,13 +324,14 @@ func TestExchange(t *testing.T) {
 	} {
 		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
 		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, from ") {
-			t.Errorf("%s: what is wrong with the certificate is not to be seen:\n%s", got.Text, text)
+			t.Errorf("result = %s, want %s; transcript without the certificate's error:\n%s", got.Text, c.want, text)
 		}
 	}
 }
 
-// TestExchangeSaysNothingTwice: the result stands beside the exchange, and is no part of it.
-func TestExchangeSaysNothingTwice(t *testing.T) {
+// TestExchangeOmitsResult compares transcripts of checks that can't connect. The result appears
+// next to the transcript, so the transcript must not repeat it.
+func TestExchangeOmitsResult(t *testing.T) {
 	quiet(t)
 	for name, c := range map[string]struct {
 		health *balancer.Health
@@ -347,7 +349,7 @@ func TestExchangeSaysNothingTwice(t *testing.T) {
 		got, text := newProbe(c.health, balancer.TCP).Exchange(t.Context(), at)
 		text = regexp.MustCompile("after .*").ReplaceAllString(strings.ReplaceAll(text, at.String(), "AT"), "after TIME")
 		if text != c.want || got.Text == "" {
-			t.Errorf("%s: %q, and the exchange\n%s, want\n%s", name, got.Text, text, c.want)
+			t.Errorf("%s: result %q, transcript =\n%s, want\n%s", name, got.Text, text, c.want)
 		}
 	}
 }

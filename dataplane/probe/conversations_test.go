@@ -33,7 +33,7 @@ func TestTCP(t *testing.T) {
 		{"connected", stuck, nil, health.Passed, "connected"},
 		{"sent only", stuck, func(h *balancer.Health) { h.Send = "QUIT" }, health.Passed, "connected, and sent 4 bytes"},
 		{"expected", says("+PONG\r\n"), expect, health.Passed, "answered as expected"},
-		{"a greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready") }, func(h *balancer.Health) { h.Expect = "220 " }, health.Passed, "answered as expected"},
+		{"greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready") }, func(h *balancer.Health) { h.Expect = "220 " }, health.Passed, "answered as expected"},
 		{"unexpected", func(c net.Conn) { says("-ERR no\r\n")(c); stuck(c) }, expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG" within 300ms`},
 		{"unexpected and closed", says("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
 		{"half-open", stuck, expect, health.Failed, "connected, but no data arrived within 300ms"},
@@ -44,7 +44,7 @@ func TestTCP(t *testing.T) {
 			_ = readRequest(c)
 			for _, b := range []byte("+PONG") {
 				_, _ = c.Write([]byte{b})
-				time.Sleep(5 * time.Millisecond) // else the kernel may hand several over in one read
+				time.Sleep(5 * time.Millisecond) // otherwise a read may return several bytes
 			}
 		}, func(h *balancer.Health) { expect(h); h.Timeout = 10 * time.Second }, health.Passed, "answered as expected"},
 	} {
@@ -68,11 +68,11 @@ func TestHTTP(t *testing.T) {
 		{"ok", says(ok), nil, health.Passed, "answered 200 OK"},
 		{"ok, without a length", says("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
 		{"ok, in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n0\r\n\r\n"), expect, health.Passed, "answered 200 OK"},
-		{"continue first", says("HTTP/1.1 100 Continue\r\n\r\n" + ok), nil, health.Passed, "answered 200 OK"},
+		{"100 Continue first", says("HTTP/1.1 100 Continue\r\n\r\n" + ok), nil, health.Passed, "answered 200 OK"},
 		{"no content", says("HTTP/1.1 204 No Content\r\n\r\n"), nil, health.Passed, "answered 204 No Content"},
 		{"redirect", says("HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"), nil, health.Passed, "answered 302 Found"},
 		{"wrong status", says("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"), nil, health.Failed, "answered 503 Service Unavailable, not 200-399"},
-		{"status of a list", says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
+		{"listed status", says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
 		{"expected", says(ok), expect, health.Passed, "answered 200 OK"},
 		{"unexpected", says("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
 		{"half-open", stuck, nil, health.Failed, "connected, but no data arrived within 300ms"},
@@ -110,10 +110,10 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestRequest looks at what is sent.
-func TestRequest(t *testing.T) {
+// TestRequestText compares the HTTP request of a check with its settings.
+func TestRequestText(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 10) // a check that was late is made again
+	got := make(chan string, 10) // a late check is repeated
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
@@ -126,7 +126,7 @@ func TestRequest(t *testing.T) {
 	}), at, health.Passed, "answered 200 OK")
 	want := "HEAD /a%2Fb?c=d%20e HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: mine\r\nConnection: close\r\nAccept: */*\r\nX-Probe: yes\r\n\r\n"
 	if sent := <-got; sent != want {
-		t.Errorf("sent\n%q, want\n%q", sent, want)
+		t.Errorf("request =\n%q, want\n%q", sent, want)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestHTTPS(t *testing.T) {
 		text   string
 	}{
 		{"ok", overTLS(config(good), says(ok)), named, health.Passed, "answered 200 OK"},
-		{"a port in host", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host += ":8443" }, health.Passed, "answered 200 OK"},
+		{"port in host", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host += ":8443" }, health.Passed, "answered 200 OK"},
 		{"wrong status", overTLS(config(good), says("HTTP/1.1 500 Oops\r\n\r\n")), named, health.Failed, "answered 500 Internal Server Error, not 200-399"},
 		{"expired", overTLS(config(ca.issue("shop.example", -2*time.Hour, -time.Hour)), says(ok)), named, health.Failed, "certificate expired on 20"},
 		{"not yet valid", overTLS(config(ca.issue("shop.example", time.Hour, 2*time.Hour)), says(ok)), named, health.Failed, "certificate is not valid before 20"},
@@ -165,14 +165,14 @@ func TestHTTPS(t *testing.T) {
 		}, health.Passed, "answered 200 OK"},
 		{"client certificate missing", overTLS(mutual, says(ok)), named, health.Failed, "refused TLS: "},
 		{"not TLS", says(ok), named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
-		{"not TLS, and talks", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready\r\n"); stuck(c) }, named, health.Failed, `answered "220 m", which is not TLS`},
+		{"not TLS, with a greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready\r\n"); stuck(c) }, named, health.Failed, `answered "220 m", which is not TLS`},
 		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"hangs up", func(net.Conn) {}, named, health.Failed, "closed the connection in the TLS handshake"},
 		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
-		{"no such file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
-		{"no certificate in it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
-		{"no end", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/dev/zero" }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
-		{"nobody writes it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = fifo }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
+		{"missing file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
+		{"file without certificate", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
+		{"device file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/dev/zero" }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
+		{"FIFO without writer", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = fifo }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
 		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile = ca.file("ca.pem"), large }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -181,9 +181,9 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
-// TestForeignText lets targets answer with control characters, characters that reorder text, and
-// too much of everything. What results and transcripts show must be printable, and results short.
-func TestForeignText(t *testing.T) {
+// TestForeignTextPrintable lets targets send control characters, characters that reorder text, and
+// long answers. Results must be printable and short, and transcripts printable.
+func TestForeignTextPrintable(t *testing.T) {
 	quiet(t)
 	const evil = "\x1b[31m\u202e\u009b2J\u200b"
 	ca := newAuthority(t)
@@ -202,17 +202,17 @@ func TestForeignText(t *testing.T) {
 		h.Timeout = wait.Patience
 		got, transcript := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, c.handle))
 		if got.Outcome != health.Failed || len(got.Text) > 500 || strings.ContainsFunc(got.Text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%s: %s %q, want failed with at most 500 printable bytes", c.kind, got.Outcome, got.Text)
+			t.Errorf("%s: result = %s %q, want failed with at most 500 printable bytes", c.kind, got.Outcome, got.Text)
 		}
 		if strings.ContainsFunc(transcript, func(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\t", r) }) {
-			t.Errorf("%s: the transcript is not printable: %q", c.kind, transcript)
+			t.Errorf("%s: transcript = %q, want printable characters only", c.kind, transcript)
 		}
 	}
 }
 
-// TestRenewed: certificate files that change are read again, those that are broken in between spoil
-// nothing for good.
-func TestRenewed(t *testing.T) {
+// TestChangedCertificateFiles changes the CA file between checks. Each check must read the new
+// file, also after a broken version.
+func TestChangedCertificateFiles(t *testing.T) {
 	quiet(t)
 	ca, other := newAuthority(t), newAuthority(t)
 	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
@@ -236,14 +236,14 @@ func TestRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := patient(t, p, at); got.Outcome != c.want {
-			t.Errorf("version %d of the file: %s: %s, want %s", i, got.Outcome, got.Text, c.want)
+			t.Errorf("result with version %d of the file = %s: %s, want %s", i, got.Outcome, got.Text, c.want)
 		}
 	}
 }
 
-// TestSystemAuthority adds an authority to the system's store, then replaces it, in its file and in
-// its folder. The next checks must trust what the store holds then, without a restart.
-func TestSystemAuthority(t *testing.T) {
+// TestSystemAuthorityChange adds an authority to the system's store, then replaces it, in its file
+// and in its folder. Later checks must use the store's new content without a restart.
+func TestSystemAuthorityChange(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the store is a set of files on Linux only")
 	}
@@ -261,7 +261,7 @@ func TestSystemAuthority(t *testing.T) {
 		name, from, to string
 		want           health.Outcome
 	}{
-		{"another authority", other.file("ca.pem"), file, health.Failed},
+		{"other authority", other.file("ca.pem"), file, health.Failed},
 		{"added to the file", ca.file("ca.pem"), file, health.Passed},
 		{"replaced in the file", other.file("ca.pem"), file, health.Failed},
 		{"a large file", ca.file("ca.pem"), file, health.Passed},
@@ -271,7 +271,7 @@ func TestSystemAuthority(t *testing.T) {
 	} {
 		text, err := os.ReadFile(c.from)
 		if err == nil {
-			text = append(text, strings.Repeat("\n", len(c.name))...) // another size: clocks of file systems are coarse
+			text = append(text, strings.Repeat("\n", len(c.name))...) // change the size because file timestamps are coarse
 			if strings.Contains(c.name, "large") {
 				text = append([]byte(strings.Repeat("# a comment\n", 100_000)), text...) // 1.2 MB
 			}
@@ -303,30 +303,31 @@ func TestUDP(t *testing.T) {
 		want   health.Outcome
 		text   string
 	}{
-		{"an answer", text("anything"), send, health.Passed, "answered 8 bytes"},
+		{"answer", text("anything"), send, health.Passed, "answered 8 bytes"},
 		{"expected", text("a pong"), expect, health.Passed, "answered as expected"},
 		{"unexpected", text("no"), expect, health.Failed, `answered "no", without the expected "pong"`},
 		{"silence", silent, send, health.Passed, "sent, and no report within 300ms that the port is closed"},
-		{"silence where an answer is expected", silent, expect, health.Failed, "no answer within 300ms"},
+		{"silence instead of an answer", silent, expect, health.Failed, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.UDPHealth, c.change), serveUDP(t, c.answer), c.want, c.text)
 		})
 	}
-	for name, change := range map[string]func(*balancer.Health){"unreachable": send, "unreachable where an answer is expected": expect} {
+	for name, change := range map[string]func(*balancer.Health){"unreachable": send, "unreachable, answer expected": expect} {
 		t.Run(name, func(t *testing.T) {
 			check(t, define(balancer.UDPHealth, change), closedPort(t), health.Failed, "port unreachable: the host reports that nothing listens there")
 		})
 	}
 }
 
-// TestStopped: who ends the program is not told that its targets have failed.
-func TestStopped(t *testing.T) {
+// TestCanceledCheckBlamesNoTarget cancels a check before its answer. The check must count as not
+// run.
+func TestCanceledCheckBlamesNoTarget(t *testing.T) {
 	quiet(t)
 	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)
 	defer cancel()
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = time.Minute })
 	if got := newProbe(h, balancer.TCP).Check(ctx, serve(t, stuck)); got.Outcome != health.NotRun {
-		t.Errorf("%s: %s", got.Outcome, got.Text)
+		t.Errorf("result = %s: %s, want not run", got.Outcome, got.Text)
 	}
 }

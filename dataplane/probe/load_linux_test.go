@@ -21,9 +21,9 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP, for b.N seconds at least, and says
-// what that costs: cores of this process, kernel time included, and MiB of memory. The budget is
-// half a core and 200 MiB.
+// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP for b.N seconds. It reports the cores
+// (including kernel time) and MiB of memory that this process uses. The budget is half a core and
+// 200 MiB.
 //
 //	go test -run=^$ -bench=TenThousand -benchtime=20x ./dataplane/probe
 func BenchmarkTenThousand(b *testing.B) {
@@ -34,7 +34,7 @@ func BenchmarkTenThousand(b *testing.B) {
 		Observe: func(_ balancer.HealthType, r health.Result) {
 			checks.Add(1)
 			if r.Outcome != health.Passed && failed.Add(1) == 1 {
-				b.Log("the first that did not pass: ", r.Text)
+				b.Log("first failed check: ", r.Text)
 			}
 		},
 	})
@@ -48,11 +48,11 @@ func BenchmarkTenThousand(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
-	time.Sleep(4 * time.Second) // all are there, and spread
+	time.Sleep(4 * time.Second) // until all checks run, spread over the interval
 	checks.Store(0)
 	failed.Store(0)
 	start, used := time.Now(), cpu(b)
-	time.Sleep(time.Duration(b.N) * time.Second) // what is measured takes as long as it is watched
+	time.Sleep(time.Duration(b.N) * time.Second) // the time of the measurement
 	took := time.Since(start).Seconds()
 	b.ReportMetric((cpu(b)-used).Seconds()/took, "cores")
 	b.ReportMetric(float64(checks.Load())/took, "checks/s")
@@ -62,7 +62,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	<-ended
 }
 
-// cpu is the processor time of this process so far.
+// cpu returns the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -72,7 +72,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// resident is how much memory this process has.
+// resident returns this process's resident memory in bytes.
 func resident(b *testing.B) int {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -86,13 +86,13 @@ func resident(b *testing.B) int {
 	return pages * os.Getpagesize()
 }
 
-// acceptor starts a server in a process of its own and returns its port.
+// acceptor starts a server in another process and returns its port.
 func acceptor(b *testing.B) uint16 {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), acceptVar+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // whose end would end the server
+	runtime.LockOSThread() // because the server dies with this thread
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -108,30 +108,29 @@ func acceptor(b *testing.B) uint16 {
 	return port
 }
 
-// stoppedVar makes the test binary do one check, while which its parent stops it.
+// stoppedVar makes the test binary run a single check, during which its parent stops it.
 const stoppedVar = "VIPD_TEST_STOPPED"
 
-// TestBusyHost stops a process for longer than its check may last. The target answers in time, but
-// nobody was there to see it; nor can the process know whether it did, so it says nothing of the
-// target.
-func TestBusyHost(t *testing.T) {
+// TestBusyHostBlamesNoTarget stops a process for longer than its check's timeout. The process can't
+// know whether the target answered in time, so the check must count as not run.
+func TestBusyHostBlamesNoTarget(t *testing.T) {
 	if os.Getenv(stoppedVar) != "" {
 		stopped(t)
 		return
 	}
 	got := ""
-	for range 5 { // the check may be over before it is stopped, where this process has to wait for a processor
+	for range 5 { // on a busy host, the check may end before the stop
 		if got = whileStopped(t); strings.Contains(got, busy) {
 			return
 		}
 	}
-	t.Errorf("a process that was stopped says %q", got)
+	t.Errorf("result of a stopped process = %q, want %q in it", got, busy)
 }
 
-// whileStopped stops a process while it does its check, and returns what it says.
+// whileStopped stops a process during its check and returns the process's output.
 func whileStopped(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHost$", "-test.short") // else the check is a child's of its, in namespaces
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -short, a child in namespaces would run the check
 	cmd.Env = append(os.Environ(), stoppedVar+"=yes")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -142,11 +141,11 @@ func whileStopped(t *testing.T) string {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(out)
-	lines.Scan() // it is about to check
+	lines.Scan() // "checking"
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(4 * time.Second) // the stop itself: longer than the check's timeout of 2 s, and what is forgiven
+	time.Sleep(4 * time.Second) // longer than the check's timeout of 2 s and the tolerated delay
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -154,10 +153,10 @@ func whileStopped(t *testing.T) string {
 	return lines.Text()
 }
 
-// stopped checks a target that hangs, and says what it comes to.
+// stopped checks a target that hangs, and prints the result.
 func stopped(t *testing.T) {
 	at := serve(t, func(c net.Conn) {
-		fmt.Println("checking") // before, it might be stopped too early
+		fmt.Println("checking") // printed here because the stop must not precede the connection
 		stuck(c)
 	})
 	p := newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)

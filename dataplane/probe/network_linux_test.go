@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNetwork checks across a cable: packets that vanish, hosts that are not there, sources and
-// marks.
+// TestNetwork checks targets over a virtual cable, with dropped packets, missing hosts, source
+// addresses and marks.
 func TestNetwork(t *testing.T) {
 	l := lab.New(t)
 	server := l.Add("server")
@@ -43,20 +43,20 @@ func TestNetwork(t *testing.T) {
 		{"IPv6", "[fd01::2]:80", balancer.TCPHealth, nil, health.Passed, "connected"},
 		{"refused", "10.1.0.2:81", balancer.TCPHealth, nil, health.Failed, "connection refused"},
 		{"blackholed", "10.7.0.66:80", balancer.TCPHealth, nil, health.Failed, "no answer to the connection attempt within 300ms"},
-		{"blackholed, http", "10.7.0.66:80", balancer.HTTPHealth, nil, health.Failed, "no answer to the connection attempt within 300ms"},
-		{"nobody has the address", "10.1.0.77:80", balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }, health.Failed, "host unreachable"},
+		{"blackholed HTTP", "10.7.0.66:80", balancer.HTTPHealth, nil, health.Failed, "no answer to the connection attempt within 300ms"},
+		{"unused address", "10.1.0.77:80", balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }, health.Failed, "host unreachable"},
 		{"no route", "203.0.113.1:80", balancer.TCPHealth, nil, health.Failed, "network unreachable"},
 		{"source", "10.1.0.2:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }, health.Passed, "connected"},
-		{"source of the other family", "[fd01::2]:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }, health.Passed, "connected"},
-		{"source that is not here", "10.1.0.2:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.8") }, health.NotRun, "not run: this host does not have the source address 10.1.0.8"},
+		{"source of other family", "[fd01::2]:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }, health.Passed, "connected"},
+		{"missing source", "10.1.0.2:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.8") }, health.NotRun, "not run: this host does not have the source address 10.1.0.8"},
 	} {
 		t.Run(c.name, func(t *testing.T) { check(t, define(c.kind, c.change), netip.MustParseAddrPort(c.at), c.want, c.text) })
 	}
-	t.Run("the source is used", func(t *testing.T) { testSource(t, server) })
-	t.Run("the mark is used", func(t *testing.T) { testMark(t, l) })
+	t.Run("source is used", func(t *testing.T) { testSource(t, server) })
+	t.Run("mark is used", func(t *testing.T) { testMark(t, l) })
 }
 
-// testSource looks at who connects.
+// testSource compares the source address of a check with its setting.
 func testSource(t *testing.T, server *lab.NS) {
 	var ln net.Listener
 	if err := server.Do(func() (err error) { ln, err = net.Listen("tcp", "10.1.0.2:90"); return err }); err != nil {
@@ -71,11 +71,11 @@ func testSource(t *testing.T, server *lab.NS) {
 	}
 	defer func() { _ = c.Close() }()
 	if who := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); who != netip.MustParseAddr("10.1.0.9") {
-		t.Errorf("the check came from %s", who)
+		t.Errorf("source of the check = %s, want 10.1.0.9", who)
 	}
 }
 
-// testMark reaches an address that only marked packets have a route to.
+// testMark checks an address that has a route for marked packets only.
 func testMark(t *testing.T, l *lab.Lab) {
 	if err := l.Host().Do(markedRoute); err != nil {
 		t.Fatal(err)
@@ -85,12 +85,12 @@ func testMark(t *testing.T, l *lab.Lab) {
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
 }
 
-// forbidden begins what is said of targets that this host may not reach.
+// forbidden is the start of results for targets that this host's own rules block.
 const forbidden = "not run: this host's own packet filter or routes forbid it"
 
-// TestForbidden: what this host itself forbids is not the target's fault; what others forbid is
-// what its clients see.
-func TestForbidden(t *testing.T) {
+// TestForbiddenTargets blocks targets on this host, then on the server. A block on this host is not
+// the target's fault. A block on the server also affects clients, so the check must fail.
+func TestForbiddenTargets(t *testing.T) {
 	lab.Need(t, "iptables", "ip6tables")
 	l := lab.New(t)
 	client, server := l.Add("client"), l.Add("server")
@@ -102,12 +102,12 @@ func TestForbidden(t *testing.T) {
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "80", "-j", "DROP")
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "81", "-j", "REJECT")
 	}
-	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // each check is to hear it
+	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // so each check receives an ICMP error
 	if err := client.Do(func() error { return errors.Join(prohibited("10.8.0.1/32"), prohibited("fd08::1/128")) }); err != nil {
 		t.Fatal(err)
 	}
 	quiet(t)
-	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the answer to the second packet counts
+	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the reply to the second packet counts
 	udp := define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "ping" })
 	dns := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
 	for _, c := range []struct {
@@ -139,7 +139,8 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestOutOfDescriptors: what this host lacks is not the target's fault.
+// TestOutOfDescriptors runs a check without free file descriptors. The target is not at fault, so
+// the check must count as not run.
 func TestOutOfDescriptors(t *testing.T) {
 	at := serve(t, stuck)
 	check(t, define(balancer.TCPHealth, nil), at, health.Passed, "connected")
@@ -148,14 +149,14 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got health.Result
-	for range 100 { // a descriptor below the lowest that was free may be closed by an earlier check that ends meanwhile
+	for range 100 { // an earlier check that ends now may free a lower descriptor
 		fd, err := unix.Dup(0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = unix.Close(fd)
 		none := old
-		none.Cur = uint64(fd) // the lowest that is free: nothing below is
+		none.Cur = uint64(fd) // all descriptors below this are in use
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
 			t.Fatal(err)
 		}
@@ -168,6 +169,6 @@ func TestOutOfDescriptors(t *testing.T) {
 		}
 	}
 	if got.Outcome != health.NotRun || !strings.HasPrefix(got.Text, "not run: this host is out of resources") {
-		t.Errorf("%s: %s", got.Outcome, got.Text)
+		t.Errorf("result = %s: %s, want not run", got.Outcome, got.Text)
 	}
 }

@@ -21,18 +21,18 @@ import (
 	"vipd/test/wait"
 )
 
-// world is what a runner's checks find, without a network and on synctest's clock: each time.Sleep
-// of this file lets that clock go on, takes no time, and ends when all other goroutines wait.
+// world stands in for the network of a runner's checks. It runs on synctest's clock: each
+// time.Sleep in this file advances the clock without delay once all other goroutines wait.
 type world struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	broken  map[netip.AddrPort]bool
-	takes   map[netip.AddrPort]time.Duration // how long a check lasts
-	under   map[netip.AddrPort]int           // checks under way
+	takes   map[netip.AddrPort]time.Duration // duration of a check
+	under   map[netip.AddrPort]int           // checks in flight
 	flying  int
-	most    int                            // of flying so far
-	begins  map[netip.AddrPort][]time.Time // of each check
+	most    int                            // the maximum of flying so far
+	begins  map[netip.AddrPort][]time.Time // start of each check
 	reports [][]probe.Transition
 }
 
@@ -51,7 +51,7 @@ func (w *world) check(ctx context.Context, _ *probe.Probe, at netip.AddrPort) he
 	w.flying++
 	w.most = max(w.most, w.flying)
 	if w.under[at] > 1 {
-		w.t.Errorf("%d checks of %s at once", w.under[at], at)
+		w.t.Errorf("concurrent checks of %[2]s = %[1]d, want 1", w.under[at], at)
 	}
 	takes := w.takes[at]
 	w.mu.Unlock()
@@ -78,7 +78,7 @@ func (w *world) report(changes []probe.Transition) {
 	w.reports = append(w.reports, changes)
 }
 
-// reported returns what was reported since the last call.
+// reported returns the reports since the last call.
 func (w *world) reported() [][]probe.Transition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,14 +87,14 @@ func (w *world) reported() [][]probe.Transition {
 	return all
 }
 
-// checked is when the checks of an address began.
+// checked returns the start times of the checks of an address.
 func (w *world) checked(at netip.AddrPort) []time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.begins[at])
 }
 
-// set breaks or mends n targets, whose checks last so long from now on.
+// set breaks or repairs n targets. From now on their checks last for the given time.
 func (w *world) set(n int, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ func (w *world) set(n int, broken bool, takes time.Duration) {
 	}
 }
 
-// start runs a runner until the test, or the function that it returns, ends it.
+// start runs a runner until the test ends or the returned function is called.
 func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	o.Report, o.Check = w.report, w.check
 	r := probe.NewRunner(o)
@@ -113,17 +113,17 @@ func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	return r, func() { cancel(); <-ended }
 }
 
-// at is the address of target i.
+// at returns the address of target i.
 func at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
 }
 
-// target is target i of a service.
+// target returns target i of a service.
 func target(service string, i int) balancer.Target {
 	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
 }
 
-// wants asks for the same check of n targets of one service.
+// wants returns n targets of one service with the same check.
 func wants(n int, h *balancer.Health) snap.Map[balancer.Target, health.Subject] {
 	var m snap.Map[balancer.Target, health.Subject]
 	for i := range n {
@@ -141,9 +141,9 @@ func usual(change func(*balancer.Health)) *balancer.Health {
 	})
 }
 
-// TestHangingDelaysNoOther: a thousand checks hang until their time is over, and one that doesn't
-// is done on time.
-func TestHangingDelaysNoOther(t *testing.T) {
+// TestHangingChecksDelayNoOther lets a thousand checks hang until their timeout. The only healthy
+// target must still be checked on time.
+func TestHangingChecksDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		for i := 1; i <= 1000; i++ {
@@ -156,21 +156,21 @@ func TestHangingDelaysNoOther(t *testing.T) {
 		begins := w.begins[at(0)]
 		for i, b := range begins[1:] {
 			if gap := b.Sub(begins[i]); gap > 2*time.Second+5*time.Millisecond || gap < 1800*time.Millisecond {
-				t.Errorf("check %d came %s after the one before", i+1, gap)
+				t.Errorf("time before check %d = %s, want 1.8s to 2.005s", i+1, gap)
 			}
 		}
 		if len(begins) < 29 {
-			t.Errorf("%d checks in a minute", len(begins))
+			t.Errorf("checks in a minute = %d, want at least 29", len(begins))
 		}
 		if r.Verdicts().At(target("web", 0)) != balancer.HealthUp || r.Verdicts().At(target("web", 1)) != balancer.HealthDown {
-			t.Error("the verdicts are wrong")
+			t.Errorf("verdicts = %v, want up for target 0 and down for target 1", r.Verdicts())
 		}
 	})
 }
 
-// TestBounds: never more checks at once than asked for, programs counted apart, and none is
-// forgotten.
-func TestBounds(t *testing.T) {
+// TestConcurrencyLimits checks more targets than may be checked at once. The runner must keep the
+// separate limits for network checks and programs, and check every target.
+func TestConcurrencyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, programs := newWorld(t), newWorld(t)
 		for i := range 200 {
@@ -199,23 +199,23 @@ func TestBounds(t *testing.T) {
 		cancel()
 		<-ended
 		if network.most != 50 || programs.most != 3 {
-			t.Errorf("at most %d checks and %d programs at once, want 50 and 3", network.most, programs.most)
+			t.Errorf("concurrent checks, programs = %d, %d, want 50, 3", network.most, programs.most)
 		}
 		if len(network.begins) != 200 || len(programs.begins) != 20 {
-			t.Errorf("%d and %d of 200 and 20 were checked", len(network.begins), len(programs.begins))
+			t.Errorf("checked addresses, programs = %d, %d, want 200, 20", len(network.begins), len(programs.begins))
 		}
 		for where, begins := range network.begins {
 			if len(begins) < 14 {
-				t.Errorf("%s was checked %d times in a minute, want about 16", where, len(begins))
+				t.Errorf("checks of %s in a minute = %d, want about 16", where, len(begins))
 			}
 		}
 	})
 }
 
-// TestLate runs programs of 0.4 s, sixteen at once, and a check over the network. If they are too
-// many for their interval, they must be reported as late, with a delay that shows which interval
-// suffices.
-func TestLate(t *testing.T) {
+// TestLatePrograms runs programs of 0.4 s, 16 at once, and a network check. If the interval is too
+// short for all programs, the runner must report them as late, with a delay that shows the
+// sufficient interval.
+func TestLatePrograms(t *testing.T) {
 	for _, c := range []struct {
 		programs int
 		interval time.Duration
@@ -239,19 +239,19 @@ func TestLate(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			late := r.Late()
 			if !c.late && len(late) > 0 {
-				t.Errorf("%d programs each %s: late = %+v, want none", c.programs, c.interval, late)
+				t.Errorf("%d programs every %s: Late() = %+v, want none", c.programs, c.interval, late)
 			}
 			if c.late && (len(late) != 1 || !late[0].Programs || late[0].Limit != 16 || late[0].Interval != c.interval ||
 				late[0].By < 3*time.Second || late[0].By > 5*time.Second) {
-				t.Errorf("%d programs each %s: late = %+v, want programs by about 4s", c.programs, c.interval, late)
+				t.Errorf("%d programs every %s: Late() = %+v, want programs, late by about 4s", c.programs, c.interval, late)
 			}
 		})
 	}
 }
 
-// TestShared: services that ask the same of one address share its checks and hear of it together;
-// what they do about results makes no difference, what they ask does.
-func TestShared(t *testing.T) {
+// TestSharedChecks gives several services the same check of one address. They must share its
+// results and reports even if they react to results differently.
+func TestSharedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
@@ -264,33 +264,35 @@ func TestShared(t *testing.T) {
 		r.Set(m)
 		time.Sleep(time.Minute)
 		if n := len(w.checked(at(1))); n < 29 || n > 34 {
-			t.Errorf("%d checks in a minute, want about 31", n)
+			t.Errorf("checks in a minute = %d, want about 31", n)
 		}
 		if all := w.reported(); len(all) != 1 || len(all[0]) != 1 || fmt.Sprint(all[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
-			t.Errorf("reported %+v", all)
+			t.Errorf("reports = %+v, want one change of a, b and c", all)
 		}
-		// One leaves, one comes: the check goes on, and the new one has its verdict at once.
+		// A service leaves and another joins. The check continues, and the new service has its
+		// verdict at once.
 		before := len(w.checked(at(1)))
 		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
 		verdicts := r.Set(m)
 		if verdicts.At(target("d", 1)) != balancer.HealthUp || verdicts.Has(target("a", 1)) || verdicts.Len() != 3 {
-			t.Errorf("verdicts of %d targets, d is %q", verdicts.Len(), verdicts.At(target("d", 1)))
+			t.Errorf("verdicts, verdict of d = %d, %q, want 3, up", verdicts.Len(), verdicts.At(target("d", 1)))
 		}
 		time.Sleep(10 * time.Second)
 		if n := len(w.checked(at(1))) - before; n < 4 || n > 6 {
-			t.Errorf("%d checks in ten seconds, want about 5", n)
+			t.Errorf("checks in ten seconds = %d, want about 5", n)
 		}
 		r.Set(snap.Map[balancer.Target, health.Subject]{})
 		before = len(w.checked(at(1)))
 		time.Sleep(time.Minute)
 		if len(w.checked(at(1))) != before {
-			t.Error("checked though nobody wants it")
+			t.Errorf("checks without a target = %d, want 0", len(w.checked(at(1)))-before)
 		}
 	})
 }
 
-// TestOneReport: what changes at once is reported at once.
-func TestOneReport(t *testing.T) {
+// TestSimultaneousChangesShareReport breaks 1000 targets and hints at all of them. One report must
+// contain all changes.
+func TestSimultaneousChangesShareReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
@@ -304,19 +306,19 @@ func TestOneReport(t *testing.T) {
 		time.Sleep(time.Second)
 		reports := w.reported()
 		if len(reports) != 1 || len(reports[0]) != 1000 {
-			t.Fatalf("%d changes in the first of %d reports", len(reports[0]), len(reports))
+			t.Fatalf("reports = %d, want 1 with 1000 changes", len(reports))
 		}
 		for _, c := range reports[0] {
 			if c.Before != balancer.HealthUp || c.State.Verdict != balancer.HealthDown || c.For < 8*time.Second || c.State.Last.Text != "broken" {
-				t.Fatalf("reported %+v", c)
+				t.Fatalf("change = %+v, want broken after 8s up or more", c)
 			}
 		}
 	})
 }
 
-// TestDetection: a thousand targets die at one moment; each is reported down within interval x fall
-// + timeout.
-func TestDetection(t *testing.T) {
+// TestDetectionTime breaks a thousand targets at once. Each must be reported down within interval x
+// fall + timeout.
+func TestDetectionTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
@@ -331,14 +333,14 @@ func TestDetection(t *testing.T) {
 			changed += len(report)
 		}
 		if changed != 1000 || len(reports) > 50 {
-			t.Errorf("%d of 1000 are known to be down after 7 s, in %d reports", changed, len(reports))
+			t.Errorf("changes, reports after 7 s = %d, %d, want 1000, at most 50", changed, len(reports))
 		}
 	})
 }
 
-// TestReload: targets that ask for the same keep their state in the middle of a turn, one that asks
-// for something else keeps its verdict, and none is used that is gone.
-func TestReload(t *testing.T) {
+// TestReloadKeepsState sets new checks while a target fails. An equal check keeps the state, a
+// changed check keeps the verdict, and a removed target has no status.
+func TestReloadKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
@@ -352,34 +354,35 @@ func TestReload(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			before, _ = r.Status(target("web", 0))
 		}
-		again := *h // read again, with the same in it
+		again := *h // an equal copy, as after a reload
 		r.Set(wants(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {
-			t.Errorf("the state was %+v and is %+v", before.State, after.State)
+			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
 		}
 		changed := *h
 		changed.Send = "x"
 		r.Set(wants(2, &changed))
 		after, _ = r.Status(target("web", 0))
 		if after.State.Verdict != balancer.HealthUp || after.State.Streak != before.State.Streak || !after.State.Since.Equal(before.State.Since) {
-			t.Errorf("the state was %+v and is %+v", before.State, after.State)
+			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
 		}
 		if r.Verdicts().At(target("web", 0)) != balancer.HealthUp {
-			t.Error("the verdict got lost")
+			t.Errorf("verdict with the changed check = %q, want up", r.Verdicts().At(target("web", 0)))
 		}
 		time.Sleep(3 * time.Second)
 		if r.Verdicts().At(target("web", 0)) != balancer.HealthDown {
-			t.Error("it did not go down by the new check")
+			t.Errorf("verdict after failures of the changed check = %q, want down", r.Verdicts().At(target("web", 0)))
 		}
 		if _, there := r.Status(target("nobody", 0)); there {
-			t.Error("there is a status of what is not checked")
+			t.Error("Status() of a missing target = true, want false")
 		}
 	})
 }
 
-// TestRestart keeps the state of one runner and gives it to the next.
-func TestRestart(t *testing.T) {
+// TestRestartKeepsVerdicts passes the state of a runner to the next. Verdicts must survive for a
+// minute and apply to the same service only.
+func TestRestartKeepsVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.broken[at(1)] = true
@@ -390,32 +393,32 @@ func TestRestart(t *testing.T) {
 		stop()
 		kept := r.Keep()
 		if len(kept) != 3 {
-			t.Fatalf("%d of 3 are kept", len(kept))
+			t.Fatalf("kept targets = %d, want 3", len(kept))
 		}
 		want := r.Verdicts()
 		time.Sleep(20 * time.Second)
-		// The third asks for something else now: what was known of its address is better than
-		// nothing.
+		// The third target has another check now. The old verdict of its address is better than
+		// none.
 		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
 		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
 		for target, c := range snap.Diff(want, next.Set(m)) {
-			t.Errorf("%s was %q and is %q", target, c.Old, c.New)
+			t.Errorf("verdict of %s = %q, want %q", target, c.New, c.Old)
 		}
-		// What another service asks of the same address is another matter.
+		// The check of another service at the same address does not inherit the verdict.
 		stranger := target("other", 1)
 		others := m.Set(stranger, health.Subject{At: at(1), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "y" })})
 		if got := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(others).At(stranger); got != balancer.HealthUnknown {
-			t.Errorf("another service's check of the same address begins as %q", got)
+			t.Errorf("first verdict of another service's check = %q, want unknown", got)
 		}
 		time.Sleep(time.Minute)
 		if late := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(m); late.Len() != 0 {
-			t.Errorf("after more than a minute, %d verdicts are still believed", late.Len())
+			t.Errorf("verdicts after more than a minute = %d, want 0", late.Len())
 		}
 	})
 }
 
-// TestReloadKeepsVerdicts: what is down stays down where the service is renamed, or its check asks
-// another port, in whatever order the names are.
+// TestReloadKeepsVerdicts renames a service, or changes its check or port, while the target is
+// down. It must stay down, whichever name sorts first.
 func TestReloadKeepsVerdicts(t *testing.T) {
 	subject := func(i int, h *balancer.Health) health.Subject {
 		return health.Subject{At: at(i), Proto: balancer.TCP, Health: h}
@@ -425,12 +428,12 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 		target balancer.Target
 		wants  health.Subject
 	}{
-		"a name before":       {target("app", 0), subject(0, h)},
-		"a name behind":       {target("web2", 0), subject(0, h)},
-		"a target before":     {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 1}, subject(0, h)},
-		"a target behind":     {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 65535}, subject(0, h)},
-		"another health.port": {target("web", 0), health.Subject{At: netip.AddrPortFrom(at(0).Addr(), 9), Proto: balancer.TCP, Health: h}},
-		"another question":    {target("web", 0), subject(0, usual(func(h *balancer.Health) { h.Send = "x" }))},
+		"earlier name":      {target("app", 0), subject(0, h)},
+		"later name":        {target("web2", 0), subject(0, h)},
+		"earlier target":    {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 1}, subject(0, h)},
+		"later target":      {balancer.Target{Service: "web", Addr: at(0).Addr(), Port: 65535}, subject(0, h)},
+		"other health.port": {target("web", 0), health.Subject{At: netip.AddrPortFrom(at(0).Addr(), 9), Proto: balancer.TCP, Health: h}},
+		"other check":       {target("web", 0), subject(0, usual(func(h *balancer.Health) { h.Send = "x" }))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -442,19 +445,20 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				var next snap.Map[balancer.Target, health.Subject]
 				if got := r.Set(next.Set(c.target, c.wants)); got.Len() != 1 || got.At(c.target) != balancer.HealthDown {
-					t.Errorf("after the reload the verdicts are %v", got)
+					t.Errorf("verdicts after the reload = %v, want down", got)
 				}
 				if got := r.Set(next); got.Len() != 0 {
-					t.Errorf("of nothing the verdicts are %v", got)
+					t.Errorf("verdicts without targets = %v, want none", got)
 				}
 			})
 		})
 	}
 }
 
-// TestAssume: what others have found is what a target begins with, and takes as many results to
-// change as ever. What is checked already does not heed it.
-func TestAssume(t *testing.T) {
+// TestAssumedVerdicts passes the verdicts of other nodes to a runner. A new target must start with
+// its assumed verdict and need as many results as usual to change it. Targets that are already
+// checked must ignore it.
+func TestAssumedVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
@@ -474,7 +478,7 @@ func TestAssume(t *testing.T) {
 		for target := range both.Keys() {
 			want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[only.Has(target)]
 			if all.At(target) != want {
-				t.Errorf("%s is %q at first, want %q", target, all.At(target), want)
+				t.Errorf("first verdict of %s = %q, want %q", target, all.At(target), want)
 			}
 		}
 		began := time.Now()
@@ -482,15 +486,15 @@ func TestAssume(t *testing.T) {
 		time.Sleep(time.Minute)
 		changes := slices.Concat(w.reported()...)
 		if len(changes) != 1 || changes[0].Before != balancer.HealthUp || changes[0].State.Verdict != balancer.HealthDown {
-			t.Fatalf("reported %+v", changes)
+			t.Fatalf("changes = %+v, want one from up to down", changes)
 		}
 		if after := changes[0].State.Since.Sub(began); after < time.Duration(h.Fall-1)*h.FastInterval*9/10 || after > h.Interval+time.Duration(h.Fall-1)*h.FastInterval {
-			t.Errorf("it took %s, want %d results", after, h.Fall)
+			t.Errorf("time until the change = %s, want the time of %d results", after, h.Fall)
 		}
 	})
 }
 
-// TestNow checks once, beside the schedule.
+// TestNow runs a check outside the schedule. Its result must not count for the verdict.
 func TestNow(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -500,19 +504,19 @@ func TestNow(t *testing.T) {
 	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience })}))
 	got, exchange, err := r.Now(t.Context(), name)
 	if err != nil || got.Outcome != health.Passed || exchange == "" {
-		t.Errorf("%+v, %q, %v", got, exchange, err)
+		t.Errorf("Now() = %+v, %q, %v, want a passed check and its exchange", got, exchange, err)
 	}
 	if r.Verdicts().Len() != 0 {
-		t.Error("it counted for the verdict")
+		t.Errorf("verdicts after Now() = %d, want 0", r.Verdicts().Len())
 	}
 	if _, _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
-		t.Error("what is not checked was checked")
+		t.Error("Now() of a missing target succeeded, want an error")
 	}
 }
 
-// TestManyAtOnceByHand: who asks for a hundred checks at once gets all of them, a few at a time,
-// and who goes while waiting gets none.
-func TestManyAtOnceByHand(t *testing.T) {
+// TestManualChecksLimited requests 100 checks at once. All must run, four at a time, except a
+// request that is canceled while it waits.
+func TestManualChecksLimited(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
 	var mu sync.Mutex
@@ -534,11 +538,11 @@ func TestManyAtOnceByHand(t *testing.T) {
 	for range 100 {
 		asking.Go(func() {
 			if res, _, err := r.Exchange(t.Context(), subject); err != nil || res.Outcome != health.Passed {
-				t.Errorf("%+v, %v", res, err)
+				t.Errorf("Exchange() = %+v, %v, want passed", res, err)
 			}
 		})
 	}
-	wait.For(t, 10*time.Second, "the first ones", func() bool {
+	wait.For(t, 10*time.Second, "the first four checks", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return under == 4
@@ -546,18 +550,18 @@ func TestManyAtOnceByHand(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
-		t.Errorf("who has gone gets %v", err)
+		t.Errorf("error of a canceled request = %v, want context.Canceled", err)
 	}
 	close(open)
 	asking.Wait()
 	if most > 4 {
-		t.Errorf("%d checks at once", most)
+		t.Errorf("concurrent checks = %d, want at most 4", most)
 	}
 }
 
-// TestHistories changes what is wanted and what is broken at random, then lets the world rest and
-// compares every verdict with the truth.
-func TestHistories(t *testing.T) {
+// TestRandomHistories changes targets and their health at random, then waits a minute. Every
+// verdict must match the target's health.
+func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { history(t, seed) })
 	}
@@ -567,7 +571,7 @@ func history(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	w := newWorld(t)
 	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
-	defer stop() // after the world's lock is free again
+	defer stop() // after the world's lock is released
 	checks := []*balancer.Health{
 		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
 	}
@@ -584,7 +588,7 @@ func history(t *testing.T, seed uint64) {
 				m = m.Delete(name)
 				continue
 			}
-			// Each address has one check: with two, more than one at a time would be right.
+			// Each address has one check, because two could run at the same time.
 			i := int(name.Addr.As4()[3])
 			m = m.Set(name, health.Subject{At: at(i), Proto: balancer.TCP, Health: checks[i%len(checks)]})
 		}
@@ -593,7 +597,7 @@ func history(t *testing.T, seed uint64) {
 		}
 		for name := range r.Set(m).Keys() {
 			if !m.Has(name) {
-				t.Fatalf("seed %d: %s has a verdict and is not wanted", seed, name)
+				t.Fatalf("seed %d: %s has a verdict, want none after its removal", seed, name)
 			}
 		}
 		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
@@ -608,17 +612,17 @@ func history(t *testing.T, seed uint64) {
 		}
 		status, there := r.Status(name)
 		if got := r.Verdicts().At(name); got != want || !there || status.State.Verdict != want {
-			t.Fatalf("seed %d: %s is %q, want %q; its state is %+v", seed, name, got, want, status)
+			t.Fatalf("seed %d: verdict of %s = %q, want %q; its status is %+v", seed, name, got, want, status)
 		}
 	}
 	for _, report := range w.reports {
 		for _, c := range report {
 			if c.Before == c.State.Verdict || len(c.Targets) == 0 {
-				t.Fatalf("seed %d: a change that is none: %+v", seed, c)
+				t.Fatalf("seed %d: change = %+v, want a new verdict and targets", seed, c)
 			}
 		}
 	}
 	if w.most > 12 {
-		t.Fatalf("seed %d: %d checks at once", seed, w.most)
+		t.Fatalf("seed %d: concurrent checks = %d, want at most 12", seed, w.most)
 	}
 }
