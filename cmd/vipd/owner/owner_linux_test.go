@@ -24,18 +24,19 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOneOwner breaks the owner of a VIP in turn: another one answers soon, and never both.
+// TestOneOwner injects faults into the owner of a VIP in turn. The VIP must soon be answered again,
+// and two hosts must never answer together.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
 	if !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
-		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
+		t.Errorf("vipctl get vips = %s, want the owner %s", g.vipctl("get", "vips"), g.ns.Name)
 	}
 	confirmed := regexp.MustCompile(`which is confirmed by gw\d \(\d\.\d+s\s+ago\)`)
-	wait.For(t, wait.Patience, "vipctl describe vip to say who confirms the owner", func() bool {
+	wait.For(t, wait.Patience, "vipctl describe vip to name the owner's juror", func() bool {
 		return confirmed.MatchString(g.vipctl("describe", "vip", vip.String()))
 	})
-	wait.For(t, wait.Patience, "both peers to be heard on both networks", func() bool {
+	wait.For(t, wait.Patience, "heartbeats of both peers on both networks", func() bool {
 		s := f.hosts[0].status()
 		return s != nil && len(s.Peers) == 4 && s.ConfirmedFor.Count > 0 && !slices.ContainsFunc(s.Peers, func(p api.OwnerPeer) bool { return !p.Up })
 	})
@@ -67,64 +68,64 @@ func TestOneOwner(t *testing.T) {
 	f.settled()
 	f.answers(vip, vip6)
 
-	// Strangers: an address that one has is not taken, until it is free; and one that says it has
-	// the VIP is found.
-	wait.For(t, wait.Patience, taken.String()+" to be left to the client that has it", func() bool {
+	// No host may take an address that a stranger has until it is free. A stranger with a VIP must
+	// be reported.
+	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
 		g := f.settled()
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("%s is taken, though the client has it", taken)
+		t.Errorf("a host has taken %s from the client", taken)
 	}
-	// Another key is used without a pause.
+	// A new key is used without a pause.
 	foreign := f.settled().answer().Foreign
 	p := f.probe()
 	f.hosts[0].vipctl("ownership", "rekey")
 	f.hosts[0].vipctl("ownership", "rekey")
-	if gap := f.judge(p, "another key"); gap > wait.Bound(200*time.Millisecond) {
-		t.Errorf("nobody answered for %s while the key was replaced", gap)
+	if gap := f.judge(p, "new key"); gap > wait.Bound(200*time.Millisecond) {
+		t.Errorf("time without an answer while the key was replaced = %s, want at most 200ms", gap)
 	}
 	if s := f.settled().answer(); s.Foreign != foreign {
-		t.Errorf("%d heartbeats were refused while the key was replaced", s.Foreign-foreign)
+		t.Errorf("heartbeats refused while the key was replaced = %d, want 0", s.Foreign-foreign)
 	}
 	f.client.DelAddr("lan", taken.String()+"/32")
-	wait.For(t, wait.Patience, "the address that was a stranger's", func() bool { return f.has(taken) })
+	wait.For(t, wait.Patience, "an owner of the stranger's former address", func() bool { return f.has(taken) })
 	f.devices()
 	f.many()
 	f.client.AddAddr("lan", vip.String()+"/32")
-	wait.For(t, wait.Patience, "a rival", func() bool {
+	wait.For(t, wait.Patience, "the problem of a stranger with the VIP", func() bool {
 		g := f.owner()
 		return g != nil && g.problem("a host outside the fleet answers for "+vip.String())
 	})
 }
 
-// flaps takes a host's link down for a moment, with which the kernel takes its IPv6 addresses away.
-// Whoever configures networks gives it its own one back.
+// flaps sets a host's link down for a moment, so the kernel removes its IPv6 addresses. Like a
+// network manager, it then adds the host's own address again.
 func (f *fleet) flaps(g *gateway) {
 	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))
 	g.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan up; ip addr add "+own+" dev lan nodad")
 }
 
-// standsBy puts a host on standby: when vipctl returns the VIPs are elsewhere, and soon the host
-// has given up what it has for itself.
+// standsBy puts a host on standby. The VIPs must have moved when vipctl returns, and the host must
+// then release its own VIPs.
 func (f *fleet) standsBy(g *gateway) {
 	g.holds(true)
 	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
 	if all := g.bound(); len(all) > 0 {
-		f.t.Errorf("vipctl node standby --wait returned while %s had %v", g.ns.Name, all)
+		f.t.Errorf("VIPs of %s after vipctl node standby --wait = %v, want none", g.ns.Name, all)
 	}
 	g.holds(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
-		f.t.Errorf("no event of %s says why its VIPs moved", g.ns.Name)
+		f.t.Errorf("no event of %s has the reason for the standby", g.ns.Name)
 	}
 }
 
-// has reports whether a host has the VIP.
+// has reports whether any host has a VIP.
 func (f *fleet) has(v netip.Addr) bool {
 	return slices.ContainsFunc(f.hosts, func(g *gateway) bool { return slices.Contains(g.bound(), v) })
 }
 
-// fault is something that happens to an owner, and whether its VIPs move then.
+// fault is a fault of an owner, with its repair. If moves is set, the owner's VIPs must move.
 type fault struct {
 	name        string
 	fault, mend func(*gateway)
@@ -133,7 +134,7 @@ type fault struct {
 
 func nft(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
 
-// cut drops what comes by some devices and goes out by them, until it is mended.
+// cut drops all packets that arrive and leave by some devices.
 func cut(devices string) func(*gateway) {
 	return nft(fmt.Sprintf("add table netdev cut; add chain netdev cut in { type filter hook ingress devices = { %[1]s } priority -510; policy drop; }; "+
 		"add chain netdev cut out { type filter hook egress devices = { %[1]s } priority -510; policy drop; }", devices))
@@ -146,24 +147,25 @@ var (
 	killed  = fault{"kill -9", signal(syscall.SIGKILL), (*gateway).start, true}
 	stopped = fault{"stopped", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), true}
 	lanLost = fault{"LAN lost", cut("lan"), nft("delete table netdev cut"), true}
-	// cutOff is from all networks, and powerOff is the end of all programs besides.
+	// cutOff cuts a host off from all networks. powerOff also kills its programs.
 	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.mend(g); nft("delete table netdev cut")(g) }, true}
 	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.mend(g); g.boot() }, true}
 	cutFromEtcd = fault{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false}
-	// Two of userspace mode, in which nothing is served without vipd.
+	// The next faults are for userspace mode, which needs vipd to serve.
 	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
 	killedDaemon = fault{"vipd killed", func(g *gateway) { _ = g.daemon.Process.Kill() }, (*gateway).serve, true}
 )
 
-// etcdFrozen is one of etcd, for some time.
+// etcdFrozen pauses etcd for some time.
 func (f *fleet) etcdFrozen(span time.Duration) fault {
 	return fault{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause(); time.Sleep(span) }, func(*gateway) { f.etcd.Members[0].Resume() }, false}
 }
 
-// tooLate is how late an owner has to be for its VIPs to move though nothing fails.
+// tooLate is the delay of an owner that excuses a move without a fault.
 const tooLate = 100 * time.Millisecond
 
-// meets has the owner meet a fault, and returns for how long nobody answered. Never do two hosts.
+// meets injects a fault into the owner, and returns for how long nobody answered. Two hosts must
+// never answer together.
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
 	g := f.settled()
@@ -173,43 +175,42 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	if c.moves {
 		wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
 	} else {
-		time.Sleep(time.Second) // in which nothing may move: longer than a session is confirmed without anybody
+		time.Sleep(time.Second) // nothing may move in this time, which is longer than a session lasts unconfirmed
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
-			f.t.Errorf("%s: the VIP moved, though no owner was later than %s", c.name, late)
+			f.t.Errorf("%s: the VIP moved, though the owner's delay was only %s", c.name, late)
 		}
 	}
 	c.mend(g)
-	back := f.settled() == g // on a busy machine; whoever was stopped has had the time to answer again
+	back := f.settled() == g // on a busy machine, a stopped host may own it again
 	f.answers(vip, vip6)
-	// A kernel ends the connections of a program that is killed. That the VIP was elsewhere for a
-	// moment need not have ended any. Where it should stay, it may have been elsewhere for a moment
-	// on a busy machine alone.
+	// A kernel resets the connections of a killed program. A short move of the VIP may leave them
+	// open. On a busy machine, a VIP may move for a moment even if it should stay.
 	err := said(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
 	moment := c.moves && back || !c.moves && f.took() != took && f.late() >= tooLate
 	if c.moves != ended && !moment {
-		f.t.Errorf("%s: a connection that was open meets %v", c.name, err)
+		f.t.Errorf("%s: error of an open connection = %v, connection ended %t, want %t", c.name, err, ended, c.moves)
 	}
 	return f.judge(p, c.name)
 }
 
-// judge ends the asking, and returns for how long nobody answered.
+// judge stops the probers, and returns for how long nobody answered.
 func (f *fleet) judge(p probers, what string) time.Duration {
 	f.t.Helper()
 	udp, tcp, dual := p.gap()
 	gap := max(udp, tcp)
 	f.t.Logf("%s in %s mode: nobody answered for %s by UDP, %s by TCP", what, f.mode, udp.Round(time.Millisecond), tcp.Round(time.Millisecond))
 	if len(dual) > 0 {
-		f.t.Errorf("%s: two hosts answered %d questions: %v", what, len(dual), dual[0])
+		f.t.Errorf("%s: probes answered by two hosts = %d, want 0; first: %v", what, len(dual), dual[0])
 	}
 	if gap > wait.Bound(0) {
-		f.t.Errorf("%s: nobody answered for %s", what, gap)
+		f.t.Errorf("%s: time without an answer = %s, want at most %s", what, gap, wait.Bound(0))
 	}
 	return gap
 }
 
-// losesDaemon kills vipd beside an owner, without which nothing is served: the VIP moves. Then both
-// are started again.
+// losesDaemon kills vipd next to an owner, so its services stop and the VIP must move. Then it
+// starts both again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
 	g := f.settled()
@@ -218,9 +219,9 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
-	<-g.gone.Done() // until then it holds the network namespace
+	<-g.gone.Done() // it holds the network namespace until its end
 	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
-		f.t.Errorf("vipctl cleanup beside an owner says\n%s", out)
+		f.t.Errorf("vipctl cleanup next to an owner = %s, want a request to stop vipd owner", out)
 	}
 	g.boot()
 }
@@ -231,7 +232,7 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			f := newFleet(t, mode, etcdkit.Options{})
 			if mode == "userspace" {
-				f.losesDaemon() // first: a VIP that has moved three times stays for the rest of a minute
+				f.losesDaemon() // runs first because a VIP stays for a minute after three moves
 			}
 			f.meets(planned)
 			f.meets(killed)
@@ -239,7 +240,7 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 	}
 }
 
-// TestIPVSOneOwner does so in ipvs mode.
+// TestIPVSOneOwner does the same as TestOneOwnerInOtherModes in ipvs mode.
 func TestIPVSOneOwner(t *testing.T) {
 	lab.NeedIPVS(t)
 	wait.ShownElsewhere(t, "TestOneOwner, as TestIPVSConnectionsGoOn does here,")
@@ -248,8 +249,8 @@ func TestIPVSOneOwner(t *testing.T) {
 	f.meets(killed)
 }
 
-// TestOwnerDiesWithEtcd kills an owner together with the leader of etcd, which runs on the same
-// host.
+// TestOwnerDiesWithEtcd kills an owner and etcd's leader on the same host. Another host must take
+// the VIP.
 func TestOwnerDiesWithEtcd(t *testing.T) {
 	var gaps []time.Duration
 	for range wait.Soak(1, 20) {
@@ -259,14 +260,14 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 		return
 	}
 	if len(gaps) == 0 {
-		t.Skip("each part of it was skipped, with its reason")
+		t.Skip("every run was skipped, see its reason")
 	}
 	tell(t, "kill -9 of the owner and the leader of etcd", gaps)
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// As examples/etcd has them, and doctor advises: with etcd's own 100 and 1,000 ms nobody
-	// answered for 2.33 s at worst.
+	// These are the times of examples/etcd. With etcd's defaults of 100 and 1,000 ms, nobody
+	// answered for up to 2.33 s.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
@@ -281,7 +282,7 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	if f.owner() != g {
 		g.move(vip.String(), "--to", g.ns.Name)
 	}
-	wait.For(t, wait.Patience, "the VIP beside the leader of etcd", func() bool { return f.owner() == g })
+	wait.For(t, wait.Patience, "the VIP on the host of etcd's leader", func() bool { return f.owner() == g })
 	p := f.probe()
 	f.etcd.Members[leader].Kill()
 	_, _ = g.cmd.Process.Kill(), g.daemon.Process.Kill()
@@ -314,15 +315,15 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 			return ask(t, g.ns, netip.AddrPortFrom(vip, probePort)) == g.ns.Name
 		})
 	}
-	wait.For(t, wait.Patience, "the problem of a second fleet", func() bool {
+	wait.For(t, wait.Patience, "the problems of the second fleet's host", func() bool {
 		return other.problem(vip.String()+" is not taken: a host outside the fleet has it") && other.problem(vip6.String()+" is not taken")
 	})
-	wait.For(t, wait.Patience, "the right that is missing", func() bool {
+	wait.For(t, wait.Patience, "the problem of the missing right", func() bool {
 		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
-	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others
-	// silent, and may bury none.
+	// The other etcd is a copy of the fleet's except for the key. Its host sends heartbeats,
+	// receives none, and must not revoke any session.
 	signal(syscall.SIGKILL)(other)
 	from, to := f.etcd.Client(), second.Client()
 	for _, folder := range []string{"nodes/", "sessions/", "vips/"} {
@@ -337,26 +338,26 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		}
 	}
 	other.start()
-	wait.For(t, wait.Patience, "heartbeats with another key, which every host finds", func() bool {
+	wait.For(t, wait.Patience, "the problem of another key on every host", func() bool {
 		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { return !g.problem("signed with another key") })
 	})
 	wait.For(t, wait.Patience, "the host with another key to be confirmed by its etcd", func() bool {
 		s := other.status()
 		return s != nil && s.Gate == "open"
 	})
-	time.Sleep(2 * time.Second) // in which it must not take what it hears nothing of: silence is 0.8 s
+	time.Sleep(2 * time.Second) // more than a silence of 0.8 s, after which it must not take VIPs
 	for _, g := range []*gateway{other, without} {
 		if all := g.bound(); len(all) > 0 {
-			t.Errorf("%s has taken %v", g.ns.Name, all)
+			t.Errorf("VIPs of %s = %v, want none", g.ns.Name, all)
 		}
 	}
-	f.judge(p, "other fleets come")
+	f.judge(p, "foreign fleets start")
 	signal(syscall.SIGKILL)(other)
 	f.full()
 }
 
-// full has etcd's database reach its quota, and the owner die: its VIPs can't be taken then, and
-// every host that could says why.
+// full lets etcd's database reach its quota, and kills the owner. No host can take the VIPs then,
+// and each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.settled()
@@ -381,8 +382,8 @@ func (f *fleet) full() {
 	f.answers(vip, vip6)
 }
 
-// devices gives the hosts the first VIP of a device, takes the device from one of them, and gives
-// it back: other VIPs stay where they are, and are answered all the time.
+// devices adds the first VIP of a device, deletes the device on the VIP's owner, and creates it
+// again. Other VIPs must stay where they are and be answered all the time.
 func (f *fleet) devices() {
 	f.t.Helper()
 	first := netip.MustParseAddr("10.7.0.100")
@@ -395,30 +396,30 @@ func (f *fleet) devices() {
 	if !slices.Contains(g.bound(), first) {
 		g.move(first.String(), "--to", g.ns.Name)
 	}
-	wait.For(f.t, wait.Patience, "the first VIP of a device beside another one", func() bool { return slices.Contains(g.bound(), first) })
+	wait.For(f.t, wait.Patience, "the first VIP of a device on the owner of another VIP", func() bool { return slices.Contains(g.bound(), first) })
 	g.ns.Exec("ip", "link", "del", "third")
-	wait.For(f.t, wait.Patience, "another owner of the VIP of a device that is gone", func() bool {
+	wait.For(f.t, wait.Patience, "another owner of the deleted device's VIP", func() bool {
 		return slices.ContainsFunc(f.hosts, func(h *gateway) bool { return h != g && slices.Contains(h.bound(), first) })
 	})
 	f.third.Join(g.ns, "10.7.0.200/24")
-	lab.Eventually(f.t, 10*time.Second, "the VIP to move to the device that is back", func() error { // once peers are heard there
+	lab.Eventually(f.t, 10*time.Second, "a move to the new device", func() error { // possible once heartbeats arrive there
 		return g.ns.Command(f.t.Context(), filepath.Join(g.bin, "vipctl"), "vip", "move", first.String(), "--to", g.ns.Name, "--config", g.config()).Run()
 	})
-	wait.For(f.t, wait.Patience, "the VIP on the device that is back", func() bool {
+	wait.For(f.t, wait.Patience, "the VIP on the new device", func() bool {
 		return strings.Contains(g.ns.Exec("ip", "-o", "addr", "show", "third"), " "+first.String()+"/")
 	})
 	if now := f.sessions(); !slices.Equal(now, sessions) {
-		f.t.Errorf("sessions were %v, and are %v after a device came and went", sessions, now)
+		f.t.Errorf("sessions after a device was replaced = %v, want %v", now, sessions)
 	}
 	if o := f.settled(); o != g {
-		f.t.Errorf("the VIP of another device has moved from %s", g.ns.Name)
+		f.t.Errorf("owner of another device's VIP = %s, want %s", o.ns.Name, g.ns.Name)
 	}
-	if gap := f.judge(p, "a device comes and goes"); gap > wait.Bound(300*time.Millisecond) {
-		f.t.Errorf("nobody answered for %s while a device came and went", gap)
+	if gap := f.judge(p, "device replaced"); gap > wait.Bound(300*time.Millisecond) {
+		f.t.Errorf("time without an answer while a device was replaced = %s, want at most 300ms", gap)
 	}
 }
 
-// configure changes the configuration of the host.
+// configure changes the host's configuration file.
 func (g *gateway) configure(change func(string) string) {
 	g.t.Helper()
 	text, err := os.ReadFile(g.config())
@@ -430,8 +431,8 @@ func (g *gateway) configure(change func(string) string) {
 	}
 }
 
-// alone are hosts on which vipd is to run without vipd owner, one for each mode with rules of
-// netfilter.
+// alone returns hosts that are to run vipd without vipd owner, for each mode that uses netfilter
+// rules.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
 	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
@@ -444,9 +445,8 @@ func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	return all
 }
 
-// many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of
-// them: the others take its share, and a client that has just talked with all of that finds them
-// there.
+// many adds 1,000 VIPs, removes the only VIP of a device, and kills the host with the most VIPs.
+// The others must take its share, and answer a client that has just used it.
 func (f *fleet) many() {
 	f.t.Helper()
 	n, sessions := wait.Load(1000), f.sessions()
@@ -459,7 +459,7 @@ func (f *fleet) many() {
 	}
 	f.settled()
 	if now := f.sessions(); !slices.Equal(now, sessions) {
-		f.t.Errorf("sessions were %v, and are %v after other VIPs came and went", sessions, now)
+		f.t.Errorf("sessions after VIPs were added and removed = %v, want %v", now, sessions)
 	}
 	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.answer().Bound) - len(b.answer().Bound) })
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
@@ -468,13 +468,13 @@ func (f *fleet) many() {
 	f.asks(lost, g.ns.Name+" to answer for its share", func(host string) bool { return host == g.ns.Name })
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
-	f.asks(lost, "others to answer for the VIPs of a host that was killed", func(host string) bool { return host != g.ns.Name })
-	f.t.Logf("%d VIPs on 3 hosts: a client has answers of others for %d of one that was killed after %s", n, len(lost), time.Since(began).Round(time.Millisecond))
-	wait.For(f.t, wait.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
-	f.t.Logf("all %d have other owners after %s at most", len(share), time.Since(began).Round(time.Millisecond))
+	f.asks(lost, "others to answer for the killed host's VIPs", func(host string) bool { return host != g.ns.Name })
+	f.t.Logf("%d VIPs on 3 hosts: others answered a client for the %d VIPs of a killed host after %s", n, len(lost), time.Since(began).Round(time.Millisecond))
+	wait.For(f.t, wait.Patience, "other owners of the killed host's VIPs", func() bool { return bound(others) == want })
+	f.t.Logf("all %d VIPs had other owners after at most %s", len(share), time.Since(began).Round(time.Millisecond))
 }
 
-// manyVIPs are n VIPs of the LAN.
+// manyVIPs returns n VIPs of the LAN.
 func manyVIPs(n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("10.9.%d.%d", 1+i/250, 1+i%250))
@@ -482,8 +482,8 @@ func manyVIPs(n int) (all []string) {
 	return all
 }
 
-// more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many
-// there are, once all have owners.
+// more adds n VIPs, and removes the only VIP of a device. When all VIPs have owners, it returns
+// their number.
 func (f *fleet) more(n int) int {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
@@ -501,7 +501,7 @@ func (f *fleet) more(n int) int {
 	return want
 }
 
-// bound is how many VIPs hosts have, on all of which an owner runs.
+// bound returns the number of VIPs on hosts, on all of which vipd owner runs.
 func bound(hosts []*gateway) (n int) {
 	for _, g := range hosts {
 		n += len(g.answer().Bound)
@@ -544,9 +544,9 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 }
 
-// TestFenceByOperator kills two of three hosts. The third must not revoke either, and must name the
-// host that it waits for. It must accept an operator's fence once etcd has not heard of the host
-// for a while. The fenced host must not get its VIPs back.
+// TestFenceByOperator kills two of three hosts. The third must not revoke either session, and must
+// name the host it waits for. It must accept an operator's fence once that host's record in etcd
+// has expired. The fenced host must not get its VIPs back.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -557,13 +557,13 @@ func TestFenceByOperator(t *testing.T) {
 		return string(out), err
 	}
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
-		t.Errorf("a host that etcd has just heard of is fenced: %v\n%s", err, out)
+		t.Errorf("fencing a host that has just renewed its lease = %v, %s; want an error", err, out)
 	}
-	for _, h := range []*gateway{second, g} { // the owner last: otherwise both of the others could revoke it in between
+	for _, h := range []*gateway{second, g} { // the owner last, so the two others can't revoke its session
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
-	wait.For(t, wait.Patience, "the last host to wait for a person", func() bool {
+	wait.For(t, wait.Patience, "the last host to wait for an operator", func() bool {
 		return strings.Contains(strings.Join(strings.Fields(last.vipctl("status")), " "), waits)
 	})
 	wait.For(t, wait.Patience, "etcd to forget the dead host", func() bool {
@@ -576,20 +576,20 @@ func TestFenceByOperator(t *testing.T) {
 		powerOff.mend(h)
 	}
 	if o := f.settled(); o != last {
-		t.Errorf("%s has the VIP after %s is back", o.ns.Name, g.ns.Name)
+		t.Errorf("owner after %s returned = %s, want %s", g.ns.Name, o.ns.Name, last.ns.Name)
 	}
 	f.answers(vip, vip6)
-	f.judge(p, "the fenced host comes back")
+	f.judge(p, "fenced host returns")
 }
 
 // TestVIPThatKernelRefuses moves a VIP to a host whose kernel refuses it. The host must report the
-// reason and give the VIP away. If no other host can have it, the host must add it as soon as the
+// reason and give the VIP away. If no other host can hold it, the host must add it as soon as the
 // kernel permits.
 func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
-		t.Skip("make soak runs it: on a busy machine a VIP that moves too often stays for a minute, again and again")
+		t.Skip("make soak runs it: on a busy machine, a VIP that moves too often stays for a minute")
 	}
-	v := netip.MustParseAddr("fd09::101") // alone, so that it has not moved to a group before
+	v := netip.MustParseAddr("fd09::101") // without a group, so it has not moved before
 	f := newFleet(t, "nftables", etcdkit.Options{}, "", fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", v))
 	f.settled()
 	var g *gateway
@@ -617,7 +617,7 @@ func TestVIPThatKernelRefuses(t *testing.T) {
 	second.vipctl("node", "standby", second.ns.Name)
 	ipv6(last, "1")
 	owner.vipctl("node", "standby", owner.ns.Name)
-	wait.For(t, wait.Patience, "the last host to own what its kernel does not take", func() bool { return last.problem(reason) && !has(last) && !has(owner) })
+	wait.For(t, wait.Patience, "the last host to own the VIP that its kernel refuses", func() bool { return last.problem(reason) && !has(last) && !has(owner) })
 	ipv6(last, "0")
-	wait.For(t, wait.Patience, "the VIP once the kernel takes it", func() bool { return has(last) && !last.problem(reason) })
+	wait.For(t, wait.Patience, "the VIP once the kernel accepts it", func() bool { return has(last) && !last.problem(reason) })
 }

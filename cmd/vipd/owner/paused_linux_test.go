@@ -23,20 +23,19 @@ import (
 	"vipd/test/wait"
 )
 
-// pausedMachine is a virtual machine that may own the VIP, and is asked for it all the time.
+// pausedMachine is a virtual machine that may own the VIP, with a prober for it.
 type pausedMachine struct {
 	*prober
 	t       *testing.T
-	monitor net.Conn // of qemu
+	monitor net.Conn // QEMU's monitor
 	answers *bufio.Reader
 }
 
-// TestPausedMachine pauses a virtual machine that owns a VIP, with all its clocks, and continues it
-// when another host has taken over. For what is left of its gate's time it answers on, and no
-// longer: it has to ask before it goes on.
+// TestPausedMachine pauses a virtual machine that owns a VIP, including its clocks, until another
+// host has taken over. When it continues, it may answer only for the remaining time of its gate.
 func TestPausedMachine(t *testing.T) {
 	if !wait.Soaking() {
-		t.Skip("make soak runs it: a guest boots for it alone")
+		t.Skip("make soak runs it: it boots a guest")
 	}
 	if err := vm.Missing(); err != nil {
 		t.Skip(err)
@@ -56,38 +55,38 @@ func TestPausedMachine(t *testing.T) {
 		m.do("stop")
 		wait.For(t, wait.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
 		f.answers(vip)
-		time.Sleep(3 * time.Second) // longer than any gate's time
+		time.Sleep(3 * time.Second) // longer than every gate's timeout
 		before := m.silent()
 		m.do("cont")
 		woke := time.Now()
 		if before < 3*time.Second {
-			t.Errorf("a machine that stands still was heard %s ago", before)
+			t.Errorf("last answer of a paused machine = %s ago, want more than 3s", before)
 		}
 		for f.owner() != nil && m.silent() < time.Second || time.Since(woke) < time.Second {
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // poll interval
 		}
 		all = append(all, max(0, m.spoke().Sub(woke)))
 	}
 	gate := failover.NewTiming(800 * time.Millisecond).Gate
-	t.Logf("after a pause it answered on for %v; its gate is %s", all, gate)
-	if worst := slices.Max(all); worst > 4*gate { // on a busy machine the guest's clock is slow
-		t.Errorf("after a pause it answered on for %s", worst)
+	t.Logf("time of answers after a pause = %v; gate timeout = %s", all, gate)
+	if worst := slices.Max(all); worst > 4*gate { // the guest's clock is slow on a busy machine
+		t.Errorf("time of answers after a pause = %s, want at most %s", worst, 4*gate)
 	}
 }
 
-// silent is for how long the machine has said nothing for the VIP.
+// silent returns the time since the machine last answered for the VIP.
 func (m *pausedMachine) silent() time.Duration {
 	return time.Since(m.spoke())
 }
 
-// spoke is when the machine last said something for the VIP.
+// spoke returns when the machine last answered for the VIP.
 func (m *pausedMachine) spoke() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.said["guest"]
 }
 
-// machine boots a guest that may own VIPs beside the hosts, and has a client ask it without end.
+// machine boots a guest that may own VIPs, and queries it constantly from a client.
 func (f *fleet) machine(configure func(string) string) *pausedMachine {
 	t := f.t
 	t.Helper()
@@ -113,7 +112,7 @@ func (f *fleet) machine(configure func(string) string) *pausedMachine {
 	var running sync.WaitGroup
 	running.Go(func() {
 		_, err := vm.Run(t.Context(), vm.Options{Tap: "guest", Within: within, Monitor: monitor, Stdout: t.Output(), Stderr: t.Output()}, "sh", "-c", script)
-		t.Log("the machine has ended: ", err)
+		t.Log("guest ended: ", err)
 	})
 	t.Cleanup(running.Wait)
 	wait.For(t, time.Minute, "qemu's monitor", func() (ok bool) {
@@ -136,7 +135,7 @@ func (f *fleet) machine(configure func(string) string) *pausedMachine {
 	return m
 }
 
-// do has qemu do something.
+// do sends a command to QEMU's monitor.
 func (m *pausedMachine) do(command string) {
 	m.t.Helper()
 	if _, err := fmt.Fprintf(m.monitor, "{\"execute\": %q}\n", command); err != nil {
@@ -149,7 +148,7 @@ func (m *pausedMachine) do(command string) {
 			Error  json.RawMessage
 		}
 		if err = errors.Join(err, json.Unmarshal(line, &answer)); err != nil || answer.Error != nil {
-			m.t.Fatalf("qemu answers %s to %s: %v", line, command, err)
+			m.t.Fatalf("QEMU's answer to %s = %s, error %v", command, line, err)
 		}
 		if answer.Return != nil {
 			return

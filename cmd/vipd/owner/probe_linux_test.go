@@ -21,15 +21,14 @@ import (
 	"vipd/test/wait"
 )
 
-// probePort is that of the service on the VIPs. Each host leads it to itself, at ownPort of all its
-// addresses.
+// probePort is the port of the service on the VIPs. Each host forwards it to ownPort on all of its
+// own addresses.
 const (
 	probePort = 9000
 	ownPort   = 9001
 )
 
-// respond has a host answer each datagram with what it was, and its name, and converse on
-// connections.
+// respond makes a host echo each datagram with its name appended, and echo on connections.
 func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -66,10 +65,10 @@ func respond(t *testing.T, ns *lab.NS) {
 	}()
 }
 
-// talkative is the first that a client says who is told something all the time.
+// talkative is the first byte of a client that requests a constant stream of data.
 const talkative = "t"
 
-// converse gives a client back what it says.
+// converse echoes all that a client sends.
 func converse(c net.Conn) {
 	defer c.Close()
 	b := make([]byte, 1)
@@ -83,7 +82,7 @@ func converse(c net.Conn) {
 	_, _ = io.Copy(c, c)
 }
 
-// chatter says something on a connection every 20 ms until that fails.
+// chatter writes to a connection every 20 ms until that fails.
 func chatter(c net.Conn) {
 	for {
 		if _, err := c.Write([]byte(".")); err != nil {
@@ -93,7 +92,8 @@ func chatter(c net.Conn) {
 	}
 }
 
-// ask asks once as a client does, and returns which host answers; "" means none does.
+// ask sends a single query like a client, and returns the name of the host that answers; "" means
+// none.
 func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", to.String())
@@ -111,20 +111,20 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	return string(b[1:n])
 }
 
-// prober asks for a VIP every 5 ms by one protocol: as a client does, and each host straight, by
-// its MAC. By TCP a question is a SYN from another port each time, which the client's kernel resets
-// when it is answered.
+// prober queries a VIP every 5 ms by one protocol. It queries like a client, and each host directly
+// by its MAC address. A TCP query is a SYN, from a new port each time; the client's kernel resets
+// answered queries.
 type prober struct {
 	own, vip netip.Addr
 	protocol byte
-	hosts    map[string]string // their names by MAC
-	first    uint32            // the number of question 0: late answers to an earlier prober have others
+	hosts    map[string]string // names by MAC
+	first    uint32            // number of query 0; late answers to earlier probers have other numbers
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	asked map[uint32]time.Time
-	// client and straight have who answered a question.
+	// client and straight have the hosts that answered each query.
 	client, straight map[uint32][]string
-	said             map[string]time.Time // when each host has last answered
+	said             map[string]time.Time // time of each host's last answer
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -137,7 +137,7 @@ func newProber(own, vip netip.Addr, protocol byte) *prober {
 	}
 }
 
-// probe begins to ask.
+// probe starts a prober.
 func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, protocol byte, hosts []*lab.NS) *prober {
 	t.Helper()
 	p := newProber(own, vip, protocol)
@@ -158,7 +158,7 @@ func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, pro
 	return p
 }
 
-// start opens what the prober needs in this namespace, and lets it run.
+// start opens the prober's sockets in this namespace, and starts it.
 func (p *prober) start(device string) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *prober) start(device string) error {
 	}
 	opened := []io.Closer{frames}
 	if p.protocol == unix.IPPROTO_UDP {
-		for _, straight := range []bool{false, true} { // for which this host would say else that nobody is there
+		for _, straight := range []bool{false, true} { // without these sockets, this host would report the ports as unreachable
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.own, p.port(0, straight))))
 			if err != nil {
 				return err
@@ -196,7 +196,7 @@ func (p *prober) start(device string) error {
 	return nil
 }
 
-// packets reads and writes frames of IP as it is that of an address.
+// packets opens a socket for Ethernet frames of the address's IP version.
 func packets(device int, like netip.Addr) (*os.File, error) {
 	kind := uint16(unix.ETH_P_IP)
 	if like.Is6() {
@@ -219,12 +219,12 @@ func packets(device int, like netip.Addr) (*os.File, error) {
 // Flags of TCP.
 const syn, rst = 2, 4
 
-// ask asks until it is told to stop.
+// ask sends queries until stop is closed.
 func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	for id := uint32(1); ; id++ {
 		select {
 		case <-p.stop:
-			time.Sleep(100 * time.Millisecond) // the last answers are on their way
+			time.Sleep(100 * time.Millisecond) // for the last answers
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -239,23 +239,24 @@ func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	}
 }
 
-// port is where a question comes from: the last bit tells who was asked.
+// port returns the source port of a query. Its lowest bit is set if the query goes straight to a
+// host.
 func (p *prober) port(id uint32, straight bool) uint16 {
 	if p.protocol == unix.IPPROTO_UDP {
 		id = 0
 	}
-	port := 1024 + 2*uint16((p.first+id)%15000) // below those that kernels choose
+	port := 1024 + 2*uint16((p.first+id)%15000) // below the kernels' ephemeral ports
 	if straight {
 		port++
 	}
 	return port
 }
 
-// question is a datagram with the number of a question, or a SYN with that as its sequence number.
+// question returns a datagram with the query's number, or a SYN with it as the sequence number.
 func (p *prober) question(id uint32, straight bool) []byte {
 	b := binary.BigEndian.AppendUint16(nil, p.port(id, straight))
 	b = binary.BigEndian.AppendUint16(b, probePort)
-	at := 6 // of the checksum
+	at := 6 // offset of the checksum
 	if p.protocol == unix.IPPROTO_UDP {
 		b = binary.BigEndian.AppendUint32(append(b, 0, 12, 0, 0), p.first+id)
 	} else {
@@ -267,7 +268,7 @@ func (p *prober) question(id uint32, straight bool) []byte {
 	return b
 }
 
-// packet is a frame without its addresses: the kind, and a packet with this payload to the VIP.
+// packet returns a frame to the VIP with this payload, except the MAC addresses.
 func (p *prober) packet(payload []byte) []byte {
 	n := byte(len(payload))
 	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, 20 + n, 0, 0, 0x40, 0, 64, p.protocol, 0, 0}
@@ -293,16 +294,15 @@ func (p *prober) listen(frames *os.File) {
 	}
 }
 
-// instant is less than a VIP needs to go from one host to another. An answer that comes later to a
-// question that was put to each host does not tell when its host had the VIP: on a busy machine
-// time passes between the frames of one question.
+// instant is less than the time a VIP needs to move. A later answer to a direct query does not show
+// when its host had the VIP, because a busy machine may pause between the frames of a query.
 const instant = 5 * time.Millisecond
 
-// hear takes in a frame, which may be an answer. A reset is one of a host that should be silent,
-// and to a client none.
+// hear processes a frame, which may be an answer. A reset is an answer of a host that should be
+// silent; for the client's queries it does not count.
 func (p *prober) hear(frame []byte) {
 	const ethernet, shortest = 14, 14
-	kind, from, size := 9, 12, 20 // of IPv4: where the protocol and the address are, and the size of a header
+	kind, from, size := 9, 12, 20 // offsets of the protocol and source address in an IPv4 header, and its size
 	if p.vip.Is6() {
 		kind, from, size = 6, 8, 40
 	}
@@ -334,11 +334,11 @@ func (p *prober) hear(frame []byte) {
 	}
 }
 
-// probers ask for a VIP each.
+// probers query several VIPs by several protocols.
 type probers []*prober
 
-// gap ends the asking, and returns the longest time of each protocol, and the questions that two
-// hosts answered.
+// gap stops the probers. It returns the longest time without an answer by each protocol, and the
+// hosts of each query that two hosts answered.
 func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	for _, p := range all {
 		close(p.stop)
@@ -354,9 +354,9 @@ func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	return udp, tcp, dual
 }
 
-// gap waits for the end of the asking, and returns the longest time for which the client's
-// questions had no answer, and the questions that two hosts answered. A client that asks late,
-// because this machine is busy, has missed nothing.
+// gap waits for the prober's end. It returns the longest time without an answer to the client's
+// queries, and the hosts of each query that two hosts answered. It ignores the delays of queries on
+// a busy machine.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
 	p.done.Wait()
 	last := uint32(0)
@@ -383,7 +383,7 @@ func distinct(names []string) int {
 	return len(all)
 }
 
-// checksum returns the checksum of IP over an even number of bytes.
+// checksum returns the IP checksum of an even number of bytes.
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {
@@ -395,8 +395,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// asks asks for VIPs by UDP as a client does, each round for those that a wanted host has not
-// answered for, until one has for all.
+// asks queries VIPs by UDP like a client. It repeats unanswered queries until a wanted host has
+// answered for each VIP.
 func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bool) {
 	f.t.Helper()
 	pc, err := f.client.ListenPacket("udp4", ":0")
@@ -404,7 +404,7 @@ func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bo
 		f.t.Fatal(err)
 	}
 	c := pc.(*net.UDPConn)
-	_ = c.SetReadBuffer(4 << 20) // what is lost for less is asked for again
+	_ = c.SetReadBuffer(4 << 20) // lost answers are requested again
 	var mu sync.Mutex            // guards left
 	left := map[netip.Addr]bool{}
 	for _, v := range vips {
@@ -433,7 +433,7 @@ func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bo
 		mu.Unlock()
 		for i, v := range now {
 			if i%50 == 49 {
-				time.Sleep(time.Millisecond) // a queue of packets has 1,000 places
+				time.Sleep(time.Millisecond) // a packet queue holds 1,000 packets
 			}
 			_, _ = c.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(v, probePort))
 		}

@@ -14,14 +14,14 @@ import (
 	"vipd/test/wait"
 )
 
-// roaming are VIPs of a group. The last two are the gateways of the endpoints, by which they
-// answer.
+// roaming are the VIPs of a group. The last two are the endpoints' gateways.
 var roaming = []netip.Addr{
 	netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("fd09::101"), netip.MustParseAddr("10.8.0.101"), netip.MustParseAddr("fd08::101"),
 }
 
-// roams has frontends whose hosts choose endpoints alike: with one owner by two schedulers and over
-// IPv6, and one that each host has, to which the client's router is the owner.
+// roams configures frontends whose hosts choose the same endpoints. Some have a single owner, with
+// two schedulers and over IPv6. Every host has the last VIP, which the client reaches through the
+// owner.
 const roams = `
 [vips]
 "10.9.0.101" = { hold = "one", group = "roams" }
@@ -44,8 +44,8 @@ ports = [{ port = 9002, target_port = 9001 }]
 endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" }]
 `
 
-// roamers is the number of clients per frontend. Hosts choose endpoints by the clients' addresses,
-// so that each endpoint has one.
+// roamers is the number of clients per frontend. Hosts choose endpoints by client address, so each
+// endpoint gets clients.
 const roamers = 8
 
 // TestConnectionsGoOn moves a VIP whose hosts choose the same endpoints. Its open connections must
@@ -62,7 +62,7 @@ func TestIPVSConnectionsGoOn(t *testing.T) {
 	connectionsGoOn(t, "ipvs")
 }
 
-// connectionsGoOn moves the VIPs of such connections, and kills their owner.
+// connectionsGoOn moves the VIPs of open connections, then kills their owner.
 func connectionsGoOn(t *testing.T, mode string) {
 	f := newFleet(t, mode, etcdkit.Options{}, "", roams)
 	endpoints := f.lab.Add("endpoints")
@@ -86,7 +86,7 @@ type line struct {
 	net.Conn
 	to    string
 	both  bool
-	heard atomic.Int64 // bytes
+	heard atomic.Int64 // bytes received
 	ended atomic.Pointer[error]
 }
 
@@ -102,8 +102,8 @@ func (l *line) listen() {
 	}
 }
 
-// lines opens connections to all frontends that roam, of which every second one is talked on by
-// both sides all the time.
+// lines opens connections to all roaming frontends. On every second connection, both sides send
+// constantly.
 func (f *fleet) lines() (all []*line) {
 	f.t.Helper()
 	for _, to := range []string{"10.9.0.101:9000", "10.9.0.101:9002", "[fd09::101]:9000", "10.96.0.2:9000"} {
@@ -135,7 +135,7 @@ func (f *fleet) lines() (all []*line) {
 	return all
 }
 
-// goesOn has the owner meet a fault: what was open then goes on.
+// goesOn injects a fault into the owner. Open connections must continue.
 func (f *fleet) goesOn(c fault) {
 	f.t.Helper()
 	f.settled()
@@ -148,7 +148,7 @@ func (f *fleet) goesOn(c fault) {
 		return owner
 	}
 	var g *gateway
-	wait.For(f.t, wait.Patience, "an owner of all that roams", func() bool { g = has(); return g != nil })
+	wait.For(f.t, wait.Patience, "an owner of all roaming VIPs", func() bool { g = has(); return g != nil })
 	all := f.lines()
 	wait.For(f.t, wait.Patience, "an answer on each connection", func() bool {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.heard.Load() == 0 })
@@ -166,12 +166,12 @@ func (f *fleet) goesOn(c fault) {
 			_, _ = l.Write([]byte("?"))
 		}
 	}
-	wait.For(f.t, wait.Patience, "connections to go on or end", func() bool {
+	wait.For(f.t, wait.Patience, "connections to continue or end", func() bool {
 		return !slices.ContainsFunc(all, func(l *line) bool { return l.ended.Load() == nil && l.heard.Load() == before[slices.Index(all, l)] })
 	})
 	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
-			f.t.Errorf("%s: a connection to %s, on which both sides talk: %t, ended: %v", c.name, l.to, l.both, *err)
+			f.t.Errorf("%s: connection to %s (both sides send: %t) ended: %v", c.name, l.to, l.both, *err)
 		}
 	}
 	c.mend(g)
