@@ -11,51 +11,50 @@ import (
 	"vipd/test/wait"
 )
 
-// model visits all states of one session, its jurors and the node that revokes it. A host whose
-// session was revoked must not answer: its gate is closed, or no VIP is bound. Time advances in
-// ticks. Messages may be lost, delayed and reordered, a process may stop between a check and its
-// action, and jurors may restart without their memory. The rules are the package's own: Deadline,
-// Passes, Juror, MayRevoke.
+// model visits all states of a session, its jurors and the node that revokes it. After its session
+// was revoked, a host must not answer: its gate is closed, or no VIP is bound. Time advances in
+// ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
+// action, and jurors may lose their memory in a restart. The package's own Deadline, Passes, Juror
+// and MayRevoke decide.
 type model struct {
 	Timing
-	n        int // size of the jury, its holder among them
+	n        int // size of the jury, including the session's holder
 	restarts int8
-	bug      string // what is done wrong; "" means nothing
+	bug      string // the broken rule; "" means none
 }
 
-// moment is one state. Ages are in ticks, and stop growing when they no longer matter.
+// moment is a state. Ages are in ticks, and stop growing when they no longer matter.
 type moment struct {
 	jurors [2]witness
-	// asked is the age of a pending renewal, and renewed is the age of the newest renewal that etcd
-	// made.
+	// asked is the age of a pending renewal, and renewed is the age of the newest renewal in etcd.
 	asked, renewed int8
-	// gate is for how long it stays open. What was checked and is yet to be done: refreshing,
-	// opening, binding.
+	// gate is the number of ticks for which the gate stays open. The actions refreshing, opening
+	// and binding have been checked but not yet done.
 	gate, bound, refreshing, opening, binding int8
-	// changed: etcd has another revision of the session than the taker knows, since known.
+	// changed reports whether etcd has a newer revision of the session than the taker knows. known
+	// is the age of the revision that the taker knows.
 	changed, known int8
-	// burying reports whether the revocation is on its way, buried whether etcd made it, and told
-	// whether the holder knows.
+	// burying reports whether the revocation is on its way, and buried whether etcd has made it.
 	burying, buried int8
 }
 
 // witness is a juror.
 type witness struct {
-	beats     int8 // heartbeats that are on their way to it: a bit for each age
+	beats     int8 // a bit for each age of a heartbeat on its way
 	confirmed int8 // age of the newest heartbeat that it has confirmed to the holder
-	silent    int8 // since it confirmed anything, or began
-	dead      int8 // it has voted
+	silent    int8 // ticks since its last confirmation, or its start
+	dead      int8 // 1 if it has voted
 	boot      int8
 	known     int8 // its boot in etcd
-	vote      int8 // 1 + boot of the vote that the taker has; 0 means none
-	counted   int8 // those in the transaction
+	vote      int8 // 1 + boot of the vote known to the taker; 0 means none
+	counted   int8 // the vote in the transaction
 }
 
 func (m *model) l() int8 { return int8(m.Confirm) }
 func (m *model) t() int8 { return int8(m.Gate) }
 func (m *model) d() int8 { return int8(m.Silence) }
 
-// digits hands each part of a state to f, with how many values it has.
+// digits passes each part of a state to f, with its number of values.
 func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	l, d := int(m.l())+2, int(m.d())+2
 	for j := range m.n - 1 {
@@ -97,7 +96,7 @@ func (m *model) unpack(x uint64) (s moment) {
 	return s
 }
 
-// present is the time of all states: a moment of age a was at present - a.
+// present is the time of all states. A moment of age a was at present - a.
 const present = local.Time(1000)
 
 // passes reports whether the holder may open and refresh the gate, and bind.
@@ -115,12 +114,12 @@ func (m *model) passes(s *moment) bool {
 	return m.Passes(present, m.Deadline(m.n, sent, at(s.renewed)))
 }
 
-// juror returns the witness as a Juror.
+// juror converts the witness to a Juror.
 func (w *witness) juror() Juror {
 	return Juror{Session: 1, Answered: present - local.Time(w.silent), Dead: w.dead == 1}
 }
 
-// next calls emit with each state that may follow, and the step to it.
+// next calls emit with each possible next state and the name of the step.
 func (m *model) next(s moment, emit func(moment, string)) {
 	m.tick(s, emit)
 	for j := range m.n - 1 {
@@ -147,8 +146,8 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat sends a heartbeat, or delivers and confirms it. Somebody may replay it, because this juror
-// remembers no newer heartbeat.
+// beat sends a heartbeat, or delivers and confirms it. Heartbeats may be replayed because this
+// juror remembers none.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -170,7 +169,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 		}
 		w.confirmed = min(w.confirmed, age)
 		w.silent = int8(present - juror.Answered)
-		if m.bug == "counts silence from the sending of what came last" {
+		if m.bug == "counts silence from the sending time" {
 			w.silent = age
 		}
 		t := s
@@ -179,7 +178,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// restart makes a juror forget, register and vote.
+// restart makes a juror forget its state, register and vote.
 func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	w := s.jurors[j]
 	if w.boot < m.restarts {
@@ -189,7 +188,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 		if m.bug == "votes at its start" {
 			next.silent = m.d() + 1
 		}
-		if j == 0 { // who buries is this juror, and forgets, too
+		if j == 0 { // this juror also revokes, and forgets the votes
 			for k := range t.jurors {
 				t.jurors[k].vote = 0
 			}
@@ -200,8 +199,8 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	if w.known != w.boot {
 		t := s
 		next := &t.jurors[j]
-		if next.known = w.boot; s.buried == 1 && m.bug != "confirms what it does not know" {
-			next.dead = 1 // etcd has no such session any more
+		if next.known = w.boot; s.buried == 1 && m.bug != "confirms an unknown session" {
+			next.dead = 1 // etcd no longer has the session
 		}
 		emit(t, fmt.Sprint("registered ", j))
 	}
@@ -226,7 +225,7 @@ func (m *model) renew(s moment, emit func(moment, string)) {
 	asked := s.asked
 	if s.asked = m.l() + 1; s.buried == 0 {
 		s.renewed, s.changed = min(s.renewed, asked), 1
-		m.forget(&s) // what compares an older revision fails
+		m.forget(&s) // a transaction that compares an older revision fails
 	}
 	emit(s, "etcd renewed")
 }
@@ -238,7 +237,7 @@ func (m *model) forget(s *moment) {
 	}
 }
 
-// hold changes the holder's gate and address, in two steps each: a check and an action.
+// hold changes the holder's gate and address. Each change is a check and a later action.
 func (m *model) hold(s moment, emit func(moment, string)) {
 	set := func(what string, f func(*moment)) {
 		t := s
@@ -249,11 +248,11 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	if passes && s.gate > 0 && s.refreshing == 0 {
 		set("to refresh", func(t *moment) { t.refreshing = 1 })
 	}
-	idle := s.opening == 0 && s.binding == 0 // one thread does both
+	idle := s.opening == 0 && s.binding == 0 // the same thread does both
 	if passes && s.gate == 0 && idle && (s.bound == 0 || m.bug == "opens with an address bound") {
 		set("to open", func(t *moment) { t.opening = 1 })
 	}
-	if (passes || m.bug == "binds without a look") && s.gate > 0 && s.bound == 0 && idle {
+	if (passes || m.bug == "binds without a check") && s.gate > 0 && s.bound == 0 && idle {
 		set("to bind", func(t *moment) { t.binding = 1 })
 	}
 	if s.bound == 1 && s.binding == 0 {
@@ -274,7 +273,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	}
 }
 
-// bury revokes the session with enough votes, if nothing has changed.
+// bury revokes the session if it has enough votes and has not changed.
 func (m *model) bury(s moment, emit func(moment, string)) {
 	if s.changed == 1 {
 		t := s
@@ -286,9 +285,9 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 		votes += int(min(s.jurors[j].vote, 1))
 	}
 	switch m.bug {
-	case "buries with too few votes":
+	case "revokes with too few votes":
 		n = 2
-	case "buries a revision that is new":
+	case "revokes a new revision":
 		known = 0
 	}
 	if s.burying == 0 && s.buried == 0 && MayRevoke(present, known, n, votes, m.Timing) && s.changed == 0 {
@@ -304,7 +303,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 		ok := s.changed == 0
 		for j := range m.n - 1 {
 			w := s.jurors[j]
-			ok = ok && (w.counted == 0 || w.counted == w.known+1 || m.bug == "buries with votes of earlier runs")
+			ok = ok && (w.counted == 0 || w.counted == w.known+1 || m.bug == "revokes with votes of earlier runs")
 		}
 		if m.forget(&t); ok {
 			t.buried = 1
@@ -314,7 +313,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 }
 
 // check visits all states, or the given number of states nearest to the start. It returns the steps
-// to a state in which a revoked host answers, or "".
+// to a state in which a revoked host answers; "" means none.
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -348,7 +347,7 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 	return len(queue), ""
 }
 
-// way names the steps to a state.
+// way returns the names of the steps to a state.
 func (m *model) way(queue []uint64, from []int, to int) string {
 	var steps []string
 	for to != 0 {
@@ -364,8 +363,8 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 	return strings.Join(steps, ", ")
 }
 
-// tight are times in ticks: with a silence that is one tick shorter, the model finds two that
-// answer. Timing.Check asks for more, as clocks differ.
+// tight returns times in ticks. If silence is one tick shorter, the model finds two hosts that
+// answer. Timing.Check needs longer times because clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
 // TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
@@ -376,30 +375,30 @@ func TestRevokedHostsAreSilent(t *testing.T) {
 		states, way := m.check(t, wait.Soak(100_000, math.MaxInt))
 		t.Logf("%d members: %d states", n, states)
 		if way != "" {
-			t.Errorf("%d members: a buried host answers after %s", n, way)
+			t.Errorf("%d members: a revoked host answers after %s", n, way)
 		}
 	}
 }
 
-// TestModelFindsMistakes removes one rule at a time. The model must find two owners each time.
+// TestModelFindsMistakes breaks one rule at a time. The model must find two owners each time.
 func TestModelFindsMistakes(t *testing.T) {
 	for bug, needs := range map[string]struct {
 		n        int
 		restarts int8
 	}{
-		"binds without a look": {2, 0}, "votes early": {2, 0}, "confirms after its vote": {2, 0},
-		"refreshes a closed gate": {2, 0}, "opens with an address bound": {2, 0}, "counts silence from the sending of what came last": {2, 0}, "buries a revision that is new": {2, 0},
-		"confirms what it does not know": {2, 1}, "confirms before it is registered": {2, 1}, "votes at its start": {3, 1},
-		"buries with too few votes": {3, 0}, "buries with votes of earlier runs": {3, 1},
+		"binds without a check": {2, 0}, "votes early": {2, 0}, "confirms after its vote": {2, 0},
+		"refreshes a closed gate": {2, 0}, "opens with an address bound": {2, 0}, "counts silence from the sending time": {2, 0}, "revokes a new revision": {2, 0},
+		"confirms an unknown session": {2, 1}, "confirms before it is registered": {2, 1}, "votes at its start": {3, 1},
+		"revokes with too few votes": {3, 0}, "revokes with votes of earlier runs": {3, 1},
 	} {
-		if !wait.Soaking() && !slices.Contains([]string{"binds without a look", "confirms after its vote"}, bug) {
-			continue // which has more states
+		if !wait.Soaking() && !slices.Contains([]string{"binds without a check", "confirms after its vote"}, bug) {
+			continue // the others have more states
 		}
 		m := &model{Timing: tight(), n: needs.n, restarts: needs.restarts, bug: bug}
 		states, way := m.check(t, math.MaxInt)
 		t.Logf("%s: %d states: %s", bug, states, way)
 		if way == "" {
-			t.Errorf("%s: nothing is wrong in all %d states", bug, states)
+			t.Errorf("%s: way to two owners = none in %d states, want some steps", bug, states)
 		}
 	}
 }

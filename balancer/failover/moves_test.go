@@ -10,20 +10,20 @@ import (
 	"vipd/test/wait"
 )
 
-// disturbance is a fault while a VIP moves from one host to another.
+// disturbance is a fault during a VIP's move between two hosts.
 type disturbance struct {
 	name string
 	do   func(w *world, v netip.Addr, from, to *host)
 }
 
-// cutFor cuts a host off from another one, or from etcd (-1), for a second.
+// cutFor cuts a host off from another host, or from etcd (-1), for a second.
 func (w *world) cutFor(h *host, other int) {
 	k := [2]int{h.index, other}
 	w.cut[k] = true
 	w.after(time.Second, func() { delete(w.cut, k) })
 }
 
-// restart kills the process of a host, and starts another.
+// restart kills the process of a host and starts another.
 func (h *host) restart() {
 	h.epoch++
 	h.node = nil
@@ -48,20 +48,20 @@ func (w *world) move(v netip.Addr, to *host) {
 	w.commit(Write{Put: []Put{{Key{Moves, v.String()}, encode(Move{To: to.name})}}})
 }
 
-// disturbances are all that the model of moves knows.
+// disturbances are all faults that TestMovesUnderAllFaults injects.
 var disturbances = []disturbance{
 	{"nothing", func(*world, netip.Addr, *host, *host) {}},
 	{"moved again", func(w *world, v netip.Addr, _, to *host) { w.move(v, to) }},
 	{"moved back", func(w *world, v netip.Addr, from, _ *host) { w.move(v, from) }},
-	{"moved back and again", func(w *world, v netip.Addr, from, to *host) {
+	{"moved back and forth", func(w *world, v netip.Addr, from, to *host) {
 		w.move(v, from)
 		w.after(50*time.Millisecond, func() { w.move(v, to) })
 	}},
-	{"gone for 3 ms", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 3*time.Millisecond) }},
-	{"gone for 0.42 s", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 420*time.Millisecond) }},
+	{"removed for 3 ms", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 3*time.Millisecond) }},
+	{"removed for 0.42 s", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 420*time.Millisecond) }},
 	{"giver cut from etcd", func(w *world, _ netip.Addr, from, _ *host) { w.cutFor(from, -1) }},
 	{"giver cut from its peer", func(w *world, _ netip.Addr, from, to *host) { w.cutFor(from, to.index) }},
-	{"giver stands still", func(w *world, _ netip.Addr, from, _ *host) { from.stopped = w.now.Add(1500 * time.Millisecond) }},
+	{"giver paused", func(w *world, _ netip.Addr, from, _ *host) { from.stopped = w.now.Add(1500 * time.Millisecond) }},
 	{"giver killed", func(_ *world, _ netip.Addr, from, _ *host) { from.restart() }},
 	{"taker killed", func(_ *world, _ netip.Addr, _, to *host) { to.restart() }},
 	{"giver stops", func(_ *world, _ netip.Addr, from, _ *host) {
@@ -76,8 +76,9 @@ var disturbances = []disturbance{
 	}},
 }
 
-// moments are the times of a disturbance, in milliseconds after the request for a move: during the
-// move, and about when the outcome of a transaction becomes unknown. Most are left to make soak.
+// moments returns the times of a disturbance, in milliseconds after the request for a move: during
+// the move, and about when the outcome of a transaction becomes unknown. Most are left to make
+// soak.
 func moments() []int {
 	if !wait.Soaking() {
 		return []int{6, 406}
@@ -85,16 +86,16 @@ func moments() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }
 
-// history is one course of a move: the fates of its transactions, and a disturbance.
+// history is a course of a move, with the fates of its transactions and a disturbance.
 type history struct {
 	fates [2]fate
 	at    time.Duration
 	disturbance
 }
 
-// TestMovesUnderAllFaults moves a VIP between two hosts with each pair of fates of its first two
-// transactions, and each disturbance at each moment. Two hosts must never answer, and finally one
-// must.
+// TestMovesUnderAllFaults moves a VIP between two hosts, with each pair of fates of its first two
+// transactions and each disturbance at each moment. Two hosts must never answer, and finally one
+// host must.
 func TestMovesUnderAllFaults(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
@@ -112,7 +113,7 @@ func TestMovesUnderAllFaults(t *testing.T) {
 	t.Logf("%d histories", n)
 }
 
-// happens runs a move, and reports whether its result was right.
+// happens runs a move and reports whether its result was right.
 func (h history) happens(t *testing.T) bool {
 	t.Helper()
 	w := newWorld(t, 1, 2, addresses(1))
@@ -121,7 +122,7 @@ func (h history) happens(t *testing.T) bool {
 	v := netip.MustParseAddr("10.1.0.1")
 	from := w.owner(v)
 	if from == nil {
-		t.Fatal("nobody took the VIP")
+		t.Fatal("owner of the VIP = none, want a host")
 	}
 	to := w.hosts[1-from.index]
 	w.log, w.fates = nil, h.fates[:]
@@ -129,13 +130,13 @@ func (h history) happens(t *testing.T) bool {
 	w.run(h.at)
 	w.notef("%s", h.name)
 	h.do(w, v, from, to)
-	for range 10 { // most are over soon
+	for range 10 { // most end early
 		if w.run(2 * time.Second); w.owner(v) != nil || w.dual != "" {
 			break
 		}
 	}
 	if w.dual == "" && w.owner(v) == nil {
-		w.dual = "nobody answers though all is well"
+		w.dual = "nobody answers after the faults"
 	}
 	if w.dual != "" {
 		t.Errorf("fates %v: %s\n%s", h.fates, w.dual, strings.Join(w.log, "\n"))

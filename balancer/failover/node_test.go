@@ -55,7 +55,7 @@ func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 		w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
 	}
 	w.calm = true
-	w.run(max(w.mended.Since(w.now), 0) + 20*time.Second)
+	w.run(max(w.healed.Since(w.now), 0) + 20*time.Second)
 	one := map[*host]bool{}
 	for v, p := range w.policy {
 		if w.owner(v) == nil && w.dual == "" {

@@ -8,25 +8,25 @@ import (
 	"vipd/test/wait"
 )
 
-// capture is a message on its way from one host to an address of another one.
+// capture is a message on its way from a host to an address of another host.
 type capture struct {
 	from, to, on int
 	message      Message
 }
 
 // spy is an attacker on the network without the key. It records, withholds and replays messages,
-// but can't change them. The receiver's address is also signed.
+// but can't change them. Messages include their signed destination address.
 type spy struct {
 	captured []capture
 	// beats are the captured heartbeats of each host.
 	beats map[int][]capture
-	// withhold reports whether a message does not arrive; if nil, all do.
+	// withhold reports whether a message is dropped. If nil, all messages arrive.
 	withhold func(capture) bool
 }
 
 func newSpy() *spy { return &spy{beats: map[int][]capture{}} }
 
-// withholds records a message, and reports whether it does not arrive.
+// withholds records a message and reports whether it is dropped.
 func (s *spy) withholds(c capture) bool {
 	if s == nil {
 		return false
@@ -38,7 +38,7 @@ func (s *spy) withholds(c capture) bool {
 	return s.withhold != nil && s.withhold(c)
 }
 
-// replay sends messages again for ever, most often young ones.
+// replay repeats captured messages forever, mostly recent ones.
 func (s *spy) replay(w *world) {
 	if s == nil {
 		return
@@ -55,7 +55,7 @@ func (s *spy) replay(w *world) {
 	})
 }
 
-// TestNeverTwoOwnersWithReplays injects faults from seeds while somebody withholds and replays
+// TestNeverTwoOwnersWithReplays injects random faults while an attacker withholds and replays
 // messages. There must never be two owners. After the faults each VIP must have an owner, even if
 // the replays continue.
 func TestNeverTwoOwnersWithReplays(t *testing.T) {
@@ -64,24 +64,24 @@ func TestNeverTwoOwnersWithReplays(t *testing.T) {
 	}
 }
 
-// replays is what somebody does with the heartbeats of an owner that dies.
+// replays describes an attack with the heartbeats of an owner that dies.
 type replays struct {
 	name string
-	// hold reports whether the heartbeats are held back, and arrive in order at half their rate,
-	// also after the death.
+	// hold reports whether the heartbeats are delayed. They then arrive in order at half their
+	// rate, also after the owner's death.
 	hold bool
-	// echoless reports whether the owner is of a version without echoes.
+	// echoless reports whether the owner runs a version without echoes.
 	echoless bool
-	// next is the message that arrives at a step: one of all since the first. Earlier is the number
-	// of messages of the run before.
+	// next returns the message that is replayed at a step. all are the captured messages, and the
+	// first earlier ones among them are from the previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
 
-// TestReplaysDelayNoTakeOver kills the owner while a spy replays its heartbeats. The VIP must be
-// taken as soon as without replays. If heartbeats were also held back before, it must be taken at
+// TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The VIP must
+// be taken as soon as without replays. If heartbeats were also delayed before, it must be taken at
 // most one silence later.
-func TestReplaysDelayNoTakeOver(t *testing.T) {
+func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
 	for _, c := range []replays{
@@ -94,15 +94,15 @@ func TestReplaysDelayNoTakeOver(t *testing.T) {
 			}
 			return all[len(all)-1]
 		}},
-		{name: "held back", hold: true, limit: usual + 800*time.Millisecond, next: func(all []capture, earlier, step int) capture {
-			return all[min(earlier+step/5, len(all)-1)] // two heartbeats in 100 ms, one in 50 ms
+		{name: "delayed", hold: true, limit: usual + 800*time.Millisecond, next: func(all []capture, earlier, step int) capture {
+			return all[min(earlier+step/5, len(all)-1)] // one heartbeat per 50 ms, half the rate
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) { takenDespite(t, c) })
 	}
 }
 
-// takenDespite kills an owner of a second run, and waits until another host has its VIP.
+// takenDespite kills the second run of an owner, and waits until another host has its VIP.
 func takenDespite(t *testing.T, c replays) {
 	w, vip, owner := owned(t, 3)
 	w.spy, owner.echoless = newSpy(), c.echoless
@@ -112,7 +112,7 @@ func takenDespite(t *testing.T, c replays) {
 	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{To: owner.name})}}})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("the VIP is on %v, want %s", w.owners(), owner.name)
+		t.Fatalf("owners = %v, want %s", w.owners(), owner.name)
 	}
 	all := w.spy.beats[owner.index]
 	earlier := slices.IndexFunc(all, func(m capture) bool { return m.message.Boot != all[0].message.Boot })
@@ -133,24 +133,24 @@ func takenDespite(t *testing.T, c replays) {
 	died := w.now
 	for w.owner(vip) == nil && w.dual == "" {
 		if again(); w.now.Since(died) > 30*time.Second {
-			t.Fatalf("nobody took the VIP within %s", w.now.Since(died))
+			t.Fatalf("owner %s after the death = none, want a host", w.now.Since(died))
 		}
 	}
 	if after := w.now.Since(died); after > c.limit || w.dual != "" {
-		t.Errorf("taken after %s, want at most %s; %s", after, c.limit, w.dual)
+		t.Errorf("time until the takeover = %s, want at most %s; %s", after, c.limit, w.dual)
 	}
 }
 
-// deliverAll hands a message to all hosts.
+// deliverAll passes a message to all hosts.
 func (w *world) deliverAll(c capture) {
 	for c.to = range w.hosts {
 		w.deliver(c)
 	}
 }
 
-// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it finds the owner dead, while etcd
-// is unreachable for the owner. The juror retracts its vote as another run, which the owner can't
-// learn from etcd. It must confirm the owner, even while somebody replays messages.
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes the owner dead, while the
+// owner can't reach etcd. The juror retracts its vote by a new run, which the owner can't learn
+// from etcd. The new run must confirm the owner, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()
@@ -159,7 +159,7 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(20 * time.Second)
 	if w.etcd.records[Key{Nodes, owner.name}].Text != nil {
-		t.Fatal("the owner is still registered")
+		t.Fatal("owner's record in etcd exists, want it expired")
 	}
 	before := juror.node.o.Member.Boot
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{juror.index, owner.index}], w.cut[[2]int{juror.index, third.index}] = true, true, true
@@ -169,12 +169,12 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if juror.node.o.Member.Boot == before {
-		t.Fatal("the juror is still the run that has found the owner dead")
+		t.Fatal("the juror's run has not changed, want a new run after its vote")
 	}
 	w.cut[[2]int{owner.index, third.index}] = true
 	for range 100 {
 		if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-			t.Fatalf("%s does not confirm the owner: the VIP is on %v", juror.name, w.owners())
+			t.Fatalf("owners = %v, want %s, confirmed by %s", w.owners(), owner.name, juror.name)
 		}
 	}
 }

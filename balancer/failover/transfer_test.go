@@ -15,35 +15,35 @@ import (
 	"vipd/test/wait"
 )
 
-// transfer is a state of a VIP that moves among hosts whose sessions last. It has the package's own
-// nodes, their kernels, and etcd with pending transactions. Time stands still; model covers
-// sessions that end.
+// transfer is a state of a VIP that moves between hosts whose sessions continue. It consists of the
+// package's own nodes, their kernels, and etcd with pending transactions. Time does not advance.
+// For sessions that end, see model.
 type transfer struct {
 	etcd
 	hosts   []*mover
 	flights []*flight
-	faults  int // that may still happen
+	faults  int // remaining number
 }
 
-// mover is a host. What its kernel has done it hears of in order, and later. Options are those of
-// its processes, of which one runs.
+// mover is a host. Its node learns of finished kernel actions in order, but later. Options are the
+// options of its processes. A single process runs at a time.
 type mover struct {
 	*Node
 	Options
 	queue       []local.Action
-	tells       []tell
+	reports     []report
 	bound, gate bool
 	watched     int  // index in etcd's history
-	gone        bool // the VIP, by what its users say
+	gone        bool // users have removed the VIP
 }
 
-// tell is what a node is told: that a thing of this kind was done.
-type tell struct {
+// report is a kernel's notice to its node that an action of this kind is done.
+type report struct {
 	kind string
 	id   int
 }
 
-// flight is a transaction that is on its way.
+// flight is a transaction on its way.
 type flight struct {
 	Write
 	host                    int
@@ -56,7 +56,7 @@ const standstill = local.Time(time.Hour)
 
 func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
-// newTransfer returns hosts of which the first has the VIP, and is asked to give it to the second.
+// newTransfer returns hosts. The first has the VIP and is asked to move it to the second.
 func newTransfer(n, faults int) *transfer {
 	x := &transfer{etcd: etcd{records: map[Key]RecordChange{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
@@ -80,7 +80,7 @@ func newTransfer(n, faults int) *transfer {
 	for i := range x.hosts {
 		x.load(i)
 	}
-	for len(x.next()) > 0 { // until the hosts have opened their gates, and written what they had to
+	for len(x.next()) > 0 { // until the gates are open and the initial transactions are done
 		x.next()[0].do()
 	}
 	x.faults = faults
@@ -88,7 +88,7 @@ func newTransfer(n, faults int) *transfer {
 	return x
 }
 
-// load has a node read all of etcd, and hear its peers.
+// load makes a node read all of etcd and receive its peers' messages.
 func (x *transfer) load(i int) {
 	h := x.hosts[i]
 	all := slices.SortedFunc(maps.Values(x.records), func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
@@ -104,11 +104,11 @@ func (x *transfer) load(i int) {
 	}
 }
 
-// restart has a process killed and another one begin, which closes the gate before it registers.
-// Nobody hears any more what becomes of the transactions of the one before.
+// restart kills a process and starts another, which closes the gate before it registers. The
+// outcome of the former process's transactions is never reported.
 func (x *transfer) restart(i int) {
 	h := x.hosts[i]
-	h.queue, h.tells, h.gate, h.bound = nil, nil, false, false
+	h.queue, h.reports, h.gate, h.bound = nil, nil, false, false
 	for _, f := range x.flights {
 		f.told = f.told || f.host == i
 	}
@@ -119,12 +119,12 @@ func (x *transfer) restart(i int) {
 	x.load(i)
 }
 
-// rests reports whether a node waits for time to pass.
+// rests reports whether a node waits for a timeout.
 func (h *mover) rests() bool {
 	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
-// pass ends what a node waits for.
+// pass lets a node's timeouts expire.
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
 	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
@@ -138,12 +138,12 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 	return map[netip.Addr]Policy{transferred(): {}}
 }
 
-// move has a person ask for a move.
+// move requests a move.
 func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
-// take hands to etcd and the kernel what a node asks for.
+// take passes a node's actions to etcd and the kernel.
 func (x *transfer) take(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -156,7 +156,7 @@ func (x *transfer) take(i int, actions []local.Action) {
 	}
 }
 
-// work has a kernel do what comes next.
+// work lets a kernel carry out its next action.
 func (x *transfer) work(i int) {
 	h := x.hosts[i]
 	if len(h.queue) == 0 {
@@ -167,29 +167,29 @@ func (x *transfer) work(i int) {
 	switch a := a.(type) {
 	case local.CloseGate:
 		h.gate, h.bound = false, false
-		h.tells = append(h.tells, tell{"closed", 0})
+		h.reports = append(h.reports, report{"closed", 0})
 	case local.OpenGate:
 		h.gate = true
-		h.tells = append(h.tells, tell{"opened", 0})
+		h.reports = append(h.reports, report{"opened", 0})
 	case local.Bind:
 		h.bound = true
 	case local.Unbind:
 		if h.bound = false; a.ID != 0 {
-			h.tells = append(h.tells, tell{"unbound", a.ID})
+			h.reports = append(h.reports, report{"unbound", a.ID})
 		}
 	case local.Probe:
-		h.tells = append(h.tells, tell{"probed", 0})
+		h.reports = append(h.reports, report{"probed", 0})
 	}
 }
 
-// hear has a node hear what its kernel has done.
+// hear reports the oldest finished kernel action to a node.
 func (x *transfer) hear(i int) {
 	h := x.hosts[i]
-	if len(h.tells) == 0 {
+	if len(h.reports) == 0 {
 		return
 	}
-	t := h.tells[0]
-	h.tells = h.tells[1:]
+	t := h.reports[0]
+	h.reports = h.reports[1:]
 	switch t.kind {
 	case "closed":
 		x.take(i, h.Closed(standstill))
@@ -202,7 +202,7 @@ func (x *transfer) hear(i int) {
 	}
 }
 
-// watch has a node hear of the next revision.
+// watch delivers the next revision to a node.
 func (x *transfer) watch(i int) {
 	h := x.hosts[i]
 	part := x.history[h.watched:]
@@ -211,7 +211,7 @@ func (x *transfer) watch(i int) {
 	x.take(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
-// step is what may happen next, and takes its share of the faults.
+// step is a possible next step, and the number of faults it uses up.
 type step struct {
 	format string
 	args   []any
@@ -221,7 +221,7 @@ type step struct {
 
 func (s step) String() string { return fmt.Sprintf(s.format, s.args...) }
 
-// next are the steps that may follow.
+// next returns the possible next steps.
 func (x *transfer) next() (all []step) {
 	add := func(faults int, do func(), format string, args ...any) {
 		if faults <= x.faults {
@@ -232,27 +232,27 @@ func (x *transfer) next() (all []step) {
 		if len(h.queue) > 0 {
 			add(0, func() { x.work(i) }, "%s does %T", h.Name, h.queue[0])
 		}
-		if len(h.tells) > 0 {
-			add(0, func() { x.hear(i) }, "%s hears %s", h.Name, h.tells[0].kind)
+		if len(h.reports) > 0 {
+			add(0, func() { x.hear(i) }, "%s receives %s", h.Name, h.reports[0].kind)
 		}
 		if h.watched < len(x.history) {
-			add(0, func() { x.watch(i) }, "%s hears of revision %d", h.Name, x.history[h.watched].Revision)
+			add(0, func() { x.watch(i) }, "%s receives revision %d", h.Name, x.history[h.watched].Revision)
 		}
 		fewer := 1
 		if h.gone {
 			fewer = 0
 		}
-		add(fewer, func() { h.gone = !h.gone; x.take(i, h.SetPolicies(standstill, x.policies(h))) }, "the VIP is gone from %s: %t", h.Name, !h.gone)
+		add(fewer, func() { h.gone = !h.gone; x.take(i, h.SetPolicies(standstill, x.policies(h))) }, "users have removed the VIP at %s: %t", h.Name, !h.gone)
 		if h.Node.gate.state == open {
 			add(1, func() { x.take(i, h.Lapsed(standstill, local.Changed, 0)) }, "the gate of %s lapses", h.Name)
 		}
 		if !h.Node.gate.stopping {
 			add(1, func() { x.take(i, h.Stop(standstill)) }, "%s stops", h.Name)
 		}
-		add(1, func() { x.move(i) }, "it is to move to %s", h.Name)
-		add(1, func() { x.restart(i) }, "%s is killed and starts", h.Name)
+		add(1, func() { x.move(i) }, "a move to %s is requested", h.Name)
+		add(1, func() { x.restart(i) }, "%s is killed and restarts", h.Name)
 		if h.rests() && h.watched == len(x.history) {
-			add(0, func() { x.pass(i) }, "%s tries again", h.Name)
+			add(0, func() { x.pass(i) }, "%s retries", h.Name)
 		}
 	}
 	for _, f := range x.flights {
@@ -264,7 +264,7 @@ func (x *transfer) next() (all []step) {
 			if f.carriedOut {
 				add(0, func() { x.answer(f, f.outcome) }, "%s's transaction %d is answered", host, id)
 			}
-			add(1, func() { x.answer(f, Unknown) }, "%s's transaction %d is not heard of", host, id)
+			add(1, func() { x.answer(f, Unknown) }, "%s's transaction %d has an unknown outcome", host, id)
 			if !f.carriedOut {
 				add(1, func() { f.never = true; x.answer(f, Unsent) }, "%s's transaction %d is not sent", host, id)
 			}
@@ -275,7 +275,7 @@ func (x *transfer) next() (all []step) {
 	return all
 }
 
-// answer has a node hear what became of a transaction.
+// answer reports the outcome of a transaction to its node.
 func (x *transfer) answer(f *flight, o Outcome) {
 	f.told = true
 	revision := f.revision
@@ -286,12 +286,12 @@ func (x *transfer) answer(f *flight, o Outcome) {
 	x.settle()
 }
 
-// settle forgets transactions of which nothing more can come.
+// settle forgets transactions that can have no further effect.
 func (x *transfer) settle() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
-// wrong says what must not be; "" means nothing is wrong.
+// wrong returns a message about the broken rule; "" means none is broken.
 func (x *transfer) wrong() string {
 	answers, gone, moving := 0, 0, 0
 	for _, h := range x.hosts {
@@ -301,7 +301,7 @@ func (x *transfer) wrong() string {
 		if h.gone {
 			gone++
 		}
-		moving += len(h.queue) + len(h.tells) + len(x.history) - h.watched
+		moving += len(h.queue) + len(h.reports) + len(x.history) - h.watched
 		if h.rests() {
 			moving++
 		}
@@ -312,24 +312,24 @@ func (x *transfer) wrong() string {
 	case answers == 1 || gone > 0 || moving+len(x.flights) > 0:
 		return ""
 	}
-	for _, h := range x.hosts { // whoever has ended, and could not say so, is buried in time, and whose session is not confirmed yet, is so by peers
+	for _, h := range x.hosts { // time would revoke a stopped host's session, and peers would confirm a new session
 		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}
 	}
-	return "nobody answers though all is over"
+	return "nobody answers though nothing is pending"
 }
 
-// print tells states apart.
+// print returns a fingerprint of the state.
 func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {
 		n := h.Node
-		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.tells, h.rests(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
+		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.reports, h.rests(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
 			slices.Sorted(maps.Keys(n.writer.waiting)), slices.Sorted(maps.Keys(n.holding.unbinds)), len(n.takeover.free))
 		for _, units := range []map[string]*vip{n.vips.byName, n.vips.gone} {
 			for _, u := range units {
-				fmt.Fprint(&b, "unit", u.bound, u.giving, u.fresh, u.clear, len(u.changed))
+				fmt.Fprint(&b, "vip", u.bound, u.giving, u.fresh, u.clear, len(u.changed))
 			}
 			b.WriteByte('|')
 		}
@@ -350,26 +350,26 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	return maphash.String(seed, b.String())
 }
 
-// visitTransfers goes through all states, or so many that are nearest to the start, and returns the
-// way to one that is wrong.
+// visitTransfers visits all states, or the given maximum number nearest to the start. It returns
+// the steps to the first wrong state.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
-	replay := func(path []byte, tell func(step)) *transfer {
+	replay := func(path []byte, visit func(step)) *transfer {
 		x := newTransfer(hosts, faults)
 		for _, i := range path {
 			s := x.next()[i]
-			tell(s)
+			visit(s)
 			x.faults -= s.faults
 			s.do()
 		}
 		return x
 	}
-	silent := func(step) {}
+	ignore := func(step) {}
 	queue := [][]byte{nil}
 	for ; len(queue) > 0 && len(seen) < most; queue = queue[1:] {
-		for i := range replay(queue[0], silent).next() {
+		for i := range replay(queue[0], ignore).next() {
 			path := append(slices.Clone(queue[0]), byte(i))
-			x := replay(path, silent)
+			x := replay(path, ignore)
 			if wrong := x.wrong(); wrong != "" {
 				replay(path, func(s step) { way = append(way, s.String()) })
 				return len(seen), append(way, wrong)
@@ -384,7 +384,7 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 }
 
 // TestTransfers visits the states of a VIP's move. Two hosts must never answer, and finally one
-// must. States far from the start, a second fault and a third host are left to make soak.
+// host must. States far from the start, a second fault and a third host are left to make soak.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
@@ -396,24 +396,24 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// TestLateAnswer delays the answer to a host that reclaims a VIP. In the meantime users remove the
-// VIP and add it again, so it has no owner. The late answer must be ignored.
-func TestLateAnswer(t *testing.T) {
+// TestLateAnswerIgnored delays the answer to a host that reclaims a VIP. Before it arrives, users
+// remove the VIP and add it again, so the VIP has no owner. The host must ignore the late answer.
+func TestLateAnswerIgnored(t *testing.T) {
 	x := newTransfer(2, 2)
 	for _, name := range []string{
-		"gw0 hears of revision 6", "gw0 does local.Unbind", "gw0 hears unbound", "the VIP is gone from gw0: true", "gw1 hears of revision 6",
-		"gw0's transaction 3 is not heard of", "gw0's transaction 4 is carried out", "gw0 hears of revision 7", "gw0 does local.Unbind", "gw0 hears unbound",
-		"the VIP is gone from gw0: false", "gw1 hears of revision 7", "gw0's transaction 6 is carried out", "gw0 hears of revision 8", "gw0's transaction 4 is answered",
+		"gw0 receives revision 6", "gw0 does local.Unbind", "gw0 receives unbound", "users have removed the VIP at gw0: true", "gw1 receives revision 6",
+		"gw0's transaction 3 has an unknown outcome", "gw0's transaction 4 is carried out", "gw0 receives revision 7", "gw0 does local.Unbind", "gw0 receives unbound",
+		"users have removed the VIP at gw0: false", "gw1 receives revision 7", "gw0's transaction 6 is carried out", "gw0 receives revision 8", "gw0's transaction 4 is answered",
 	} {
 		i := slices.IndexFunc(x.next(), func(s step) bool { return s.String() == name })
 		if i < 0 {
-			t.Fatalf("%q can't come now", name)
+			t.Fatalf("next() lacks step %q", name)
 		}
 		s := x.next()[i]
 		x.faults -= s.faults
 		s.do()
 	}
 	if gw0 := x.hosts[0]; len(gw0.queue) > 0 || gw0.Node.vips.bound > 0 {
-		t.Errorf("it does %v for a VIP that nobody owns", gw0.queue)
+		t.Errorf("actions for a VIP without an owner = %v, want none", gw0.queue)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// world is a fleet in virtual time: hosts with their kernels and clocks, a network that loses and
+// world is a fleet in virtual time. It has hosts with kernels and clocks, a network that loses and
 // delays messages, and etcd.
 type world struct {
 	*rand.Rand
@@ -25,24 +25,24 @@ type world struct {
 	hosts  []*host
 	etcd   etcd
 	policy map[netip.Addr]Policy
-	cut    map[[2]int]bool     // pairs of hosts that don't hear each other; host and -1: etcd
-	calm   bool                // no more faults
+	cut    map[[2]int]bool     // pairs of hosts without a connection; -1 is etcd
+	calm   bool                // no random faults
 	wide   bool                // see widen
-	absent map[netip.Addr]bool // VIPs that users have taken away
-	// shut is off for a control run: kernels have no gate.
+	absent map[netip.Addr]bool // VIPs that users have removed
+	// shut disables the kernels' gates in a control run. A closed gate then passes packets.
 	shut bool
-	spy  *spy // nil means that nobody else is on the network
+	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates are those of the next transactions about owners, in order.
+	// fates are the fates of the next transactions about owners, in order.
 	fates []fate
-	// taken are the times after which hosts took VIPs of others.
+	// taken are the delays after which hosts took VIPs of others.
 	taken  []time.Duration
-	bound  int        // how often a VIP was bound
-	mended local.Time // when all faults are over
+	bound  int        // number of times a VIP was bound
+	healed local.Time // end of all faults
 }
 
-// event is something that happens at a time.
+// event is a function to be called at a time.
 type event struct {
 	at     local.Time
 	serial int
@@ -68,7 +68,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.serial, do})
 }
 
-// run advances the time.
+// run advances the time and runs the events due.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && w.queue[0].at <= end && w.dual == "" {
@@ -83,7 +83,7 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%9.4f ", time.Duration(w.now).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// etcd is a store of records, with a history for those who watch.
+// etcd is a store of records, with a history for watchers.
 type etcd struct {
 	revision int64
 	records  map[Key]RecordChange
@@ -135,39 +135,40 @@ func (e *etcd) commit(w Write) (Outcome, int64) {
 	return Done, e.revision
 }
 
-// host is one host: a kernel with its gate and addresses, and a process that may stop between any
-// two of its acts.
+// host is a host with a kernel, its gate and addresses, and a process. The process may stop between
+// any two actions.
 type host struct {
 	w         *world
 	index     int
 	name      string
-	rate      float64 // of its clock
+	rate      float64 // clock rate
 	shift     local.Time
 	bound     map[netip.Addr]bool
-	gate      local.Time // until when it is open
+	gate      local.Time // time when it closes
 	token     int
 	member    Member
-	stopped   local.Time // the process does nothing before
+	stopped   local.Time // time until which the process is paused
 	epoch     int        // of the process
 	boots     int        // of the kernel
-	echoless  bool       // it is of a version without echoes
+	echoless  bool       // it runs a version without echoes
 	node      *Node
 	inputs    []func(local.Time) []local.Action
 	working   bool
 	deadline  local.Time
 	opened    bool
 	refreshed local.Time
-	away      bool                  // it has found that etcd is unreachable
+	away      bool                  // it knows that etcd is unreachable
 	watched   int                   // index in etcd's history
-	following bool                  // a look at etcd is due
-	leased    local.Time            // nodes/NODE goes then
-	lost      [2]bool               // networks
-	covered   map[netip.Addr]Policy // by the gate
+	following bool                  // reading from etcd is due
+	leased    local.Time            // end of the lease of nodes/NODE
+	lost      [2]bool               // lost networks
+	covered   map[netip.Addr]Policy // VIPs covered by the gate
 }
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
-// later runs do in the process after a time, unless the process was killed or is stopped by then.
+// later calls do in the process after a time, unless the process is killed before. A paused process
+// calls it later.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -183,7 +184,7 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns the duration of a small action of the process, which is sometimes far too long.
+// hitch returns the duration of a small action of the process. Some take far too long.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -191,7 +192,8 @@ func (h *host) hitch() time.Duration {
 	return time.Duration(h.w.IntN(300)) * time.Microsecond
 }
 
-// start starts a process: it closes the gate, removes addresses, registers and reads all records.
+// start starts a process, which closes the gate, removes addresses, registers and reads all
+// records.
 func (h *host) start() {
 	h.epoch++
 	h.inputs, h.working, h.deadline, h.opened, h.following, h.watched, h.away = nil, false, 0, false, false, 0, false
@@ -200,7 +202,7 @@ func (h *host) start() {
 		clear(h.bound)
 		h.member.Boot = ID(h.w.Uint64() | 1)
 		h.node = New(Options{Name: h.name, Member: h.member, Timing: NewTiming(800 * time.Millisecond), Started: h.clock(),
-			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // it jumps all the time
+			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // the wall clock jumps at random
 		h.told()
 		h.register()
 		h.tick()
@@ -208,7 +210,7 @@ func (h *host) start() {
 	})
 }
 
-// told sets the VIPs of the process.
+// told passes the current VIPs to the process.
 func (h *host) told() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
@@ -220,7 +222,7 @@ func (h *host) told() {
 	h.input(func(local.Time) []local.Action { h.covered = policies; return nil })
 }
 
-// change changes what others read of the host.
+// change changes the host's member record.
 func (h *host) change(f func(*Member)) {
 	if f(&h.member); h.node == nil {
 		return
@@ -230,7 +232,7 @@ func (h *host) change(f func(*Member)) {
 	h.publish()
 }
 
-// publish writes nodes/NODE again, unless its lease has ended.
+// publish writes nodes/NODE again, unless its lease has expired.
 func (h *host) publish() {
 	h.later(time.Duration(1+h.w.IntN(5))*time.Millisecond, func() {
 		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
@@ -241,7 +243,7 @@ func (h *host) publish() {
 	})
 }
 
-// stop has the process give all away and end, and start again later.
+// stop makes the process give all VIPs away and end, and starts another later.
 func (h *host) stop(again time.Duration) {
 	end := h.w.now.Add(2 * time.Second)
 	h.input(h.node.Stop)
@@ -279,7 +281,7 @@ func (h *host) reaches(other int) bool {
 	return !h.w.cut[[2]int{h.index, other}] && !h.w.cut[[2]int{other, h.index}] && (other >= 0 || !h.w.etcd.down)
 }
 
-// register writes nodes/NODE under its lease, reads all and follows.
+// register writes nodes/NODE under a lease, reads all records and follows changes.
 func (h *host) register() {
 	w := h.w
 	h.later(time.Duration(1+w.IntN(5))*time.Millisecond, func() {
@@ -304,7 +306,7 @@ func (h *host) register() {
 	})
 }
 
-// keep renews the lease, and registers again after it expired or etcd was unreachable.
+// keep renews the lease. If the lease expired or etcd was unreachable, it registers again.
 func (h *host) keep() {
 	h.later(time.Second, func() {
 		switch {
@@ -321,7 +323,7 @@ func (h *host) keep() {
 	})
 }
 
-// follow watches etcd: changes arrive in order, after some time.
+// follow watches etcd. Changes arrive in order, after some time.
 func (h *host) follow() {
 	if h.following || h.node == nil {
 		return
@@ -356,7 +358,7 @@ func (h *host) tick() {
 	})
 }
 
-// refresher is a thread of its own. It may act long after its check.
+// refresher refreshes the gate in a separate thread. It may act long after its check.
 func (h *host) refresher() {
 	h.later(31*time.Millisecond, func() {
 		if token, at := h.token, h.clock(); h.opened && at < h.deadline.Add(-h.node.o.Timing.Gate) {
@@ -372,8 +374,7 @@ func (h *host) refresher() {
 	})
 }
 
-// input passes an event to the node after the earlier ones, and carries out the actions that it
-// returns.
+// input queues an event for the node, and carries out the actions that the node returns.
 func (h *host) input(f func(local.Time) []local.Action) {
 	h.inputs = append(h.inputs, f)
 	h.work()
@@ -490,8 +491,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write carries out a transaction after some time. The process may never get the outcome, or learn
-// too early that it is unknown.
+// write carries out a transaction after some time. The outcome may be lost, or be reported as
+// unknown before the transaction is done.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -533,8 +534,8 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate is the fate of a transaction: it is answered or not, carried out after its process was told
-// that the outcome is unknown, or lost.
+// fate is a transaction's fate: it is answered, not answered, carried out after its outcome was
+// reported as unknown, or lost.
 type fate int
 
 const (
@@ -544,7 +545,7 @@ const (
 	lost
 )
 
-// expire ends leases.
+// expire removes expired leases, again and again.
 func (w *world) expire() {
 	w.after(500*time.Millisecond, func() {
 		for _, h := range w.hosts {
@@ -559,13 +560,13 @@ func (w *world) expire() {
 	})
 }
 
-// answers reports whether a host answers for an address now.
+// answers reports whether a host now answers for an address.
 func (h *host) answers(v netip.Addr) bool {
 	_, covered := h.covered[v]
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
 }
 
-// look finds two hosts that answer for one address.
+// look records whether two hosts answer for the same address.
 func (w *world) look() {
 	for v := range w.policy {
 		n := 0
@@ -596,14 +597,14 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 	return w
 }
 
-// fault injects a fault, and ends it after some time.
+// fault injects a random fault for some time.
 func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
 	if long%(8*time.Millisecond) == 0 {
-		long *= 6 // longer than leases
+		long *= 6 // longer than a lease
 	}
-	w.mended = max(w.mended, w.now.Add(long))
+	w.healed = max(w.healed, w.now.Add(long))
 	set := func(a, b int) {
 		w.cut[[2]int{a, b}] = true
 		w.after(long, func() { delete(w.cut, [2]int{a, b}) })
@@ -651,8 +652,8 @@ func (w *world) fault() {
 	}
 }
 
-// widen gives hosts a second network, other weights and preferences, and has people do more to
-// them.
+// widen adds a second network, weights and preferences to the hosts, and enables more kinds of
+// faults.
 func (w *world) widen() {
 	w.wide = true
 	network := netip.MustParsePrefix("172.16.0.0/12")
@@ -667,7 +668,7 @@ func (w *world) widen() {
 	}
 }
 
-// wideFault is one of those of a world that is wide.
+// wideFault injects a fault of the kinds that widen enables.
 func (w *world) wideFault(h *host, long time.Duration) {
 	vips := slices.SortedFunc(maps.Keys(w.policy), netip.Addr.Compare)
 	v := vips[w.IntN(len(vips))]
@@ -691,7 +692,7 @@ func (w *world) wideFault(h *host, long time.Duration) {
 			h.stop(long / 2)
 		}
 	case 4:
-		w.notef("power-off of %s, which a person tells", h.name)
+		w.notef("power-off of %s, which an operator fences", h.name)
 		h.powerOff()
 		epoch := h.epoch
 		w.after(long/4, func() {
@@ -713,7 +714,7 @@ func (w *world) wideFault(h *host, long time.Duration) {
 	}
 }
 
-// tell has all hosts hear soon which VIPs there are.
+// tell soon passes the current VIPs to all hosts.
 func (w *world) tell() {
 	for _, h := range w.hosts {
 		if h.node != nil {
