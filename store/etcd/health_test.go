@@ -66,7 +66,7 @@ func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// reader is a board that is followed.
+// reader follows a board.
 type reader struct {
 	t    *testing.T
 	stop func()
@@ -75,10 +75,10 @@ type reader struct {
 	last quorum.Board
 	err  error
 	told int
-	also func(quorum.Board) // also receives it
+	also func(quorum.Board) // if set, also receives each board
 }
 
-// tell makes also receive the content of the board.
+// tell passes the board's content, now and after each change, to also.
 func (r *reader) tell(also func(quorum.Board)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *reader) wait(what string, board func(quorum.Board) bool) quorum.Board {
 	return b
 }
 
-// has is the condition that a node is present with its votes.
+// has returns the condition that a board has a node and exactly its votes.
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
@@ -142,9 +142,9 @@ func (p *place) now() int64 {
 	return answer.Header.Revision
 }
 
-// TestHealthVotes writes votes. They must need few transactions, be written once and again after
-// each loss, and be removed with the node.
-func TestHealthVotes(t *testing.T) {
+// TestHealthVotesWrittenOnce writes votes. They must need few transactions, be written once and
+// again after each loss, and be removed with the node.
+func TestHealthVotesWrittenOnce(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
@@ -155,56 +155,56 @@ func TestHealthVotes(t *testing.T) {
 	n.Set(quorum.Checker{Exec: true}, all)
 	b.wait("all votes", has("n1", all))
 	if writes := p.now() - before; writes > 12 && n.troubles() == 0 {
-		t.Errorf("950 votes took %d transactions", writes)
+		t.Errorf("transactions for 950 votes = %d, want at most 12", writes)
 	}
 	before = p.now()
 	n.Set(quorum.Checker{Exec: true}, all)
 	time.Sleep(life) // the lease is renewed three times
 	if writes := p.now() - before; writes != 0 && n.troubles() == 0 {
-		t.Errorf("%d writes though nothing changed", writes)
+		t.Errorf("transactions without a change = %d, want 0", writes)
 	}
 	w := newWriter(t, p.config)
 	if s, err := w.Read(t.Context(), nil); err != nil || len(s.Problems) > 0 || s.Services.Len()+s.Endpoints.Len() > 0 {
-		t.Errorf("who reads services finds %+v, %v", s, err)
+		t.Errorf("Read() = %+v, %v, want no services", s, err)
 	}
 	if nodes, revision, err := w.Nodes(t.Context()); err != nil || len(nodes) > 0 || revision > 0 {
-		t.Errorf("who looks for nodes finds %+v at revision %d, %v", nodes, revision, err)
+		t.Errorf("Nodes() = %+v, %d, %v, want none", nodes, revision, err)
 	}
 	was, _ := b.board()
 	all = all.Delete(place80(7)).Set(place80(8), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(5).UTC(), Cause: "connection refused"})
 	n.Set(quorum.Checker{Exec: true}, all)
-	board := b.wait("what has changed", has("n1", all))
+	board := b.wait("the changed votes", has("n1", all))
 	if writes := p.now() - before; writes != 1 && n.troubles() == 0 {
-		t.Errorf("two changes took %d transactions", writes)
+		t.Errorf("transactions for two changes = %d, want 1", writes)
 	}
 	changed := 0
 	for range snap.Diff(was.Votes, board.Votes) {
 		changed++
 	}
 	if changed != 2 {
-		t.Errorf("%d votes are others than before, want 2", changed)
+		t.Errorf("changed votes = %d, want 2", changed)
 	}
 	if _, err := p.client.Delete(t.Context(), p.config.Prefix+"/health/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	b.wait("all again, after they were removed", has("n1", all))
+	b.wait("all votes again, after their deletion", has("n1", all))
 	p.revoke()
-	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
-	b.wait("all again, after the lease has ended", has("n1", all))
+	b.wait("no votes", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
+	b.wait("all votes again, after the lease was revoked", has("n1", all))
 	n.Set(quorum.Checker{}, all)
-	b.wait("that it runs no programs any more", func(b quorum.Board) bool { return !b.Nodes.At("n1").Exec && b.Votes.Len() == all.Len() })
+	b.wait("the node without programs", func(b quorum.Board) bool { return !b.Nodes.At("n1").Exec && b.Votes.Len() == all.Len() })
 	n.Set(quorum.Checker{Exec: true}, all)
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
-	b.wait("all in a new etcd", has("n1", all))
+	b.wait("all votes in a new etcd", has("n1", all))
 	n.stop()
-	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
+	b.wait("no votes", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
 }
 
-// TestHealthVotesMended removes, changes and adds votes by another program. They must be restored,
-// without any unnecessary write.
-func TestHealthVotesMended(t *testing.T) {
+// TestHealthVotesRestored deletes, changes and adds votes as another program. The voter must
+// restore its votes without unnecessary writes.
+func TestHealthVotesRestored(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
@@ -216,7 +216,7 @@ func TestHealthVotesMended(t *testing.T) {
 	before := p.now()
 	folder := p.config.Prefix + "/health/n1/web/"
 	for _, op := range []clientv3.Op{
-		clientv3.OpDelete(folder+"10.0.0.1", clientv3.WithPrefix()), // 61 of them
+		clientv3.OpDelete(folder+"10.0.0.1", clientv3.WithPrefix()), // 61 votes
 		clientv3.OpPut(folder+place80(2).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
 		clientv3.OpPut(folder+"10.9.9.9:9", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
 	} {
@@ -224,29 +224,29 @@ func TestHealthVotesMended(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.wait("what was done to them", func(b quorum.Board) bool {
+	b.wait("the other program's changes", func(b quorum.Board) bool {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.tell(n.SetBoard) // only then, so that it does not repair the first while the others are written
-	b.wait("all as it was", has("n1", all))
+	b.tell(n.SetBoard) // not earlier, so the voter sees all changes together
+	b.wait("the restored votes", has("n1", all))
 	b.tell(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	b.wait("none left", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
+	b.wait("no votes", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.tell(n.SetBoard)
-	b.wait("all as it was", has("n1", all))
+	b.wait("the restored votes", has("n1", all))
 	time.Sleep(life) // any further write would happen within a lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
-		t.Errorf("%d writes, want one and two, or two and two where it was noticed half way", writes)
+		t.Errorf("transactions to restore votes = %d, want 3, or 4 if the voter noticed the deletion halfway", writes)
 	}
 }
 
-// TestHealthVotesSucceeded starts a daemon after one that was killed. It must take over its node's
-// key at once and withdraw its votes, without a moment in which the node is missing. Without the
-// former lease it must change nothing.
-func TestHealthVotesSucceeded(t *testing.T) {
+// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must take over
+// its node's key at once and withdraw the old votes, and the node must never be missing. Without
+// the former lease it must change nothing.
+func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
@@ -257,7 +257,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 			gone.Add(1)
 		}
 	})
-	former, err := p.client.Grant(t.Context(), 3600) // of a killed daemon: nobody renews it, and it does not expire
+	former, err := p.client.Grant(t.Context(), 3600) // lease of a killed daemon, too long to expire in this test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	if _, err := p.client.Txn(t.Context()).Then(puts...).Commit(); err != nil {
 		t.Fatal(err)
 	}
-	b.wait("all that the former said", func(b quorum.Board) bool { return b.Votes.Len() == 5 && b.Nodes.Len() == 2 })
+	b.wait("the former daemon's votes", func(b quorum.Board) bool { return b.Votes.Len() == 5 && b.Nodes.Len() == 2 })
 	gone.Store(0)
 
 	start := func(former int64) (*fleet.HealthVoter, *atomic.Int64) {
@@ -289,29 +289,29 @@ func TestHealthVotesSucceeded(t *testing.T) {
 	stranger, granted := start(int64(former.ID) + 1)
 	stop := inBackground(t, stranger.Run)
 	wait.For(t, within, "the stranger to have a lease", func() bool { return granted.Load() != 0 })
-	time.Sleep(time.Second) // during which it retries
+	time.Sleep(time.Second) // the stranger retries in this time
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
-		t.Errorf("after a stranger the board has %+v", now)
+		t.Errorf("board after a stranger = %+v, want no change", now)
 	}
 
 	next, granted := start(int64(former.ID))
 	inBackground(t, next.Run)
-	b.wait("what the next one says, and nothing else", func(b quorum.Board) bool {
+	b.wait("the next daemon's votes alone", func(b quorum.Board) bool {
 		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.VoteKey{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
 	})
 	if n := gone.Load(); n > 0 {
-		t.Error("the node was gone in between")
+		t.Errorf("boards without the node = %d, want 0", n)
 	}
 	answer, err := p.client.Get(t.Context(), folder+"n1/live")
 	if err != nil || len(answer.Kvs) != 1 || answer.Kvs[0].Lease != granted.Load() || granted.Load() == int64(former.ID) {
-		t.Errorf("the node's key is %+v, want it under the lease %x, which was told; %v", answer, granted.Load(), err)
+		t.Errorf("the node's key = %+v, want it under the granted lease %x; error %v", answer, granted.Load(), err)
 	}
 }
 
-// TestHealthBoard disturbs the network. The board must equal etcd's readable content, and keep its
-// last content while etcd is unavailable.
-func TestHealthBoard(t *testing.T) {
+// TestHealthBoardMatchesEtcd disturbs the network. The board must equal etcd's readable content,
+// and keep its last content while etcd is unavailable.
+func TestHealthBoardMatchesEtcd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	b := readBoard(t, fleet.BoardOptions{Config: w.through(), Patience: 50 * time.Millisecond})
@@ -338,9 +338,9 @@ func TestHealthBoard(t *testing.T) {
 		w.heal()
 		w.put("/health/n9/web/10.9.9.9:9", `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`)
 		fresh := readBoard(t, fleet.BoardOptions{Config: w.config})
-		want := fresh.wait("a fresh reading", func(b quorum.Board) bool { return b.Connected })
+		want := fresh.wait("a new board", func(b quorum.Board) bool { return b.Connected })
 		fresh.stop()
-		b.wait("what a fresh reading has", func(got quorum.Board) bool {
+		b.wait("the new board's content", func(got quorum.Board) bool {
 			same := got.Connected && got.Nodes.Len() == want.Nodes.Len() && got.Votes.Len() == want.Votes.Len()
 			for n, c := range want.Nodes.All() {
 				same = same && got.Nodes.At(n) == c
@@ -354,15 +354,15 @@ func TestHealthBoard(t *testing.T) {
 	}
 	had, _ := b.board()
 	w.cluster.Kill()
-	away := b.wait("that etcd is away", func(b quorum.Board) bool { return !b.Connected })
+	away := b.wait("the loss of etcd", func(b quorum.Board) bool { return !b.Connected })
 	if _, err := b.board(); err == nil || away.Votes.Len() == 0 || away.Votes.Len() < had.Votes.Len()-1 {
-		t.Errorf("%d of %d votes are there while etcd is away, err %v", away.Votes.Len(), had.Votes.Len(), err)
+		t.Errorf("votes while etcd is unavailable = %d, want about %d; error %v, want one", away.Votes.Len(), had.Votes.Len(), err)
 	}
 }
 
-// TestHealthRights uses a node's role. It must allow reading all votes and writing only the node's
-// own. A missing right must be reported.
-func TestHealthRights(t *testing.T) {
+// TestHealthRoleRights uses a node's role. It must allow reading all votes and writing only the
+// node's own votes. A missing right must be reported.
+func TestHealthRoleRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, config: configAt(c, 0)}
@@ -384,21 +384,22 @@ func TestHealthRights(t *testing.T) {
 	n.Set(quorum.Checker{Exec: true}, ups(3))
 	b.wait("the votes", has("n1", ups(3)))
 	other := vote(t, as("node-n1", "one"), "n2")
-	wait.For(t, within, "who votes as another to be told", func() bool {
+	wait.For(t, within, "the error of a vote as another node", func() bool {
 		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/")
 	})
 	denied := readBoard(t, fleet.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
-	wait.For(t, within, "who may not read to be told", func() bool {
+	wait.For(t, within, "the error of a user without rights", func() bool {
 		_, err := denied.board()
 		return err != nil && strings.Contains(err.Error(), "the user none may not read /vipda/health/")
 	})
 	if got, _ := denied.board(); got.Connected {
-		t.Error("it is read all the same")
+		t.Error("board without the right to read = connected, want not connected")
 	}
 }
 
-// TestHealthProxied transports votes through a gRPC proxy, also after an outage of etcd behind it.
-func TestHealthProxied(t *testing.T) {
+// TestHealthVotesThroughProxy sends votes through a gRPC proxy, also after an outage of etcd behind
+// it.
+func TestHealthVotesThroughProxy(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	proxy := c.StartProxy(c.Endpoints()...)
@@ -410,9 +411,9 @@ func TestHealthProxied(t *testing.T) {
 	n.Set(quorum.Checker{Exec: true}, all)
 	b.wait("the votes", has("n1", all))
 	c.Members[0].Kill()
-	b.wait("that etcd is away", func(b quorum.Board) bool { return !b.Connected })
+	b.wait("the loss of etcd", func(b quorum.Board) bool { return !b.Connected })
 	all = all.Set(place80(1), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(9).UTC(), Cause: "no answer"})
 	n.Set(quorum.Checker{Exec: true}, all)
 	c.Members[0].Start()
-	b.wait("what has changed meanwhile", has("n1", all))
+	b.wait("the votes changed during the outage", has("n1", all))
 }

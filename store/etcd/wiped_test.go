@@ -13,14 +13,14 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestWiped wipes etcd, and restarts the source. The last services must stay in use until etcd has
-// all of its services again. If all services are removed on purpose, none may stay.
-func TestWiped(t *testing.T) {
+// TestWipedEtcdKeepsServices wipes etcd and restarts the source. The last services must stay in use
+// until etcd has all of them again. If all services are deleted on purpose, none may stay.
+func TestWipedEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	for range 20 {
-		p.put("/elsewhere", "x") // so that an earlier source sees a lower revision
+		p.put("/elsewhere", "x") // so the revision is lower after the wipe
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
@@ -34,25 +34,25 @@ func TestWiped(t *testing.T) {
 		problems := s.Problems
 		s.Problems = nil
 		if err := agree(s, before); err != nil || !strings.Contains(problems[0].Text, ": the 2 services of revision ") {
-			t.Errorf("held is something else: %v, %v", err, problems)
+			t.Errorf("snapshot after the wipe differs: %v; problems = %v, want a note of 2 services", err, problems)
 		}
 	}
 	relay.Cut()
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
-	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar has already returned
+	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar has already reconnected
 	relay.Heal()
-	expect(f.wait("what was wiped", held))
+	expect(f.wait("the wiped services", held))
 	f.stop()
 
 	f = keep(t, options, dir)
-	expect(f.wait("what was wiped, after a restart", held))
+	expect(f.wait("the wiped services, after a restart", held))
 	p.put("/services/new", `{"vips":["10.96.0.13"],"ports":[{"port":80}]}`)
 	p.put("/services/web", web)
 	s := f.wait("the new history", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if s.Services.Len() != 2 || !s.Services.Has("new") || s.Endpoints.Len() != 1 || s.Overrides.Len() != 0 {
-		t.Errorf("after it was written again: %d services, %d endpoints, %d overrides", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
+		t.Errorf("services, endpoints, overrides after a rewrite = %d, %d, %d, want 2, 1, 0", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
 	}
 
 	p.try("remove all", func(ctx context.Context) error {
@@ -61,14 +61,14 @@ func TestWiped(t *testing.T) {
 	})
 	s = f.wait("the end of all services", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 	if len(s.Problems) > 0 {
-		t.Errorf("problems %v", s.Problems)
+		t.Errorf("problems = %v, want none", s.Problems)
 	}
 	f.stop()
 }
 
-// TestWipedAndHalfWritten connects to a wiped etcd while its services are written again. Services
-// that are still missing must stay in use.
-func TestWipedAndHalfWritten(t *testing.T) {
+// TestHalfWrittenEtcdKeepsServices connects to a wiped etcd while its services are written again.
+// Services that are still missing must stay in use.
+func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
@@ -85,13 +85,13 @@ func TestWipedAndHalfWritten(t *testing.T) {
 	relay.Heal()
 	s := f.wait("etcd", connected)
 	if !s.Services.Has("api") || !s.Services.Has("web") || len(s.Problems) != 1 {
-		t.Errorf("%d services are left: %v", s.Services.Len(), s.Problems)
+		t.Errorf("services = %d, want api and web among them; problems = %v, want one", s.Services.Len(), s.Problems)
 	}
 }
 
-// TestRestoredWhileAway restores etcd from a backup while no source runs, and writes more than was
-// lost. The services that the backup lacks must stay in use.
-func TestRestoredWhileAway(t *testing.T) {
+// TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, then writes more
+// revisions than were lost. The services that the backup lacks must stay in use.
+func TestRestoredEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
 	m := c.Members[0]
@@ -116,9 +116,9 @@ func TestRestoredWhileAway(t *testing.T) {
 	}
 }
 
-// TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, restarts the source,
-// and deletes another service meanwhile. The restarted source must recognize the history, and
-// remove that service.
+// TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, stops the source, and
+// deletes another service. The restarted source must recognize the history and remove the deleted
+// service.
 func TestRestartAfterInvalidText(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

@@ -13,9 +13,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainEventsAlternate runs random histories of desired states. The drain of each endpoint must
-// begin and end alternately, once each, for any number of frontends. Drains without an end must be
-// those that are in progress.
+// TestDrainEventsAlternate runs random histories of desired states. For any number of frontends,
+// the events of an endpoint's drain must alternate between start and end. A drain without an end
+// must be in progress.
 func TestDrainEventsAlternate(t *testing.T) {
 	states := []balancer.BackendState{balancer.Active, balancer.Draining, balancer.Removed, balancer.Down}
 	for range 50 {
@@ -52,7 +52,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 		for _, e := range events {
 			begins := e.Lasted == 0
 			if open[e.Subject()] == begins {
-				t.Fatalf("seed %d: %s %q comes twice in a row", seed, e.Subject(), e.Text)
+				t.Fatalf("seed %d: %s has event %q twice in a row, want start and end to alternate", seed, e.Subject(), e.Text)
 			}
 			open[e.Subject()] = begins
 		}
@@ -66,19 +66,19 @@ func TestDrainEventsAlternate(t *testing.T) {
 		}
 		for subject, is := range open {
 			if is != want[subject] {
-				t.Fatalf("seed %d: %s drains by the events: %v, want %v", seed, subject, is, want[subject])
+				t.Fatalf("seed %d: drain of %s in progress by its events = %v, want %v", seed, subject, is, want[subject])
 			}
 		}
 		for subject := range want {
 			if !open[subject] {
-				t.Fatalf("seed %d: the drain of %s has no event", seed, subject)
+				t.Fatalf("seed %d: events of the drain of %s = none, want a start", seed, subject)
 			}
 		}
 	}
 }
 
-// TestProblemEventsAlternate runs random histories of problems. Each must begin and end
-// alternately, with its duration.
+// TestProblemEventsAlternate runs random histories of problems. The events of each problem must
+// alternate between start and end, and the end must have the duration.
 func TestProblemEventsAlternate(t *testing.T) {
 	for range 50 {
 		seed := rand.Uint64()
@@ -112,31 +112,32 @@ func TestProblemEventsAlternate(t *testing.T) {
 				panics := e.Kind == events.Panic
 				begins := e.Lasted == 0
 				if is[service] == begins || next[service] != begins || panics != (service < "s3") || !begins && e.Lasted != at.Sub(since[service]) {
-					t.Fatalf("seed %d: %+v, when it was there: %v, and is: %v", seed, e, is[service], next[service])
+					t.Fatalf("seed %d: event = %+v for a problem that existed before: %v, and now: %v", seed, e, is[service], next[service])
 				}
 				is[service], since[service] = begins, at
 			}
 			for service := range next {
 				if !is[service] {
-					t.Fatalf("seed %d: nothing says that %s has a problem", seed, service)
+					t.Fatalf("seed %d: events of the problem of %s = none, want a start", seed, service)
 				}
 			}
 			for service, there := range is {
 				if there != next[service] {
-					t.Fatalf("seed %d: nothing says that the problem of %s is over", seed, service)
+					t.Fatalf("seed %d: last event of the problem of %s = start, want end", seed, service)
 				}
 			}
 		}
 	}
 }
 
-// TestSeveral lists many names. Only some of them may be named.
-func TestSeveral(t *testing.T) {
+// TestSeveralNames formats lists of names. Long lists must name the first three and count the
+// others.
+func TestSeveralNames(t *testing.T) {
 	for want, names := range map[string][]balancer.Name{
 		"a and b": {"a", "b"}, "a, b and c": {"a", "b", "c"}, "a, b, c and 2 more": {"a", "b", "c", "d", "e"},
 	} {
 		if got := several(names); got != want {
-			t.Errorf("%v: %q, want %q", names, got, want)
+			t.Errorf("several(%v) = %q, want %q", names, got, want)
 		}
 	}
 }
