@@ -2,37 +2,37 @@ package failover
 
 import "vipd/balancer/failover/local"
 
-// gateState is what this node knows of the kernel's gate.
+// gateState is the state of the kernel's gate, as far as this node knows.
 type gateState int
 
 const (
-	closed  gateState = iota // and nothing is bound
-	closing                  // an action that closes it is under way
+	closed  gateState = iota // no VIP is bound
+	closing                  // an action that closes it is in progress
 	opening
 	open
 )
 
 func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }
 
-// gate is the gate of this node, and its end: a node that was stopped closes it for good, and then
-// ends its session.
+// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate for
+// good and then ends its session.
 type gate struct {
 	*env
 	session *session
 	state   gateState
-	// stopping reports whether the node was stopped, leaving whether all VIPs are given away and
-	// the gate is closed for good, and left whether the session has ended.
+	// stopping reports whether the node was stopped. leaving reports whether its VIPs are given
+	// away and the gate is closed for good. left reports whether the session has ended.
 	stopping, leaving, left bool
 }
 
 // ready reports whether this node can hold VIPs.
 func (g *gate) ready() bool { return g.state == open && !g.stopping }
 
-// passes reports whether addresses may be bound behind the gate now.
+// passes reports whether addresses may now be bound behind the gate.
 func (g *gate) passes() bool { return g.state == open && g.session.passes() }
 
-// openIfConfirmed opens a closed gate. This must not be done with an address bound, because another
-// node may own it by now.
+// openIfConfirmed opens a closed gate if the session is confirmed. No address may be bound at that
+// time because another node may own it.
 func (g *gate) openIfConfirmed() {
 	if g.state == closed && !g.stopping && g.session.passes() {
 		g.state = opening
@@ -40,8 +40,8 @@ func (g *gate) openIfConfirmed() {
 	}
 }
 
-// leave ends the session of a node whose gate is closed for good, so that no node waits for it to
-// fall silent.
+// leave ends the session of a node whose gate is closed for good, so no other node has to wait for
+// its silence.
 func (g *gate) leave() {
 	s := g.session
 	if !g.leaving || g.left {

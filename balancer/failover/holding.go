@@ -13,25 +13,25 @@ import (
 // holding binds the VIPs that this node owns, and gives them to other nodes.
 type holding struct {
 	*parts
-	// unbinds are the next steps after Unbinds with an ID.
+	// unbinds are the next steps after Unbind actions, by their ID.
 	unbinds map[int]func()
-	// Etcd refused the last handover with an error: no other begins until then. Each handover
-	// silences its VIPs for a moment, and is in vain if etcd does not write.
+	// pause is the backoff after etcd has refused a handover with an error. No handover starts
+	// before until, because each silences its VIPs for a moment, in vain if etcd accepts no writes.
 	pause time.Duration
 	until local.Time
-	// unsure are handovers that etcd may have written; retry is when they are reclaimed.
+	// unsure are handovers that etcd may have written, and retry is when to reclaim them.
 	unsure []handover
 	retry  local.Time
 }
 
-// adopt binds the VIPs that this session owns, as soon as the gate is open and may pass them, and
-// releases those that are gone.
+// adopt binds the VIPs that this session owns if the gate is open and may pass them, and releases
+// VIPs that users have removed.
 func (h *holding) adopt() {
 	if h.gate.state != open {
 		return // Node.Opened calls it again
 	}
 	if !h.gate.passes() {
-		h.stale = true // so it is called again
+		h.stale = true // so adopt is called again
 		return
 	}
 	var addrs []netip.Addr
@@ -58,15 +58,15 @@ func (h *holding) unbind(v *vip) {
 	}
 }
 
-// forgetGone forgets the VIPs that users have removed, once this node does not own them.
+// forgetGone forgets the VIPs that users have removed, once this node no longer owns them.
 func (h *holding) forgetGone() {
 	maps.DeleteFunc(h.vips.gone, func(name string, v *vip) bool {
 		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
 	})
 }
 
-// ownerChanged processes another owner of a VIP in etcd. Moved reports whether it is another
-// session, too.
+// ownerChanged processes a change of a VIP's owner in etcd. moved reports whether the session has
+// also changed.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {
@@ -75,7 +75,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if moved {
 		v.moved(h.now)
 	}
-	// no write that compares an older revision can be carried out any more
+	// A write that compares an older revision can no longer succeed.
 	v.giving = 0
 	v.clear = false
 	v.stranger = ""
@@ -87,7 +87,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	}
 }
 
-// lose ends the session and all that it held; another session follows.
+// lose ends the session and releases all that it held. A new session follows.
 func (h *holding) lose(why string) {
 	h.do(local.Note{Kind: local.NoteLost, Text: why, VIPs: h.vips.bound})
 	h.session.reset(h.etcd.revision)
@@ -96,7 +96,8 @@ func (h *holding) lose(why string) {
 }
 
 // closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose
-// handover may have been written rests until that is known, even if the gate opens again.
+// handover may have been written is not bound until its outcome is known, even if the gate opens
+// again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
 	h.do(local.CloseGate{})
@@ -112,7 +113,7 @@ func (h *holding) closeGate() {
 	clear(h.unbinds)
 }
 
-// lapse closes an open gate that may have closed by itself, and reports why.
+// lapse closes an open gate that may have closed by itself, and reports the reason.
 func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	by := ""
 	if why == local.NotRefreshed && !h.session.passes() {
@@ -131,7 +132,7 @@ func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	h.closeGate()
 }
 
-// restText names the VIPs that a closed gate silences.
+// restText lists the VIPs that a closed gate silences.
 func restText(names []string) string {
 	switch len(names) {
 	case 0:
@@ -142,7 +143,7 @@ func restText(names []string) string {
 	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
 }
 
-// depart closes the gate when a node that was stopped has given away all VIPs that another node can
+// depart closes the gate of a stopped node once it has given away all VIPs that other nodes can
 // hold.
 func (h *holding) depart() {
 	if !h.gate.stopping || h.gate.leaving {

@@ -1,6 +1,6 @@
 package failover
 
-// parts are what a node consists of, from the bottom up: none uses a later one.
+// parts are the components of a node. Each uses only the components before it.
 type parts struct {
 	*env
 	etcd    *view

@@ -9,40 +9,41 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// peer is another node, as its heartbeats describe it.
+// peer is the state of another node, from its heartbeats.
 type peer struct {
 	boot ID
-	// heard is when a heartbeat last counted, and on is when one counted on each address of this
-	// node. newest are the sending times of the newest heartbeats there: each is sent to all
-	// addresses, and counts once on each.
+	// heard is when a heartbeat last counted, and on is when a heartbeat last counted on each
+	// address of this node. newest are the sending times of the newest heartbeats there. A node
+	// sends each heartbeat to all addresses, and it counts once on each.
 	heard      local.Time
 	on, newest [reported]local.Time
-	// ready, away and well are from its newest heartbeat, sent at.
+	// ready, away and well are the values in the newest heartbeat, which was sent at sent.
 	ready, away bool
 	well        uint16
 	sent        local.Time
-	// echo is returned to the peer in heartbeats.
+	// echo is the stamp to return to the peer in heartbeats.
 	echo Stamp
-	// alive is since when its session goes on though this node has voted it dead; 0 means it does
-	// not.
+	// alive is when its session was first seen to continue after this node had voted it dead. Zero
+	// means it has not continued.
 	alive local.Time
 }
 
-// reported is the number of addresses whose network state a node reports: Message.Well has so many
-// bits.
+// reported is the number of addresses whose network state a node reports, one bit of Message.Well
+// each.
 const reported = 16
 
-// peers is what this node knows of other nodes from their heartbeats, and of the networks of its
-// own addresses.
+// peers is the state of the other nodes, from their heartbeats, and of the networks of this node's
+// addresses.
 type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached is when a host that must be within reach of an address answered; 0 means never, or no
-	// host must be.
+	// reached is when the host that an address must reach last answered. Zero means never, or that
+	// the address need not reach a host.
 	reached [reported]local.Time
-	// next is when the next heartbeats are due. wasWell was reported by the last ones. reviewAt is
-	// when to review the VIPs that are bound here though nothing has changed.
+	// next is when the next heartbeats are due, and wasWell is the state that the last heartbeats
+	// reported. reviewAt is when to review the VIPs that are bound here even if nothing has
+	// changed.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -50,11 +51,11 @@ type peers struct {
 
 func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all: map[string]*peer{}} }
 
-// reviewEvery is the time between two reviews of the VIPs that are bound here, if nothing has
-// changed but the time.
+// reviewEvery is the time between two reviews of the VIPs that are bound here, if nothing else
+// causes a review.
 const reviewEvery = time.Second
 
-// beat sends heartbeats for a session (0: none) when they are due.
+// beat sends heartbeats if they are due. A session of 0 means none.
 func (p *peers) beat(ready bool, session ID) {
 	if p.now < p.next {
 		return
@@ -77,19 +78,19 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is how long a host that must be within reach of an address may be silent while peers
-// are heard there.
+// reachTime is how long the host that an address must reach may be silent while heartbeats still
+// arrive there.
 const reachTime = 2 * time.Second
 
-// reach sets when a host answered that must be within reach of an address.
+// reach records when the host that an address must reach answered.
 func (p *peers) reach(on int, at local.Time) {
 	if on < reported {
 		p.reached[on] = at
 	}
 }
 
-// well returns a bit for each address of this node whose network is well: a peer was heard there,
-// or a host that must be within reach has answered. If none is, all are.
+// well returns a bit for each address of this node whose network works: a heartbeat arrived there
+// recently, or the host that it must reach answered. If no network works, all bits are set.
 func (p *peers) well() (bits uint16) {
 	for i := range min(len(p.o.Member.At), reported) {
 		if p.recently(p.reached[i]) || p.hears(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
@@ -99,7 +100,7 @@ func (p *peers) well() (bits uint16) {
 	return cmp.Or(bits, 1<<reported-1)
 }
 
-// hears reports whether a peer was heard on an address.
+// hears reports whether a heartbeat of any peer arrived on an address recently.
 func (p *peers) hears(on int) bool {
 	for _, other := range p.all {
 		if p.recently(other.on[on]) {
@@ -109,10 +110,11 @@ func (p *peers) hears(on int) bool {
 	return false
 }
 
-// heard reports whether a peer was heard recently.
+// heard reports whether a heartbeat of a peer arrived recently.
 func (p *peers) heard(name string) bool { return p.all[name] != nil && p.recently(p.all[name].heard) }
 
-// heardOn reports, for each address of this node, whether a peer was heard there recently.
+// heardOn reports, for each address of this node, whether a heartbeat of a peer arrived there
+// recently.
 func (p *peers) heardOn(name string) []bool {
 	on := make([]bool, len(p.o.Member.At))
 	for i := range min(len(on), reported) {
@@ -121,11 +123,11 @@ func (p *peers) heardOn(name string) []bool {
 	return on
 }
 
-// reachesEtcd reports whether a node can be given a VIP: if it does not reach etcd, it would not
-// learn of it, and no host would answer until then.
+// reachesEtcd reports whether a node may be given a VIP. Without etcd it would not learn of the
+// VIP, and no host would answer until then.
 func (p *peers) reachesEtcd(name string) bool { return p.all[name] == nil || !p.all[name].away }
 
-// peer returns another node.
+// peer returns the state of another node, and creates it if it is missing.
 func (p *peers) peer(name string) *peer {
 	if p.all[name] == nil {
 		p.all[name] = &peer{}
@@ -134,11 +136,11 @@ func (p *peers) peer(name string) *peer {
 }
 
 // receive returns the sender of a heartbeat that counts and is the newest, or nil. A heartbeat
-// counts if it is fresh and newer than the last at the same address. Nothing of a replayed or late
-// heartbeat is used.
+// counts if it is fresh and newer than the last at the same address. The content of a replayed or
+// late heartbeat is never used.
 func (p *peers) receive(on int, m Message) *peer {
 	from := p.peer(m.From)
-	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer one was faster, at another address
+	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer heartbeat has arrived at another address
 		return nil
 	}
 	p.review = p.review || from.ready != m.Ready || from.away != m.Away || from.well != m.Well
@@ -149,7 +151,7 @@ func (p *peers) receive(on int, m Message) *peer {
 	return from
 }
 
-// accept reports whether a heartbeat counts, and remembers where it was heard.
+// accept reports whether a heartbeat counts, and records where it arrived.
 func (p *peers) accept(from *peer, on int, m Message) bool {
 	counts := p.fresh(from, m)
 	if counts || p.isRun(from, m) {
@@ -161,7 +163,7 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	if !counts {
 		return false
 	}
-	if from.boot != m.Boot { // its clock may have started again; where it was heard stays known
+	if from.boot != m.Boot { // the clock of a new run may have restarted; on stays valid
 		from.boot = m.Boot
 		from.sent = 0
 		from.alive = 0
@@ -182,9 +184,8 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	return true
 }
 
-// fresh reports whether a heartbeat was sent lately: it returns a heartbeat that this run sent
-// lately. The clocks of two hosts are not compared. Nodes without echoes are trusted if etcd has
-// their run.
+// fresh reports whether a heartbeat was sent recently: it echoes a recent heartbeat of this run. So
+// the clocks of two hosts are never compared. A node without echoes is trusted if etcd has its run.
 func (p *peers) fresh(from *peer, m Message) bool {
 	if m.Echoless {
 		return p.isRun(from, m) || p.etcd.members[m.From] == nil && from.boot == m.Boot
@@ -196,8 +197,8 @@ func (p *peers) fresh(from *peer, m Message) bool {
 	return m.Echo.Boot == p.o.Member.Boot && m.Echo.Sent <= p.now && p.now.Since(m.Echo.Sent) < limit
 }
 
-// isRun reports whether a message is from the registered run of its sender. If that can't be known,
-// it is, unless the sender is heard as another run.
+// isRun reports whether a message is from the registered run of its sender. If etcd can't show
+// that, any run is accepted unless another run of the sender was heard recently.
 func (p *peers) isRun(from *peer, m Message) bool {
 	if r := p.etcd.members[m.From]; r != nil && !p.etcd.away {
 		return r.value.Boot == m.Boot

@@ -2,17 +2,17 @@ package failover
 
 import "cmp"
 
-// placement decides which of the VIPs of this node belong elsewhere.
+// placement decides where the VIPs of this node should move.
 type placement struct{ *parts }
 
-// forced is why a VIP is on a node that could not serve it: a person moved it there. It stays there
-// until it is moved, or can't be there.
+// forced is the reason recorded when a person moves a VIP to a node that can't serve it. The VIP
+// stays there until it is moved or the node can't hold it.
 const forced = "force"
 
 func (p placement) byForce(v *vip) bool { return p.etcd.owners[v.name].value.Why == forced }
 
-// destination returns the node that a VIP of this node should go to now, and why; "" means it
-// stays.
+// destination returns the node to which a VIP of this node should now move, and the reason. ""
+// means that it stays.
 func (p placement) destination(v *vip) (to, why string) {
 	leader := p.ranking.leader(v)
 	switch {
@@ -23,7 +23,7 @@ func (p placement) destination(v *vip) (to, why string) {
 	case p.ranking.cut(v):
 		return p.ranking.best(v), "network"
 	case leader != "" && leader != p.o.Name && p.peers.reachesEtcd(leader) && p.ranking.whyNot(leader, v, false) == "":
-		return leader, "group" // however often it has moved: apart from its group it may be of no use
+		return leader, "group" // even if flapping, because a VIP may be useless without its group
 	case v.flapping(p.now):
 		return "", ""
 	case p.o.Member.Lacks(v.addr, p.byForce(v)) != "":
@@ -34,7 +34,8 @@ func (p placement) destination(v *vip) (to, why string) {
 	return p.preempt(v), "preempt"
 }
 
-// move returns the node that a person moves a VIP to, and why, or the reason for refusing the move.
+// move returns the destination of a requested move and the reason to record, or why the move is
+// refused.
 func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	if m.To == "" {
 		if to = p.ranking.best(v); to == "" {
@@ -58,8 +59,8 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	return m.To, "move", ""
 }
 
-// preempt returns a node that the policy prefers, after it has been healthy for the policy's time.
-// "" means that the VIP stays.
+// preempt returns a node that the policy prefers, once the node has been healthy for the policy's
+// time. "" means that the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {
@@ -77,7 +78,8 @@ func (p placement) preempt(v *vip) string {
 	return best
 }
 
-// requestedBy returns who requested that a VIP be given away and the reason, if a person did.
+// requestedBy returns the person who requested that a VIP be given away, and the reason. It returns
+// "" if no person did.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

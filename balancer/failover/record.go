@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// ID names one run of a process (its boot) or one session. Zero means none.
+// ID identifies a run of a process (its boot) or a session. Zero means none.
 type ID uint64
 
 // String formats the ID as in etcd.
 func (i ID) String() string { return fmt.Sprintf("%016x", uint64(i)) }
 
-// MarshalText writes String.
+// MarshalText formats the ID like String.
 func (i ID) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// UnmarshalText parses String.
+// UnmarshalText parses the format of String.
 func (i *ID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 16, 64)
 	*i = ID(n)
 	return err
 }
 
-// RecordKind is a folder of keys.
+// RecordKind is the kind of a record, and the folder of its keys.
 type RecordKind string
 
 // The kinds of keys, below PREFIX/ownership/.
@@ -38,13 +38,13 @@ const (
 	Fences   RecordKind = "fenced"
 )
 
-// Key names a record in etcd.
+// Key identifies a record in etcd.
 type Key struct {
 	Kind RecordKind
 	Name string
 }
 
-// Member is the record nodes/NODE of a node, under its lease.
+// Member is a node's record nodes/NODE, under its lease.
 type Member struct {
 	Boot    ID        `json:"boot"`
 	Machine string    `json:"machine"`
@@ -52,23 +52,23 @@ type Member struct {
 	Weight  int       `json:"weight"`
 	Zone    string    `json:"zone,omitempty"`
 	Version string    `json:"version,omitempty"`
-	// Standby reports whether it gives its VIPs away and takes none.
+	// Standby reports whether the node gives its VIPs away and accepts none.
 	Standby bool `json:"standby,omitempty"`
-	// StandbyBy is who requested standby and why, for this node's own events.
+	// StandbyBy is the request for standby, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot has the reason for each address that this node can't hold. Absent are the addresses
-	// among them that it can't add to a device; it can't serve the others.
+	// Cannot has the reason for each address that this node can't hold. Absent lists the addresses
+	// among them that it can't add to a device. It can't serve the others.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
 
-// Address is where a node receives heartbeats.
+// Address is an address where a node receives heartbeats.
 type Address struct {
 	Addr netip.Addr `json:"address"`
-	// Networks are the networks of a device that may hold VIPs. If empty, the address is only the
-	// way to etcd.
+	// Networks are the networks of the address's device that may hold VIPs. If empty, the address
+	// only leads to etcd.
 	Networks []netip.Prefix `json:"networks,omitempty"`
-	// MAC is the device's, as text.
+	// MAC is the device's MAC address as text.
 	MAC string `json:"mac,omitempty"`
 }
 
@@ -77,11 +77,11 @@ func (a Address) holds(vip netip.Addr) bool {
 	return slices.ContainsFunc(a.Networks, func(p netip.Prefix) bool { return p.Contains(vip) })
 }
 
-// Reaches reports whether one of the node's devices has a network with a VIP.
+// Reaches reports whether a network of the node's devices contains a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns why the node can't hold a VIP; "" means it can. By force it can also hold a VIP
-// that it can't serve.
+// Lacks returns why the node can't hold a VIP; "" means it can. If force is set, it can also hold a
+// VIP that it can't serve.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -89,13 +89,13 @@ func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	return m.Cannot[vip]
 }
 
-// place returns the index of the node's address that a VIP belongs to; -1 means none.
+// place returns the index of the node's address whose device can hold a VIP; -1 means none.
 func (m *Member) place(vip netip.Addr) int {
 	return slices.IndexFunc(m.At, func(a Address) bool { return a.holds(vip) })
 }
 
-// Session is the record sessions/NODE: the jury that may confirm and revoke the session of a node,
-// and its times.
+// Session is the record sessions/NODE. It has the session's times, and the jury that may confirm
+// and revoke it.
 type Session struct {
 	ID      ID       `json:"id"`
 	Machine string   `json:"machine"`
@@ -103,8 +103,8 @@ type Session struct {
 	Timing
 }
 
-// rebooted reports whether two machines (MACHINE-ID/BOOT/NAMESPACE) are different boots of one:
-// then nothing is left of the earlier kernel. Machines without an ID can't be compared.
+// rebooted reports whether a and b (MACHINE-ID/BOOT/NAMESPACE) are different boots of the same
+// machine. Then nothing is left of the earlier kernel. Machines without an ID can't be compared.
 func rebooted(a, b string) bool {
 	idA, bootA, _ := strings.Cut(a, "/")
 	idB, bootB, _ := strings.Cut(b, "/")
@@ -122,13 +122,13 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Request is who requested something, and why.
+// Request is the person who requested something, and the reason.
 type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// String formats the request to follow its subject: by ann: "kernel".
+// String formats the request to follow its subject, for example ` by ann: "kernel"`.
 func (r Request) String() (text string) {
 	if r.By != "" {
 		text = " by " + r.By
@@ -139,24 +139,24 @@ func (r Request) String() (text string) {
 	return text
 }
 
-// Move is the request moves/ADDRESS. The group of the address moves with it.
+// Move is the record moves/ADDRESS, a request to move an address and its group.
 type Move struct {
 	To string `json:"to,omitempty"` // "" means the best node other than the present owner
 	Request
-	// Until is when the command that made the request stops waiting: etcd removes the key then.
+	// Until is when the command that made the request stops waiting. Then etcd deletes the key.
 	Until time.Time `json:"until"`
-	// Force reports whether a node that can't serve it is also accepted. It then stays there.
+	// Force reports whether the node need not be able to serve the VIP. The VIP then stays there.
 	Force bool `json:"force,omitempty"`
 }
 
-// Fence is the record fenced/NODE: a person states that the node is off.
+// Fence is the record fenced/NODE, an operator's statement that the node is off.
 type Fence struct{ Request }
 
-// encode encodes a record.
+// encode returns the JSON text of a record.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // all records can be written
+		panic(err) // every record can be encoded
 	}
 	return b
 }
