@@ -26,7 +26,7 @@ type bench struct {
 	probes, asks int
 	// found are the answers to Probes.
 	found map[netip.Addr]string
-	// mute keeps OpenGate and Unbind from being answered.
+	// mute keeps OpenGate, CloseGate and Unbind from being answered.
 	mute bool
 }
 
@@ -75,7 +75,9 @@ func (b *bench) do(actions []local.Action) {
 		case local.CloseGate:
 			b.open = false
 			clear(b.bound)
-			b.do(b.node.Closed(b.now))
+			if !b.mute {
+				b.do(b.node.Closed(b.now))
+			}
 		case local.Bind:
 			for _, v := range a.Addrs {
 				b.bound[v] = true

@@ -64,8 +64,7 @@ type Link struct {
 
 // sameRouter reports whether another configuration can replace this one while the group is Active.
 func (g *Group) sameRouter(o *Group) bool {
-	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source &&
-		slices.Equal(g.Advertise, o.Advertise)
+	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source
 }
 
 // receivers are the destinations of an advert.
@@ -118,14 +117,15 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	}
 	own := g.advert(g.Priority)
 	switch {
+	// First, because a stranger that uses the same ID must not look like an owner of these VIPs.
+	case !slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) }):
+		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
 	case a.Version != g.Version:
 		return nil, "", dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)
 	case a.Version == 2 && (a.Auth != own.Auth || own.Auth != NoAuth && a.Password != own.Password):
 		return nil, "", dropf(WrongPassword, "has another password or none")
 	case a.Version == 2 && a.Interval != g.Interval:
 		return nil, "", dropf(WrongInterval, "has the interval %s, and %s has %s", a.Interval, g.Name, g.Interval)
-	case !slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) }):
-		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
 	}
 	return a, sum, nil
 }

@@ -140,12 +140,14 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Closed processes that a CloseGate is carried out.
+// Closed processes that a CloseGate is carried out. All addresses are removed then, including those
+// whose Unbind failed.
 func (n *Node) Closed(now local.Time) []local.Action {
 	n.begin(now)
 	if n.gate == closing {
 		n.gate = closed
 	}
+	n.unbound(func(r *router) bool { return r.giving != 0 })
 	return n.step()
 }
 
@@ -186,13 +188,18 @@ func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 // Unbound processes that addresses are removed from their devices.
 func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	n.begin(now)
+	n.unbound(func(r *router) bool { return r.giving == id && id != 0 })
+	return n.step()
+}
+
+// unbound lets the chosen routers resign, because their addresses are removed.
+func (n *Node) unbound(chosen func(*router) bool) {
 	for _, r := range slices.Concat(n.routers, n.leaving) {
-		if r.giving == id && id != 0 {
+		if chosen(r) {
 			r.resigned()
 		}
 	}
 	n.leaving = slices.DeleteFunc(n.leaving, func(r *router) bool { return r.giving == 0 })
-	return n.step()
 }
 
 // Probed processes the answers to a Probe: the MACs of the hosts that have addresses.

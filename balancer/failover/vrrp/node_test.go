@@ -178,6 +178,28 @@ func TestDroppedPackets(t *testing.T) {
 	}
 }
 
+// TestStrangerWithTheSameRouterID hears a router of other VIPs whose adverts also differ in version or
+// password. The host must keep its VIPs: the stranger does not own them.
+func TestStrangerWithTheSameRouterID(t *testing.T) {
+	for name, change := range map[string]func(a *vrrp.Advert){
+		"password": func(a *vrrp.Advert) { a.Password = "1111" },
+		"version":  func(a *vrrp.Advert) { a.Version = 3 },
+	} {
+		g := mainGroup()
+		version2(&g)
+		b := newBench(t, g)
+		b.run(4 * time.Second)
+		b.want(vrrp.Active)
+		b.hearFor(10*time.Second, high, 200, func(a *vrrp.Advert, _ *vrrp.Datagram) {
+			a.Addrs = addrs("10.9.0.200")
+			change(a)
+		})
+		if got := b.state(); got != vrrp.Active {
+			t.Errorf("%s: state beside the stranger = %v, want %v", name, got, vrrp.Active)
+		}
+	}
+}
+
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
 // TestOtherListsAreAccepted hears a router that lists another address as well. It must be the
@@ -343,6 +365,22 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
+// TestFailedUnbind resigns, and the VIP can't be unbound, so that the gate closes for good and removes
+// it. The router must resign then, and be able to own the group again.
+func TestFailedUnbind(t *testing.T) {
+	b := newBench(t, mainGroup())
+	b.active()
+	b.mute = true
+	b.do(b.node.Resign(b.now, "main"))
+	b.do(b.node.Closed(b.now))
+	b.mute = false
+	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
+		t.Errorf("adverts %v after the gate is closed, want 0", got)
+	}
+	b.run(2 * time.Second)
+	b.want(vrrp.Active)
+}
+
 // TestMove moves a group away from a host that preempts. The other router must keep it until it
 // falls silent; without another router the host must take it back.
 func TestMove(t *testing.T) {
@@ -506,7 +544,7 @@ func TestSetGroups(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
 	g := mainGroup()
-	g.Priority, g.VIPs = 200, addrs(vip, "10.9.0.101")
+	g.Priority, g.VIPs, g.Advertise = 200, addrs(vip, "10.9.0.101"), addrs(vip, "10.9.0.101")
 	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
 	b.want(vrrp.Active)
 	b.run(interval)

@@ -190,13 +190,14 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	}
 	c.tell(func(now local.Time) []local.Action {
 		covers(both) // after what an earlier change still has to cover
+		var actions []local.Action
 		for i, name := range after.On {
 			if !slices.Equal(c.layout.Reach[name], after.Reach[name]) {
-				c.decider.Reaching(now, i)
+				actions = append(actions, c.decider.Reaching(now, i)...)
 			}
 		}
 		c.layout = after
-		return c.decider.SetReport(now, report, after)
+		return append(actions, c.decider.SetReport(now, report, after)...)
 	})
 	c.tell(func(local.Time) []local.Action { covers(after.Places); return nil })
 }

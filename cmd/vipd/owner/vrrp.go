@@ -104,7 +104,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 }
 
 // listen follows the interfaces of another layout, and their addresses.
-func (d *byVRRP) listen(_, after onhost.Layout) error {
+func (d *byVRRP) listen(former, after onhost.Layout) error {
 	got := make(chan []advertLink, 1)
 	d.core.tell(func(local.Time) []local.Action { got <- d.links; return nil })
 	var before []advertLink
@@ -115,9 +115,10 @@ func (d *byVRRP) listen(_, after onhost.Layout) error {
 	}
 	links := d.find(after, before)
 	if err := d.adverts.Follow(names(links)); err != nil {
-		return err
+		// A host without IPv6, for instance, still serves its IPv4 groups. Adverts has logged it.
+		d.core.o.Log.Debug("adverts can't be sent on an interface", "err", err)
 	}
-	if !slices.Equal(links, before) {
+	if !slices.Equal(links, before) || !slices.Equal(former.On, after.On) {
 		d.core.tell(func(now local.Time) []local.Action {
 			d.core.layout.On = after.On
 			d.links = links
