@@ -17,7 +17,7 @@ type AddressIndex struct {
 // At returns the services that use a.
 func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
 
-// Update replaces the entry of a service by its definition in in. If in has no such service, the
+// Update replaces the entry of a service with its definition in in. If in has no such service, the
 // entry is deleted.
 func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if x.services == nil {

@@ -182,7 +182,7 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 	}
 }
 
-// fit replaces the settings of f that the mode lacks by the nearest alternatives.
+// fit replaces the settings of f that the mode lacks with the nearest alternatives.
 func (c *Capabilities) fit(f *Frontend) {
 	if n, ok := c.Nearest[f.Scheduler]; ok {
 		f.Scheduler = n

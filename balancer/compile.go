@@ -145,7 +145,7 @@ type Revision struct {
 	// Store is the store's revision. It counts up from 1 for files; for etcd, it is etcd's
 	// revision.
 	Store int64 `json:"store"`
-	// Seen is when the oldest pending change of the store was seen. Zero means that none is
-	// pending.
+	// Seen is the time when the oldest pending change of the store was noticed. Zero means that
+	// none is pending.
 	Seen time.Time `json:"seen,omitzero"`
 }

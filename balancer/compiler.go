@@ -231,7 +231,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 	c.updateCounts(old, f)
 }
 
-// updateCounts replaces old by next in the frontend counts of their VIPs.
+// updateCounts replaces old with next in the frontend counts of their VIPs.
 func (c *Compiler) updateCounts(old, next *Frontend) {
 	if old != nil && next != nil && old.NodePort == next.NodePort {
 		return

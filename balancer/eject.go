@@ -12,7 +12,7 @@ import (
 // attempts failed. Its times are in UTC without a monotonic reading, so ejections can be compared
 // with ==.
 type Ejection struct {
-	// Since is when it started, and Until is when it ends at the latest.
+	// Since is the start, and Until is the latest end.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 	// Count is the number of recent ejections of the endpoint, including this one.

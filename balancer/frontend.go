@@ -22,8 +22,8 @@ type Frontend struct {
 	// connections, whose established connections continue: see Backend.State.
 	Backends []Backend
 	Policy
-	// AffinityTimeout is how long a client stays on its backend after its last new connection. 0
-	// means no affinity.
+	// AffinityTimeout is the time for which a client stays on its backend after its last new
+	// connection. 0 means no affinity.
 	AffinityTimeout time.Duration
 	// Sources are the networks that may connect, besides the node itself. If empty, all may.
 	Sources []netip.Prefix

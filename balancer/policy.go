@@ -21,7 +21,7 @@ type Policy struct {
 	ConnectTimeout time.Duration `toml:"connect_timeout" range:"1ms,"`
 	// ProxyProtocol is the version of the PROXY header for endpoints (userspace). Default none.
 	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
-	// SlowStart is how long the weight of an endpoint ramps up after it joins or recovers, see
+	// SlowStart is the duration of the ramp of an endpoint's weight after it joins or recovers, see
 	// Memory.Ramps. The weights of backends already include it. Default 0: no ramp.
 	SlowStart time.Duration `toml:"slow_start"`
 	// MSS limits the TCP segments of both ends, in bytes. Default 0: the limit of their links.

@@ -12,8 +12,7 @@ const rampSteps = 10
 
 // Ramp is the progress of a backend that joined or recovered towards its full weight.
 type Ramp struct {
-	// Since is when the ramp started, in UTC without a monotonic reading. Duration is how long it
-	// takes.
+	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is its duration.
 	Since    time.Time
 	Duration time.Duration
 	// Step is the progress, in tenths of the weight.

@@ -13,7 +13,7 @@ import (
 type Service struct {
 	// Name is the table's name, a DNS label.
 	Name Name `toml:"-"`
-	// Origin is where the definition was read.
+	// Origin is the place of the definition.
 	Origin Origin `toml:"-"`
 	// VIPs are the virtual addresses in the definition, IPv4 and IPv6.
 	VIPs []netip.Addr `toml:"-"`
@@ -180,8 +180,8 @@ type Override struct {
 	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
 	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
 	DrainingReason string `toml:"draining_reason" json:"draining_reason,omitempty"`
-	// Expires is when the override expires. Zero means never. The publisher of overrides removes it
-	// then.
+	// Expires is the time when the override expires. Zero means never. The publisher of overrides
+	// removes it then.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
 	// WeightExpires and DrainingExpires are when that part expires, if that is before Expires. Zero
 	// means with the rest.
@@ -200,7 +200,7 @@ const (
 	HealthDown    Verdict = "down"
 )
 
-// Origin is where a definition was read: a file and line, or a key and its revisions in etcd.
+// Origin is the place of a definition: a file and line, or a key and its revisions in etcd.
 type Origin struct {
 	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`

@@ -18,7 +18,7 @@ import (
 type VIP struct {
 	// Addr is the table's name.
 	Addr netip.Addr `toml:"-"`
-	// Origin is where the table was read.
+	// Origin is the place of the table.
 	Origin Origin `toml:"-"`
 	VIPPolicy
 	// Given are the fields that the table sets, sorted. The other fields come from the address's
@@ -35,8 +35,8 @@ type VIPPolicy struct {
 	Prefer []string `toml:"prefer"`
 	// Group names VIPs that stay on one host and move together. "" means the VIP moves alone.
 	Group string `toml:"group"`
-	// Preempt is how long a better node of Prefer must be healthy before the VIP returns to it. 0
-	// means never.
+	// Preempt is the time for which a better node of Prefer must be healthy before the VIP returns
+	// to it. 0 means never.
 	Preempt Preempt `toml:"preempt"`
 	// Require is the condition for a host to own the address. Default endpoint.
 	Require Require `toml:"require"`

@@ -26,7 +26,7 @@ const (
 // Pool has the networks of a pool, and settings for the addresses in them.
 type Pool struct {
 	Name Name `toml:"-"`
-	// Origin is where it was read.
+	// Origin is the place of its definition.
 	Origin Origin         `toml:"-"`
 	CIDRs  []netip.Prefix `toml:"cidrs"`
 	VIPPolicy
@@ -119,7 +119,7 @@ func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 type Withdrawal struct {
 	// Withdrawn reports whether it is withdrawn now.
 	Withdrawn bool
-	// Until is when it may return. Zero means at once.
+	// Until is the time when it may return. Zero means at once.
 	Until time.Time
 }
 

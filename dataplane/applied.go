@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// applied is what a dataplane has, as far as the engine knows, and the keys that could not be made
-// what is wanted.
+// applied is a dataplane's state as far as the engine knows it, and the keys that differ from the
+// wanted state because they failed.
 type applied struct {
 	// frontends have the pointer that was wanted, or a mark: see markUnknown.
 	frontends snap.Map[balancer.Key, *balancer.Frontend]

@@ -16,7 +16,7 @@ type Connection struct {
 	Backend  netip.AddrPort `json:"backend"`
 	// State is a word of the mode (States).
 	State string `json:"state"`
-	// Since is when it started; zero if the kernel does not record that.
+	// Since is the start of the connection; zero if the kernel does not record it.
 	Since time.Time `json:"since,omitzero"`
 	// In and Out are bytes from and to the client; 0 if the kernel does not count them.
 	In  uint64 `json:"bytes_in,omitzero"`

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer"
 )
 
-// FrontendCount is what a dataplane has counted at a frontend.
+// FrontendCount is a dataplane's count at a frontend.
 type FrontendCount struct {
 	Service balancer.Name
 	Port    string
@@ -26,7 +26,7 @@ type FrontendCount struct {
 	Backends  []BackendCount
 }
 
-// BackendCount is what a dataplane has counted at a backend of a frontend.
+// BackendCount is a dataplane's count at a backend of a frontend.
 type BackendCount struct {
 	Backend netip.AddrPort
 	// Active are live connections, without idle UDP flows. Failures are as in FrontendCount.

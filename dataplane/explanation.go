@@ -15,8 +15,8 @@ type Explains interface {
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
 }
 
-// Explanation is how a dataplane chooses the backend of a new connection of one client to one
-// frontend.
+// Explanation describes a dataplane's choice of the backend of a new connection from one client to
+// one frontend.
 type Explanation struct {
 	// Sticky is the backend that affinity remembers for the client, for the time Left. It is
 	// invalid if there is none.

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Host is what the engine maintains around a dataplane: addresses, the guard and sysctls. They
+// Host maintains the state of the host around a dataplane: addresses, the guard and sysctls. They
 // outlive the mode, so they belong to the engine.
 type Host interface {
 	// Prepare makes what frontends need before they are applied: addresses, and the shared parts of

@@ -92,14 +92,14 @@ func linesOnce(err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// comparison is what the next round compares before it applies changes.
+// comparison is the part that the next round compares before it applies changes.
 type comparison struct {
 	due       bool   // all frontends, by Observe
 	addresses bool   // also addresses and routes
 	damage    string // the damage that is the reason; "" means that none was noticed
 }
 
-// observe replaces the applied state by what exists.
+// observe replaces the applied state with what exists.
 func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	seen, err := e.Dataplane.Observe(ctx)
 	if err != nil {

@@ -23,7 +23,7 @@ type Status struct {
 	Moving bool
 	// Failing has the error of each key in backoff.
 	Failing map[balancer.Key]error
-	// Last is when the last round that had work ended. LastDuration is its length, LastFull reports
+	// Last is the end of the last round that had work. LastDuration is its length, LastFull reports
 	// whether it compared in full, LastChanges is the number of changed keys, and LastError its
 	// failures.
 	Last         time.Time
@@ -31,7 +31,7 @@ type Status struct {
 	LastFull     bool
 	LastChanges  int
 	LastError    string
-	// Compared is when the last complete full comparison started.
+	// Compared is the start of the last complete full comparison.
 	Compared time.Time
 	// Repairs counts the objects that other programs had changed and the engine has repaired.
 	Repairs int

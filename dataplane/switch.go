@@ -11,7 +11,7 @@ import (
 type succession struct {
 	dataplane Dataplane
 	moved     func()
-	// serving is what the dataplane before had applied when the switch started.
+	// serving is the applied state of the previous dataplane when the switch started.
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 }
 
@@ -57,7 +57,7 @@ func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], w
 	return found
 }
 
-// switchTries is how often the next dataplane must fail at a served frontend until the switch
+// switchTries is the number of failures of the next dataplane at a served frontend until the switch
 // continues without it.
 const switchTries = 3
 

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// target is what an engine is asked for. Any goroutine may call its methods.
+// target is the wanted state of an engine. Any goroutine may call its methods.
 type target struct {
 	mu sync.Mutex // guards the rest
 	request

@@ -43,8 +43,8 @@ type Snapshot struct {
 	// the last good state, or nothing if the place was never read since the source started.
 	Connected bool
 	Err       error
-	// Began is when the source noticed the first change since the last snapshot; zero means
-	// unknown.
+	// Began is the time when the source noticed the first change since the last snapshot; zero
+	// means unknown.
 	Began time.Time
 	// Settings are the other settings in the source's file, for the program that follows it; nil
 	// for a source without a file. They keep their pointer while they and their lines are equal. A

@@ -13,7 +13,7 @@ type Options struct {
 	Name   string
 	Member Member
 	Timing Timing
-	// Started is when this run began. An earlier run may have confirmed heartbeats until then.
+	// Started is the start of this run. An earlier run may have confirmed heartbeats until then.
 	Started local.Time
 	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to
 	// others, because etcd was restored from a backup. Until it is over, hosts are probed before a
@@ -44,8 +44,8 @@ func (e *env) flush() []local.Action {
 	return actions
 }
 
-// recent is how many heartbeats may be lost before a peer counts as silent for the choice among
-// hosts.
+// recent is the number of heartbeats that may be lost before a peer counts as silent for the choice
+// among hosts.
 const recent = 6
 
 // recently reports whether a time is so short ago that a peer counts as heard.

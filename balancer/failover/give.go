@@ -24,7 +24,7 @@ func (g handover) end() {
 	}
 }
 
-// route is where VIPs go, and why.
+// route is the destination of VIPs, and the reason.
 type route struct{ to, why string }
 
 // giveAway moves the VIPs that belong elsewhere.

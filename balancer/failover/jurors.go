@@ -47,8 +47,8 @@ func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	return own, own != nil && own.Silent(j.now, j.o.Started, t) && j.now.Since(s.known) >= t.Silence
 }
 
-// retractAfter is how long a session that this node has voted dead must go on until the vote is
-// retracted: as a rule this node was cut off. Until then only etcd can confirm the session.
+// retractAfter is the time after which this node retracts its vote that a session is dead, if the
+// session continues. Usually this node was cut off. Until then, only etcd can confirm the session.
 const retractAfter = 3 * time.Second
 
 // answer confirms the session of a peer whose heartbeat counts, if this node knows it from etcd and
@@ -149,8 +149,8 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 	return w, voters
 }
 
-// lastSign is when a node with a session was last known to be alive: it was confirmed, or etcd
-// confirmed it.
+// lastSign is the last time at which a node with a session was known to be alive: it was confirmed,
+// or etcd confirmed it.
 func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {

@@ -9,11 +9,12 @@ import (
 // MaxJurors is the maximum size of a jury: the holder and four others.
 const MaxJurors = 5
 
-// Confirming is how many members of a jury of n must confirm a session, including its holder.
+// Confirming is the number of members of a jury of n that must confirm a session, including its
+// holder.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Revoking is how many members other than the holder must have voted a session dead, so too few are
-// left to confirm it. A holder without other jurors is confirmed by etcd only, and its session
+// Revoking is the number of members other than the holder that must have voted a session dead, so
+// too few are left to confirm it. Only etcd confirms a holder without other jurors, and its session
 // needs no vote.
 func Revoking(n int) int {
 	if n <= 1 {
@@ -41,8 +42,8 @@ func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time 
 type Juror struct {
 	// Session is the session that it knows.
 	Session ID
-	// Answered is when it last confirmed a heartbeat of it, and Newest is the sending time of that
-	// heartbeat; 0 means never.
+	// Answered is the time when it last confirmed a heartbeat of the session, and Newest is the
+	// sending time of that heartbeat; 0 means never.
 	Answered, Newest local.Time
 	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool

@@ -259,7 +259,7 @@ func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	return nil
 }
 
-// Addresses are where a node receives heartbeats.
+// Addresses are the addresses on which a node receives heartbeats.
 func (n *Node) Addresses(name string) []Address { return n.etcd.at[name] }
 
 // Whose returns the node that has a device with the MAC; "" means none.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// rankDelay is how long each candidate waits for the next better one.
+// rankDelay is the time for which each candidate waits for the next better candidate.
 const rankDelay = 150 * time.Millisecond
 
 // score ranks nodes for a VIP, or jurors for a node. It is the same on each host.

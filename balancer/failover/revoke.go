@@ -55,8 +55,8 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	return true
 }
 
-// turn is how many nodes precede this one in revoking a session: those that are better for its
-// first VIP.
+// turn is the number of nodes that precede this node in revoking a session: those that are better
+// for its first VIP.
 func (t *takeover) turn(node string, session ID) int {
 	turn := len(t.etcd.members)
 	owned := t.ownedBy(node, session)

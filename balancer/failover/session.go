@@ -21,8 +21,8 @@ type session struct {
 	// jury confirms it. next is the jury of a write whose outcome is not known: until then, both
 	// must.
 	jury, next []string
-	// confirmed is when the newest heartbeat was sent that a juror has confirmed, and renewed when
-	// the newest renewal in etcd was sent. deadline follows from them.
+	// confirmed is the sending time of the newest heartbeat that a juror has confirmed. renewed is
+	// the sending time of the newest renewal in etcd. deadline follows from them.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time

@@ -14,7 +14,7 @@ type Status struct {
 	// can't be replaced.
 	Obstructed bool
 	Gate       string
-	// Left is how long the session is confirmed from now.
+	// Left is the time for which the session is still confirmed.
 	Left time.Duration
 	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
 	Confirmed map[string]time.Duration

@@ -101,7 +101,7 @@ func firstFree(all []*vip) (since local.Time) {
 	return since
 }
 
-// cannotRest is how long a VIP that this node can't hold is ignored.
+// cannotRest is the time for which a VIP that this node can't hold is ignored.
 const cannotRest = 200 * time.Millisecond
 
 // claims are VIPs that this node may claim. Unknown addresses are probed first, because another
@@ -122,8 +122,8 @@ func (c *claims) add(v *vip, unknown bool) {
 func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
 func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 
-// strangerRest is how long a VIP that a host outside the fleet has is ignored before it is probed
-// again.
+// strangerRest is the time for which a VIP that a host outside the fleet has is ignored before it
+// is probed again.
 const strangerRest = 10 * time.Second
 
 // probed processes the answers to a Probe: the MACs of the hosts that have addresses.

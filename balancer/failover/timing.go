@@ -10,12 +10,12 @@ import (
 type Timing struct {
 	// Beat is the time between two heartbeats.
 	Beat time.Duration `json:"beat"`
-	// Confirm is how long after its sending a confirmed heartbeat keeps a session confirmed.
+	// Confirm is the time for which a confirmed heartbeat keeps a session confirmed, from its
+	// sending.
 	Confirm time.Duration `json:"confirm"`
-	// Gate is how long after a refresh the kernel's gate stays open.
+	// Gate is the time for which the kernel's gate stays open after a refresh.
 	Gate time.Duration `json:"gate"`
-	// Silence is how long a juror must have confirmed nothing before it votes that a session is
-	// dead.
+	// Silence is the time without a confirmation after which a juror votes that a session is dead.
 	Silence time.Duration `json:"silence"`
 }
 

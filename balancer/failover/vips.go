@@ -14,8 +14,8 @@ import (
 type Policy struct {
 	// Prefer are nodes, best first; the others follow.
 	Prefer []string
-	// Preempt is how long a better node of Prefer must be well until the VIP returns to it; 0 means
-	// never.
+	// Preempt is the time for which a better node of Prefer must be well until the VIP returns to
+	// it; 0 means never.
 	Preempt time.Duration
 	// Group names VIPs that belong on one node; "" means the VIP is alone.
 	Group string
@@ -31,8 +31,8 @@ type vip struct {
 	giving int
 	// fresh reports whether it has had no owner yet.
 	fresh bool
-	// since is when it was first seen free; 0 means it was not. better is since when a preferred
-	// node could hold it.
+	// since is the time when it was first seen free; 0 means it was not. better is the time since
+	// which a preferred node could hold it.
 	since, better local.Time
 	// clear reports whether a probe found no host outside the fleet with the address before the
 	// first owner. stranger is the MAC of such a host. A VIP that this node could not claim is

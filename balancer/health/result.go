@@ -20,7 +20,7 @@ const (
 // Result is the result of one check.
 type Result struct {
 	Outcome Outcome `json:"outcome"`
-	// Began is when the check started, and Took is how long it ran.
+	// Began is the start of the check, and Took is its duration.
 	Began time.Time     `json:"began"`
 	Took  time.Duration `json:"took"`
 	// Text describes what happened in a few words: "connection refused", "answered 200 OK".

@@ -12,8 +12,8 @@ type Rules struct {
 	Interval time.Duration
 	// FastInterval replaces Interval while results contradict the verdict.
 	FastInterval time.Duration
-	// Rise is how many checks in a row must pass to bring a target up, and Fall is how many must
-	// fail to take it down. Both are at least 1.
+	// Rise is the number of checks in a row that must pass to bring a target up, and Fall is the
+	// number that must fail to take it down. Both are at least 1.
 	Rise, Fall int
 }
 
@@ -26,7 +26,7 @@ func RulesOf(h *balancer.Health) Rules {
 type State struct {
 	// Verdict is up, down, or unknown before the first result.
 	Verdict balancer.Verdict
-	// Since is when the verdict was reached. It is zero while the verdict is unknown.
+	// Since is the time of the verdict. It is zero while the verdict is unknown.
 	Since time.Time
 	// Cause is the text of the result that decided. It is "" while the verdict is Assumed.
 	Cause string
@@ -34,7 +34,7 @@ type State struct {
 	Streak int
 	// Last is the latest result. Its Outcome is "" before the first.
 	Last Result
-	// Due is when the next check must start.
+	// Due is the time of the next check.
 	Due time.Time
 	// Assumed reports whether the verdict comes from other nodes, and no result of this node has
 	// confirmed it yet.

@@ -75,7 +75,7 @@ type registration struct {
 	registered bool
 	draining   bool
 	drained    int64
-	// reportedAt is when the present trouble was printed; zero means there is none.
+	// reportedAt is the time when the present trouble was printed; zero means there is none.
 	reportedAt time.Time
 }
 

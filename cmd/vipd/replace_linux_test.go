@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplaceUnderLoad replaces vipd by --replace while clients connect at a steady rate and
+// TestReplaceUnderLoad replaces vipd with --replace while clients connect at a steady rate and
 // streams continue. No client may fail, and no byte may be lost. The long version replaces it 20
 // times. Two idle CPUs serve 489 of the 500 new clients a second next to 200 streams. Busy ones
 // serve fewer; the test prints the number.

@@ -2,7 +2,7 @@ package counters
 
 import "time"
 
-// Retention is how long the count of a removed object is kept separately.
+// Retention is the time for which the count of a removed object is kept separately.
 const Retention = time.Hour
 
 // Sums holds the counts of removed objects. It is not safe for concurrent use.

@@ -22,10 +22,10 @@ import (
 const (
 	// atOnce limits actions that need no timer. They take milliseconds, except on a busy machine.
 	atOnce = 30 * time.Second
-	// silence is how long a client waits that must get no answer. Whatever answers does so in a
+	// silence is the time for which a client waits that must get no answer. An answer would need a
 	// fraction of it.
 	silence = 250 * time.Millisecond
-	// unanswered is how long a client waits that asks again and again.
+	// unanswered is the time for which a client waits that asks again and again.
 	unanswered = 50 * time.Millisecond
 )
 

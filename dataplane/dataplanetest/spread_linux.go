@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// spreadPort is where the server with many addresses listens.
+// spreadPort is the port of the server with many addresses.
 const spreadPort = 9000
 
 // manyAddrs are n addresses of the server with many, all different.
@@ -290,7 +290,7 @@ func (k *sink) count(c *net.UDPConn) {
 	}
 }
 
-// destination is where a datagram was sent, by its control messages.
+// destination is the destination of a datagram, by its control messages.
 func destination(control []byte) (netip.Addr, bool) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil || len(messages) != 1 {

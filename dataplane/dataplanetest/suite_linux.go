@@ -36,12 +36,12 @@ type Subject struct {
 	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. If
 	// empty, iptables reports it.
 	Backend string
-	// Connections is how many connections, open at the same time, the case spread may judge shares
-	// by. Default 10,000.
+	// Connections is the number of connections, open at the same time, by which the case spread may
+	// judge shares. Default 10,000.
 	Connections int
-	// Remembers is how long the dataplane treats a connection that its client has reset, or a UDP
-	// flow, as existing. Affinity lasts at least as long, and max_connections includes it. The
-	// default is zero.
+	// Remembers is the time for which the dataplane treats a connection that its client has reset,
+	// or a UDP flow, as existing. Affinity lasts at least as long, and max_connections includes it.
+	// The default is zero.
 	Remembers time.Duration
 	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is
 	// nothing to clean up.

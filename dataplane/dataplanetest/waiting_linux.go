@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// waitingClients is how many connections are under way when a service is added.
+// waitingClients is the number of connections under way when a service is added.
 const waitingClients = 200
 
 // testWaiting connects to VIPs before their service exists, at start and later. No waiting

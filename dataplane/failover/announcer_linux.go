@@ -74,8 +74,8 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is how long other hosts' frames about a new address are ignored: its last owner's may still
-// be under way.
+// calm is the time for which other hosts' frames about a new address are ignored: its last owner's
+// may still be under way.
 const calm = time.Second
 
 // Defend announces an address at once because another host claims it, at most once a second (RFC
@@ -254,8 +254,7 @@ type pace struct {
 	free time.Time // when the next frame may be sent
 }
 
-// burst is how long the pace may be behind: a timer is not exact, so several frames are sent at
-// once.
+// burst is the maximum lag of the pace: a timer is not exact, so several frames are sent at once.
 const burst = 10 * time.Millisecond
 
 // wait returns how long the frames of an address must wait; 0 means they count as sent.

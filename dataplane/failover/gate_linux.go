@@ -196,7 +196,7 @@ func (g *Gate) Follow(devices []string) error {
 	return nil
 }
 
-// hook is where a chain sees the frames of a device, before all other chains.
+// hook is the point at which a chain sees the frames of a device, before all other chains.
 func hook(point nft.Point, device string) *nft.Hook {
 	const first = -500
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}

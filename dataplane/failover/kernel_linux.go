@@ -159,7 +159,8 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	return found, errors.Join(all...)
 }
 
-// probing is how long hosts have to answer Probe. RFC 5227 waits for seconds because of slow links.
+// probing is the time for which Probe waits for answers. RFC 5227 waits for seconds because of slow
+// links.
 const probing = 300 * time.Millisecond
 
 func byDevice(devices map[netip.Addr]string, vips []netip.Addr) map[string][]netip.Addr {

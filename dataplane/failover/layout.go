@@ -22,8 +22,8 @@ type Places struct {
 	Reach map[string][]netip.Addr
 }
 
-// Layout is how this host is connected: where it receives heartbeats, and the interface of each
-// VIP.
+// Layout describes the host's connections: the addresses on which it receives heartbeats, and the
+// interface of each VIP.
 type Layout struct {
 	Places
 	// At are the addresses where heartbeats are received, and On has the interface of each that may

@@ -9,7 +9,7 @@ import (
 
 // KernelOptions configure a Kernel. Its functions must not block.
 type KernelOptions struct {
-	// Gate is how long after a refresh the gate stays open; 0 means the default.
+	// Gate is the time for which the gate stays open after a refresh; 0 means the default.
 	Gate time.Duration
 	Places
 	// VIPs are all VIPs that have one owner, also those without an interface here. The first Close
@@ -41,7 +41,7 @@ type Advert struct {
 	On       string
 	From, To netip.Addr
 	TTL      int
-	// At is when the kernel received it. The time of day may have been set since.
+	// At is the time when the kernel received it. The time of day may have been set since.
 	At time.Time
 	// Data is the message after the IP header.
 	Data []byte

@@ -30,7 +30,7 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 	})
 }
 
-// probes is how often Probe asks.
+// probes is the number of questions of Probe.
 const probes = 3
 
 // Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of the

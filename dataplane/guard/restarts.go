@@ -27,7 +27,7 @@ import (
 // because SCTP has no equivalent.
 
 const (
-	// restartMemory is how long a client is noted. It ends before the client retransmits.
+	// restartMemory is the time for which a client is noted. It ends before the client retransmits.
 	restartMemory = 900 * time.Millisecond
 	// restartPause is the interval of reading the noted clients.
 	restartPause = 200 * time.Millisecond

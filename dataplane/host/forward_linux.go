@@ -18,7 +18,8 @@ type tuning struct {
 	*state
 	// These are the problems with sysctls for ARP, for forwarding, and for virtual servers.
 	arpProblems, forwardingProblems, serverProblems []balancer.Problem
-	// foreignDue is when foreign virtual servers are searched again, if the last search found some.
+	// foreignDue is the time of the next search for foreign virtual servers, if the last search
+	// found some.
 	foreignDue time.Time
 	// release is the kernel's version.
 	release string

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// settleTime is how long address events are collected before they are reported with one call.
+// settleTime is the time for which address events are collected before one call reports them.
 const settleTime = 100 * time.Millisecond
 
 // LocalAddresses returns the node's own addresses that node ports can use, sorted. It omits

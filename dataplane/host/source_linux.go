@@ -140,7 +140,7 @@ func (rs *routes) route(family int, some []*address) []error {
 	return errs
 }
 
-// replaceKernelRoutes replaces the kernel's own routes to these addresses by routes without a
+// replaceKernelRoutes replaces the kernel's own routes to these addresses with routes without a
 // source.
 func (rs *routes) replaceKernelRoutes(some []*address) {
 	var put, drop []rtnl.Message

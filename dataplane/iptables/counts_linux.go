@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counterState is what vipd remembers of the kernel's counters. A rule counts the first packets of
+// counterState is vipd's record of the kernel's counters. A rule counts the first packets of
 // connections, and starts at zero when its chain is written: readings keeps the old count.
 type counterState struct {
 	readings *counters.Readings

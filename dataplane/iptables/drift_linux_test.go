@@ -53,7 +53,7 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	return wrong
 }
 
-// TestReplacedRule replaces one of our rules by another. The next full comparison finds it,
+// TestReplacedRule replaces one of our rules with another. The next full comparison finds it,
 // including the first one of a new process.
 func TestReplacedRule(t *testing.T) {
 	eachBackend(t, func(r *rig) {

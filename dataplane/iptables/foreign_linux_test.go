@@ -276,7 +276,7 @@ func (v *foreignEditor) wrong() string {
 	return ""
 }
 
-// TestToolThatDoesNothing replaces a program of iptables by one that succeeds without an effect.
+// TestToolThatDoesNothing replaces a program of iptables with one that succeeds without an effect.
 // That is an error for a new, changed and removed frontend, and for a replaced rule, in every
 // attempt.
 func TestToolThatDoesNothing(t *testing.T) {

@@ -17,7 +17,8 @@ import (
 // no destinations while its group is created, and the ledger is written once for the group.
 const maxGroup = 256
 
-// maxRounds is how often a change is tried if the kernel's state differs from the known one.
+// maxRounds is the maximum number of attempts at a change if the kernel's state differs from the
+// known state.
 const maxRounds = 3
 
 // Apply makes each key what its change says. It only sends the messages that differ from the

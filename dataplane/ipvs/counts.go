@@ -16,7 +16,7 @@ import (
 // counts remembers the kernel's counts, which the kernel forgets with each destination.
 type counts struct {
 	reading sync.Mutex // held while all counters are read
-	// next is when they may be read again; reading guards it.
+	// next is the earliest time of their next reading; reading guards it.
 	next time.Time
 
 	mu sync.Mutex // guards the fields below; never held during a system call

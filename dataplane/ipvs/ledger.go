@@ -42,7 +42,7 @@ type ledger struct {
 
 // record is the ledger's entry of a virtual server.
 type record struct {
-	// drain is how long connections may live after the virtual server is no longer wanted.
+	// drain is the maximum lifetime of connections after the virtual server is no longer wanted.
 	drain time.Duration
 	// until is set when it is no longer wanted: its connections may live until then.
 	until time.Time
@@ -243,7 +243,7 @@ func (l *ledger) append() error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite atomically replaces the file by one with the current entries. It removes the file of an
+// rewrite atomically replaces the file with one with the current entries. It removes the file of an
 // empty ledger.
 func (l *ledger) rewrite() error {
 	if l.empty() {

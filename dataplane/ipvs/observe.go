@@ -151,8 +151,8 @@ func (d *Dataplane) resumeLocked(s *server) {
 
 // comparison paces the comparisons of all virtual servers.
 type comparison struct {
-	// next is when they may be compared again. soon replaces it while foreign virtual servers
-	// change.
+	// next is the earliest time of their next comparison. soon replaces it while foreign virtual
+	// servers change.
 	next, soon time.Time
 }
 

@@ -16,9 +16,9 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// settleTime is how long a packet may need between two lookups in a chain. A transaction that
-// deletes elements waits this long after the transaction that stops chains from using them. A
-// packet passes a chain within microseconds, with interrupts off or in a softirq.
+// settleTime is the maximum time between a packet's lookups in a chain. A transaction that deletes
+// elements waits this long after the transaction that stops chains from using them. A packet passes
+// a chain within microseconds, with interrupts off or in a softirq.
 const settleTime = time.Millisecond
 
 // maxBatchElements limits the elements of a transaction: above it, no further frontend is added.

@@ -11,13 +11,13 @@ import (
 type Late struct {
 	// Programs reports whether the checks run programs; the others use the network.
 	Programs bool
-	// By is how long the latest such check waited, and Interval is the interval of its service.
+	// By is the delay of the latest such check, and Interval is the interval of its service.
 	By, Interval time.Duration
 	// Limit is the maximum number of such checks under way.
 	Limit int
 }
 
-// lateFor is how long checks must be on time before they are no longer reported as late.
+// lateFor is the time for which checks must be on time before they are no longer reported as late.
 const lateFor = 30 * time.Second
 
 // noteWait records how long e has waited in the lane, if that is more than half of its interval.

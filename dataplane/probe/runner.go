@@ -35,8 +35,8 @@ type Options struct {
 	// Programs is the maximum number of exec checks under way, without those of Exchange. Default
 	// 16.
 	Programs int
-	// Gather is how long a changed verdict waits for others, to be reported with them. Each other
-	// one prolongs it, up to four times Gather. Default 50 ms.
+	// Gather is the time for which a changed verdict waits for others, to be reported with them.
+	// Each other verdict prolongs it, up to four times Gather. Default 50 ms.
 	Gather time.Duration
 	// Seed makes this node's jitter different from other nodes' jitter.
 	Seed uint64

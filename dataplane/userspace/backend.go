@@ -22,7 +22,7 @@ type backend struct {
 	// restUntil is the instant until which it is never the first choice; 0 means that its last
 	// answer was good.
 	restUntil atomic.Int64
-	// seen is when a frontend last used it; the dataplane's mu guards it.
+	// seen is the time when a frontend last used it; the dataplane's mu guards it.
 	seen time.Time
 }
 

@@ -305,9 +305,9 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains makes a dataplane yield to another mode, and replaces that by another
-// userspace dataplane before the connections of the first have ended. The state of the first does
-// not affect the other.
+// TestComesBackWhileItDrains makes a dataplane yield to another mode, and replaces that mode with
+// another userspace dataplane before the connections of the first have ended. The state of the
+// first does not affect the other.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

@@ -46,9 +46,9 @@ type frontend struct {
 	ended bool
 	// handing reports whether connections are paused for their handover.
 	handing bool
-	// nextLost is when a backend next loses its connections; zero means unknown.
+	// nextLost is the time when a backend next loses its connections; zero means unknown.
 	nextLost time.Time
-	// idleChecked is when the janitor last checked for idle connections.
+	// idleChecked is the time of the janitor's last check for idle connections.
 	idleChecked int64
 }
 

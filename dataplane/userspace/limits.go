@@ -23,7 +23,7 @@ type budget struct {
 	shortage shortage
 }
 
-// shortage is when a resource that clients need was last exhausted.
+// shortage is the time when a resource that clients need was last exhausted.
 type shortage struct{ last atomic.Pointer[time.Time] }
 
 // note records that a client has to wait, or is reset, because nothing is left.
@@ -32,7 +32,7 @@ func (s *shortage) note() {
 	s.last.Store(&now)
 }
 
-// shortagePeriod is how long a shortage is reported after the last affected client.
+// shortagePeriod is the time for which a shortage is reported after the last affected client.
 const shortagePeriod = time.Minute
 
 // isRecent reports whether the shortage must be reported.

@@ -87,7 +87,7 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces a socket's filter by larger ones. A filter that does not
+// TestStaleFiltersAreRemoved replaces a socket's filter with larger ones. A filter that does not
 // fit is removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {

@@ -21,7 +21,7 @@ const datagram = 64 << 10
 // following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
-// trial is how long a backend that failed may take to refuse a flow, before it counts as accepting
+// trial is the time for a backend that failed to refuse a flow, before it counts as accepting
 // datagrams without an answer. The kernel declares a neighbor unreachable after three seconds.
 const trial = 4 * time.Second
 

@@ -29,10 +29,10 @@ const (
 	Bind Interception = "bind"
 )
 
-// Rest is how long a backend that failed is never the first choice. Afterwards a single new
-// connection tries it, and others only after that one succeeded. So a backend that drops packets
-// costs one client per second a connect timeout, instead of every n-th client. Connections without
-// another backend try it anyway.
+// Rest is the time for which a backend that failed is never the first choice. Afterwards a single
+// new connection tries it, and others only after that connection succeeded. So a backend that drops
+// packets costs one client per second a connect timeout, instead of every n-th client. Connections
+// without another backend try it anyway.
 const Rest = time.Second
 
 // Options are the options of [New].

@@ -199,8 +199,8 @@ func (p *place) revoke() {
 	}
 }
 
-// TestReissued replaces certificates in their files by those of another authority. A daemon's keys
-// must be in etcd again.
+// TestReissued replaces certificates in their files with certificates of another authority. A
+// daemon's keys must be in etcd again.
 func TestReissued(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})

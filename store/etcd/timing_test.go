@@ -35,8 +35,8 @@ func refill(d time.Duration) func(*client.Timing) {
 // maxKeys sets the maximum number of keys that a source reads.
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
-// wallClock replaces the clock by one whose wall time is ahead by the stored number of seconds. Its
-// durations stay correct, as after a step of a host's clock.
+// wallClock replaces the clock with a clock whose wall time is ahead by the stored number of
+// seconds. Its durations stay correct, as after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }

@@ -92,7 +92,7 @@ const (
 	Large Size = true
 )
 
-// patience is how long a write may take before it is a problem. A Large file needs seconds to
+// patience is the maximum duration of a write before it is a problem. A Large file needs seconds to
 // encode, and nobody waits for it.
 func (s Size) patience() time.Duration {
 	if s == Large {

@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAPipeIsNeverWaitedFor replaces a file by a pipe repeatedly, even during reads. No read may
+// TestAPipeIsNeverWaitedFor replaces a file with a pipe repeatedly, even during reads. No read may
 // block.
 func TestAPipeIsNeverWaitedFor(t *testing.T) {
 	dir := t.TempDir()

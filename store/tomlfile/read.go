@@ -16,10 +16,10 @@ const (
 	// one. File systems stamp files by a clock that ticks every few milliseconds, some every two
 	// seconds.
 	settled = 2 * time.Second
-	// defaultGrace is how long a file must be quiet before its text is accepted in doubtful cases.
-	// These are a process that has it open for writing, and tables, keys, endpoints or ports that
-	// have disappeared from a file that was not replaced. An empty file always waits that long,
-	// because many programs truncate a file before they write it.
+	// defaultGrace is the time for which a file must be quiet before its text is accepted in
+	// doubtful cases. These are a process that has it open for writing, and tables, keys, endpoints
+	// or ports that have disappeared from a file that was not replaced. An empty file always waits
+	// that long, because many programs truncate a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 

@@ -35,8 +35,8 @@ type Options struct {
 }
 
 const (
-	// debounce is how long files must be quiet before they are read. patience is the maximum delay
-	// for files that keep changing.
+	// debounce is the time for which files must be quiet before they are read. patience is the
+	// maximum delay for files that keep changing.
 	debounce = 20 * time.Millisecond
 	patience = 10 * debounce
 	// defaultPoll is the interval of checks of all files, for missed notifications. deafPoll is the

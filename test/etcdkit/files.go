@@ -66,8 +66,8 @@ func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile str
 	return write(t, t.TempDir(), "client", client, f.ca, newKey(t), f.key)
 }
 
-// Reissue replaces all certificates, in the same files, by those of another authority, and returns
-// copies of the former ones. A member uses the new ones after a restart.
+// Reissue replaces all certificates, in the same files, with certificates of another authority, and
+// returns copies of the former ones. A member uses the new ones after a restart.
 func (c *Cluster) Reissue() (former Files) {
 	c.t.Helper()
 	dir := c.t.TempDir()

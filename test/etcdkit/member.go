@@ -126,7 +126,7 @@ func (m *Member) Backup() (dir string) {
 	return dir
 }
 
-// Restore replaces its data by a Backup. It must not run.
+// Restore replaces its data with a Backup. It must not run.
 func (m *Member) Restore(dir string) {
 	m.t.Helper()
 	m.Wipe()

@@ -36,8 +36,8 @@ type Note struct {
 	// VIPs is the number of addresses concerned, and Why a word for metrics.
 	VIPs int
 	Why  string
-	// After is how long the VIPs that this host took had no owner, since their last owner's last
-	// sign; 0 means they never had one.
+	// After is the time for which the VIPs that this host took had no owner, since their last
+	// owner's last sign; 0 means they never had one.
 	After time.Duration
 }
 

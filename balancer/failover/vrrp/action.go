@@ -38,7 +38,7 @@ type Datagram struct {
 	On       int // index of the interface
 	From, To netip.Addr
 	TTL      int
-	// At is when it arrived; 0 means now.
+	// At is the time of its arrival; 0 means now.
 	At   local.Time
 	Data []byte // behind the IP header
 }

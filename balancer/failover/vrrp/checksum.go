@@ -5,8 +5,9 @@ import (
 	"net/netip"
 )
 
-// Checksum is how a router computes the checksum of version 3 over IPv4, where implementations
-// differ. All compute it alike in version 2 (without a pseudo-header) and over IPv6 (with it).
+// Checksum is the way in which a router computes the checksum of version 3 over IPv4, because
+// implementations differ. All compute it alike in version 2 (without a pseudo-header) and over IPv6
+// (with it).
 type Checksum string
 
 // The kinds of checksums.

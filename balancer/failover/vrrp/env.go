@@ -10,9 +10,10 @@ import (
 type env struct {
 	now     local.Time
 	actions []local.Action
-	// awake is when the process woke up after a pause. Packets that arrived before are stale.
+	// awake is the time when the process woke up after a pause. Packets that arrived before are
+	// stale.
 	awake local.Time
-	// gate is what the node knows of the kernel's gate, which stays open for gateTime after a
+	// gate is the node's knowledge of the kernel's gate, which stays open for gateTime after a
 	// refresh.
 	gate     gateState
 	gateTime time.Duration
@@ -39,7 +40,7 @@ func (e *env) closeGate() {
 	e.do(local.CloseGate{})
 }
 
-// gateState is what a node knows of the kernel's gate.
+// gateState is a node's knowledge of the kernel's gate.
 type gateState int
 
 const (

@@ -14,7 +14,7 @@ const (
 	unwell = 1
 )
 
-// fitness is whether this host should have the VIPs.
+// fitness is the state that decides whether this host should have the VIPs.
 type fitness struct {
 	// why is the reason why this host can't serve them, "" if it can, since then.
 	why   string

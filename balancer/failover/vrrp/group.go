@@ -16,13 +16,13 @@ type Group struct {
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration
-	// DownAdverts is how many adverts a backup misses until it takes over; 0 means 3. All routers
-	// must have the same.
+	// DownAdverts is the number of adverts that a backup misses until it takes over; 0 means 3. All
+	// routers must have the same.
 	DownAdverts int
-	// Preempt is how long this host must be well before it takes over from a router of a lower
-	// priority; Never means it does not.
+	// Preempt is the time for which this host must be well before it takes over from a router of a
+	// lower priority; Never means it does not.
 	Preempt time.Duration
-	// Link is where adverts are sent and received, and how.
+	// Link is the link and the way on which adverts are sent and received.
 	Link Link
 	// Advertise are the addresses in adverts, and VIPs all that move together.
 	Advertise, VIPs []netip.Addr
@@ -35,7 +35,7 @@ type Group struct {
 	Witness    Witness
 }
 
-// Witness is what hosts that must be within reach decide: whether this host is connected at all.
+// Witness names hosts that must be within reach. They decide whether this host is connected at all.
 type Witness string
 
 // The kinds of witnesses.
@@ -50,7 +50,7 @@ const (
 // Never is the value of Group.Preempt that never takes over from a router that is well.
 const Never time.Duration = -1
 
-// Link is where a group sends and receives adverts.
+// Link is the link on which a group sends and receives adverts.
 type Link struct {
 	// On is the index of the interface, as the process numbers them.
 	On int

@@ -129,7 +129,7 @@ func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	return a, sum, nil
 }
 
-// Reason is why a packet is dropped: a word for metrics.
+// Reason is the reason for dropping a packet: a word for metrics.
 type Reason string
 
 // The reasons.

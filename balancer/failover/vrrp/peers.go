@@ -21,8 +21,8 @@ type peer struct {
 	sum      Checksum
 	at       local.Time
 	received uint64
-	// drop is why its last dropped packet was dropped, at droppedAt, and noted when a note last
-	// reported that.
+	// drop is the reason for its last dropped packet, and droppedAt the time of that packet. noted
+	// is the time when a note last reported that.
 	drop             *DropError
 	droppedAt, noted local.Time
 }
@@ -34,8 +34,8 @@ type peers struct {
 	drops map[Reason]uint64
 	// owner sent the last advert that was accepted.
 	owner *peer
-	// yielded is why this host leaves the VIPs to a router that ignores its adverts; "" means it
-	// does not.
+	// yielded is the reason for leaving the VIPs to a router that ignores this host's adverts; ""
+	// means this host does not.
 	yielded string
 }
 

@@ -25,8 +25,8 @@ type router struct {
 	*env
 	g     Group
 	state State
-	// due is when a Backup takes over, a Claiming router has settled, or an Active router sends its
-	// next advert.
+	// due is the time when a Backup takes over, a Claiming router has settled, or an Active router
+	// sends its next advert.
 	due local.Time
 	// number counts the adverts, and last is the interval of the last owner.
 	number uint64
@@ -47,7 +47,7 @@ type tenure struct {
 	// none has.
 	first uint64
 	sent  local.Time
-	// replied is when another router was last answered.
+	// replied is the time of the last answer to another router.
 	replied local.Time
 	// preempts reports whether another router was an owner when it began; probes counts the Probes
 	// since active.
@@ -87,7 +87,7 @@ func (r *router) owns() bool {
 	return r.state == Active || r.state == Claiming && r.tenure.sent > 0
 }
 
-// deadline is when the gate must be closed without another advert.
+// deadline is the time when the gate must be closed without another advert.
 func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
 
 // passes reports whether the gate may be opened and refreshed, and VIPs bound.

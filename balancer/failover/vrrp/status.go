@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// cause is why a state changes: a word for metrics, and a text for people.
+// cause is the reason for a change of the state: a word for metrics, and a text for operators.
 type cause struct{ word, text string }
 
 // Change is a change of a group's state.
@@ -21,7 +21,7 @@ type Change struct {
 	Text string     `json:"text"`
 }
 
-// history is what a router has done.
+// history records the past of a router.
 type history struct {
 	changes []Change
 	// counts counts the changes since the start.
@@ -81,7 +81,7 @@ type GroupStatus struct {
 	Counters Counters `json:"counters"`
 }
 
-// ChangeCount is how often a group has changed to a state for a reason.
+// ChangeCount is the number of changes of a group to a state for a reason.
 type ChangeCount struct {
 	To    State  `json:"to"`
 	Why   string `json:"why"`
@@ -107,7 +107,7 @@ type RouterStatus struct {
 	Addrs    []netip.Addr  `json:"addrs,omitempty"`
 	// Age is the age of its last advert that was accepted; -1 means there is none.
 	Age time.Duration `json:"age"`
-	// Dropped is why its last packet was dropped; "" means it was not.
+	// Dropped is the reason for dropping its last packet; "" means it was accepted.
 	Dropped Reason `json:"dropped,omitempty"`
 	// Differs describes how its configuration differs.
 	Differs string `json:"differs,omitempty"`
@@ -159,7 +159,7 @@ func (p *peer) status(now local.Time, g *Group) RouterStatus {
 	return s
 }
 
-// problemKept is how long a router that was heard counts for problems.
+// problemKept is the time for which a router that was heard counts for problems.
 const problemKept = time.Minute
 
 // problems describes what an operator should change.

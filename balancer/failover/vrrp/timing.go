@@ -55,6 +55,6 @@ func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }
 
-// settle is how long after its first advert a new owner waits before it binds the VIPs. In this
-// time a lower owner removes them.
+// settle is the time between a new owner's first advert and the binding of the VIPs. In this time a
+// lower owner removes them.
 const settle = 20 * time.Millisecond

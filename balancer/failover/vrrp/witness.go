@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// witness is what is known of the hosts that must be within reach.
+// witness is the knowledge of the hosts that must be within reach.
 type witness struct {
 	answered local.Time
 	// here reports whether one has answered while this host was Active, and lost whether it then

@@ -31,7 +31,7 @@ func (b VoteKey) Compare(other VoteKey) int {
 type Vote struct {
 	// Verdict is the verdict of its checks. Unknown means that it can't run them and abstains.
 	Verdict balancer.Verdict `json:"verdict"`
-	// Since is when the verdict was reached, by the node's own clock.
+	// Since is the time of the verdict, by the node's own clock.
 	Since time.Time `json:"since,omitzero"`
 	// Cause is the text of the result that decided.
 	Cause string `json:"cause,omitempty"`

@@ -345,9 +345,9 @@ func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { ret
 type Tally struct {
 	// Verdict is the verdict of the fleet, or of this host if Alone.
 	Verdict balancer.Verdict
-	// Since is when this host adopted the verdict, or when the votes made the majority if it found
-	// them on the board. Lasted is how long the verdict before it lasted; 0 means that there was
-	// none.
+	// Since is the time when this host adopted the verdict, or when the votes made the majority if
+	// it found them on the board. Lasted is the duration of the previous verdict; 0 means that
+	// there was none.
 	Since  time.Time
 	Lasted time.Duration
 	// Alone reports whether this host decides by its own checks.

@@ -37,7 +37,7 @@ type OwnedVIP struct {
 // OwnerReport is vipd's report to the owner, sent each second: POST /vips.
 type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
-	// Grace is how long vipd may be silent.
+	// Grace is the maximum silence of vipd.
 	Grace time.Duration `json:"grace"`
 }
 
@@ -51,7 +51,7 @@ type OwnerStatus struct {
 	Left float64 `json:"left"`
 	// Etcd is the error of the connection to etcd; "" means that etcd is reached.
 	Etcd string `json:"etcd,omitempty"`
-	// EtcdAway is how long etcd has been unreachable, in seconds.
+	// EtcdAway is the duration of etcd's outage so far, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
 	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`

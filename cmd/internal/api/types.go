@@ -220,7 +220,7 @@ type Endpoint struct {
 	// Ejection is set while the endpoint gets no new connections because connects to it have
 	// failed.
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
-	// Until is when its remaining connections are ended.
+	// Until is the time when its remaining connections are ended.
 	Until time.Time `json:"until,omitzero"`
 	// Cut reports whether its connections were ended when it went down.
 	Cut bool `json:"cut,omitempty"`
@@ -238,7 +238,7 @@ type Check struct {
 	// At is the probed address and port, and Type the kind of probe.
 	At   string              `json:"at"`
 	Type balancer.HealthType `json:"type"`
-	// Since is when the verdict was reached.
+	// Since is the time of the verdict.
 	Since time.Time `json:"since,omitzero"`
 	// Last is the end of the latest check, LastOutcome its outcome (passed, failed, not run), and
 	// LastText a description.

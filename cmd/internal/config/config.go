@@ -226,9 +226,9 @@ type Ownership struct {
 	// Reach are addresses that must answer on the device. If empty, they are the default gateways
 	// there.
 	Reach []netip.Addr `toml:"reach"`
-	// Detect is how long a host is silent before it is replaced.
+	// Detect is the duration of a host's silence before it is replaced.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
-	// RestartGrace is how long vipd itself may be down in kernel modes before its VIPs move.
+	// RestartGrace is the maximum downtime of vipd itself in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
 	// AnnounceEvery is the interval of repeated announcements; with 0 they only follow changes.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`

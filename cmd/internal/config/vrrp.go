@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// OwnerBy is how the hosts decide which of them owns a VIP with hold = "one".
+// OwnerBy is the way in which the hosts choose the owner of a VIP with hold = "one".
 type OwnerBy string
 
 // The ways to decide. The zero value chooses by the kind of the store, see [Config.Decider].
@@ -40,7 +40,7 @@ func (c *Config) Decider() OwnerBy {
 // VRRP is a group of VIPs that one router of VRRP (RFC 9568) owns: the table
 // [ownership.vrrp.NAME].
 type VRRP struct {
-	// Origin is where the table was read.
+	// Origin is the place of the table.
 	Origin balancer.Origin `toml:"-"`
 	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same one, and no
 	// other router on the LAN has it.
@@ -52,8 +52,8 @@ type VRRP struct {
 	AdvertInterval time.Duration `toml:"advert_interval" range:"100ms,255s"`
 	// Version is 3, or 2 for IPv4.
 	Version int `toml:"version" range:"2,3"`
-	// Preempt is how long this host must be healthy before it takes the group from a lower
-	// priority.
+	// Preempt is the time for which this host must be healthy before it takes over the group from a
+	// lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
 	// Interface sends and receives adverts. "" is the one whose network contains the first VIP.
 	Interface string `toml:"interface"`
@@ -64,9 +64,10 @@ type VRRP struct {
 	// Password authenticates adverts of version 2. It has at most 8 bytes, and is sent in the
 	// clear.
 	Password string `toml:"password"`
-	// Checksum is how adverts of version 3 over IPv4 are summed.
+	// Checksum is the checksum of adverts of version 3 over IPv4.
 	Checksum VRRPChecksum `toml:"checksum"`
-	// DownAdverts is how many adverts must be missing before a backup takes the group.
+	// DownAdverts is the number of adverts that must be missing before a backup takes over the
+	// group.
 	DownAdverts int `toml:"down_adverts" range:"3,10"`
 	// Advertise are the VIPs in adverts. Empty means all VIPs of the family of the first one.
 	Advertise []netip.Addr `toml:"advertise"`
@@ -109,7 +110,7 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// VRRPChecksum is how adverts of version 3 over IPv4 are summed.
+// VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
 type VRRPChecksum string
 
 // The checksums. AutoChecksum sends what the peer sends, and the pseudo-header until a peer was

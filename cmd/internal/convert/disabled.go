@@ -10,7 +10,7 @@ func (d *draft) disable(s *service, line int, format string, args ...any) {
 	}
 }
 
-// reason is why a service is commented out.
+// reason is a reason for commenting a service out.
 type reason struct {
 	*service
 	Note

@@ -33,8 +33,8 @@ func (e *listElement) fields() map[string]any { return e.value.(map[string]any) 
 type setting struct {
 	name  string
 	value any
-	// line is where the origin says so; 0 means it does not, and why says where the value comes
-	// from.
+	// line is the line of the origin that sets the field. 0 means that there is none, and why names
+	// the source of the value.
 	line int
 	why  string
 }

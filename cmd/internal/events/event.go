@@ -50,7 +50,7 @@ type Event struct {
 	// Seq is the event's number, which Record sets. The first event of a process has its start time
 	// in microseconds, so that numbers also grow across restarts.
 	Seq uint64 `json:"seq"`
-	// At is when it happened; zero means when it is recorded.
+	// At is the time of the event. If zero, it is the time of the recording.
 	At   time.Time `json:"at"`
 	Kind Kind      `json:"kind"`
 	// Level is the severity, for the log and for colours; the default is info.

@@ -10,7 +10,7 @@ import (
 // flushTime is the maximum time at the end of Run to log the remaining events.
 const flushTime = 2 * time.Second
 
-// atOnce is how many events are read from the history for the log at once.
+// atOnce is the number of events that the log reads from the history at once.
 const atOnce = 100
 
 // Run logs the events, in their order, until ctx ends and everything recorded before is logged. It

@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// kept is how long a port stays reserved after its program was last seen, because the program may
-// be restarting.
+// kept is the time for which a port stays reserved after its program was last seen, because the
+// program may be restarting.
 const kept = time.Minute
 
 // taken tracks the ports on which programs of the host listen.

@@ -125,8 +125,8 @@ func (t *Tracer) Run(ctx context.Context) {
 // Compile is a compiled state.
 type Compile struct {
 	Snapshot *store.Snapshot
-	// Seen is when the snapshot was published. It is zero if the change is not one of the store,
-	// but of health, a drain or the like.
+	// Seen is the time when the snapshot was published. It is zero if the change is not a change of
+	// the store, but of health, a drain or the like.
 	Seen         time.Time
 	Began, Ended time.Time
 	// Before and Desired are the previous and the new desired state.

@@ -89,7 +89,7 @@ func TestReplace(t *testing.T) {
 	ask("beside one that was refused")
 }
 
-// TestTwoReplace replaces one vipd by two at once. One of them must get all connections, and the
+// TestTwoReplace replaces one vipd with two at once. One of them must get all connections, and the
 // other none.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)

@@ -19,14 +19,14 @@ type absent struct {
 	why map[netip.Addr]failure
 }
 
-// failure is why a VIP is absent. wanted reports whether this host owns it.
+// failure is the reason why a VIP is absent. wanted reports whether this host owns it.
 type failure struct {
 	err    error
 	wanted bool
 	last   time.Time
 }
 
-// forgiven is how long after its last failed attempt this host may own a VIP again.
+// forgiven is the time after its last failed attempt until this host may own a VIP again.
 const forgiven = time.Minute
 
 // bound processes an attempt to add VIPs and its errors. It returns the errors that are new.
@@ -76,7 +76,7 @@ func (x *absent) again() (vips []netip.Addr) {
 	return vips
 }
 
-// reasons are why VIPs can't be added here.
+// reasons are the reasons why VIPs can't be added here.
 func (x *absent) reasons() map[netip.Addr]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

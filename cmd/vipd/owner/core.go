@@ -27,7 +27,7 @@ type core struct {
 	inputs  chan input
 	probes  sync.WaitGroup
 	ended   <-chan struct{}
-	// layout is how the host is connected, as the loop knows it.
+	// layout describes the host's connections, as the loop knows them.
 	layout onhost.Layout
 	// another is closed when etcd has another history: then this core ends as if it were killed.
 	another chan struct{}

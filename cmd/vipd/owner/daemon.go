@@ -26,11 +26,11 @@ type daemon struct {
 	heard  time.Time
 }
 
-// minPatience is how long a vipd that runs may be silent in any case: a busy host is not a reason
-// to move VIPs.
+// minPatience is the minimum of the permitted silence of a running vipd: a busy host is not a
+// reason to move VIPs.
 const minPatience = 2 * time.Second
 
-// patience is how long vipd may be silent after a report.
+// patience is the maximum silence of vipd after a report.
 func patience(report *api.OwnerReport) time.Duration {
 	if report == nil {
 		return minPatience

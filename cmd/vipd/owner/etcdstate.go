@@ -10,7 +10,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// etcdState is whether etcd is reached and writes.
+// etcdState records whether etcd is reached and writes.
 type etcdState struct {
 	log  *slog.Logger
 	away atomic.Pointer[setback]
@@ -52,7 +52,8 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	}
 }
 
-// refusalKept is how long a refusal counts as a problem. Then nothing is left to be written.
+// refusalKept is the time for which a refusal counts as a problem. Then nothing is left to be
+// written.
 const refusalKept = time.Minute
 
 // describe adds the state to a status.

@@ -47,7 +47,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// gate is how long after a refresh the gate stays open.
+// gate is the time for which the gate stays open after a refresh.
 func (o *Options) gate() time.Duration {
 	if o.VRRP != nil {
 		return o.VRRP.Gate
@@ -218,8 +218,8 @@ func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
 }
 
-// doubtful is how long other hosts may follow the former etcd after this one has found that its
-// history is another.
+// doubtful is the time for which other hosts may follow the former etcd after this host has found
+// another history.
 const doubtful = time.Minute
 
 // begin runs a core until it is stopped.

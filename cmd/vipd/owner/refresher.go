@@ -10,7 +10,7 @@ import (
 // refresher keeps the gate open until the decider's deadline.
 type refresher struct {
 	kernel Kernel
-	// timeout is how long the gate stays open after a refresh.
+	// timeout is the time for which the gate stays open after a refresh.
 	timeout time.Duration
 	// deadline is the decider's, and refreshed is the time of the last refresh.
 	deadline, refreshed atomic.Int64

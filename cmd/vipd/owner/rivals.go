@@ -15,8 +15,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// rivalKept is how long a host that has claimed a VIP of this host counts as a problem. It is asked
-// every announce_every.
+// rivalKept is the time for which a host that has claimed a VIP of this host counts as a problem.
+// It is asked every announce_every.
 const rivalKept = 5 * time.Minute
 
 // rivals are the other hosts that claim VIPs which are here.

@@ -25,7 +25,7 @@ type VRRPOptions struct {
 	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach
 	// answers.
 	ReachTakes bool
-	// Gate is how long after a refresh the gate stays open.
+	// Gate is the time for which the gate stays open after a refresh.
 	Gate time.Duration
 }
 

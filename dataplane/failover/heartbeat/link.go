@@ -23,7 +23,7 @@ type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
-	// intruded is when the last foreign datagram arrived, in nanoseconds since 1970.
+	// intruded is the time when the last foreign datagram arrived, in nanoseconds since 1970.
 	intruded atomic.Int64
 
 	mu    sync.Mutex // guards what follows, while Run may look at it
@@ -86,7 +86,7 @@ func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
-// lately is how long a datagram with another key is a problem.
+// lately is the time for which a datagram with another key is a problem.
 const lately = time.Minute
 
 // Intruded reports whether a datagram with another key arrived within the last minute.

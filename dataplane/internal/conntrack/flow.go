@@ -22,7 +22,7 @@ type Flow struct {
 	State string
 	// Left is the time until the kernel forgets the flow, if no packet arrives, in whole seconds.
 	Left time.Duration
-	// Start is when the flow started. It is zero unless sysctl net.netfilter.nf_conntrack_timestamp
+	// Start is the start of the flow. It is zero unless sysctl net.netfilter.nf_conntrack_timestamp
 	// was on then.
 	Start time.Time
 	// In and Out are the bytes from and to the client, with IP headers. They are zero unless sysctl

@@ -60,9 +60,9 @@ const (
 	lookPause = 1200 * time.Millisecond
 	// lookShare limits checks to one part in lookShare of a core.
 	lookShare = 200
-	// countAfter is how long a TCP connection has no answer before it counts as unanswered: by then
-	// two SYNs were sent again. SCTP counts when it is reported, because the kernel forgets its
-	// flow 3 s after each INIT.
+	// countAfter is the time without an answer after which a TCP connection counts as unanswered:
+	// by then two SYNs were sent again. SCTP counts when it is reported, because the kernel forgets
+	// its flow 3 s after each INIT.
 	countAfter = 3 * time.Second
 	// maxSilent is the maximum number of remembered flows, in about 12 MB. Further flows are not
 	// reported.

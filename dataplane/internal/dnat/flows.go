@@ -49,8 +49,8 @@ type Flows struct {
 	uncut map[balancer.Key]bool
 	// pause is the pause between sweeps.
 	pause time.Duration
-	// forget is when obsolete state is next removed. The time for that is proportional to the
-	// number of keys.
+	// forget is the time of the next removal of obsolete state. The duration of a removal is
+	// proportional to the number of keys.
 	forget time.Time
 }
 
@@ -62,7 +62,7 @@ type Cutter interface {
 
 // leave describes the remaining connections of an earlier frontend of a key.
 type leave struct {
-	// until is when their time ends.
+	// until is the end of their time.
 	until time.Time
 	// port is the port to which their bytes are counted. It is zero if another mode has served,
 	// which counts and lists them.
@@ -81,8 +81,8 @@ func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (co
 // keeps reports whether a connection to b has time left.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is how long a leave is remembered after its time, because the kernel reports the end of
-// a flow after its removal.
+// lastWords is the time for which a leave is remembered after its end, because the kernel reports
+// the end of a flow after its removal.
 const lastWords = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.

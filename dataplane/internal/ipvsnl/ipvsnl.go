@@ -72,9 +72,9 @@ type Service struct {
 	// Scheduler is the kernel's name: "wrr" is module ip_vs_wrr.
 	Scheduler string
 	Flags     Flags
-	// Timeout is how long a client stays with its destination after its last connection, if Flags
-	// has Persistent. It has whole seconds, and is at most MaxTimeout. A client is a single
-	// address.
+	// Timeout is the time for which a client stays with its destination after its last connection,
+	// if Flags has Persistent. It has whole seconds, and is at most MaxTimeout. A client is a
+	// single address.
 	Timeout time.Duration
 }
 
@@ -145,7 +145,7 @@ type TableDestination struct {
 	Active, Inactive uint32
 }
 
-// Timeouts are how long connections without packets are remembered, in whole seconds.
+// Timeouts are the times for which connections without packets are remembered, in whole seconds.
 type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
@@ -170,7 +170,7 @@ type Connection struct {
 	Client, Frontend, Backend netip.AddrPort
 	// State is the kernel's word in lower case, such as "established", "fin_wait" or "udp".
 	State string
-	// Expires is when the entry is removed, if no packet arrives.
+	// Expires is the time when the entry is removed, if no packet arrives.
 	Expires time.Duration
 	// Template reports whether the entry is a persistence template, whose client has port 0,
 	// instead of a connection.

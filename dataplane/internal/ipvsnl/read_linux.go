@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is how often a list is requested again after it was lost for lack of room.
+// rereads is the maximum number of repeated requests for a list that was lost for lack of room.
 const rereads = 3
 
 // Service implements Conn.

@@ -147,7 +147,7 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// TestIPVSSocketIsReplaced replaces the socket by a silent fake kernel. One call fails, and the
+// TestIPVSSocketIsReplaced replaces the socket with a silent fake kernel. One call fails, and the
 // next one reaches IPVS.
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)

@@ -26,7 +26,7 @@ const (
 	Maxseg                    // maximum segment size that a TCP SYN announces
 )
 
-// source is where the kernel reads a field.
+// source is the place where the kernel reads a field.
 type source byte
 
 const (

@@ -22,7 +22,7 @@ type Owned struct {
 	// programs had made in the table by then.
 	seen    uint32
 	foreign uint64
-	// Next is when the table may be read again after a change by others.
+	// Next is the earliest time of the next read of the table after a change by others.
 	Next time.Time
 }
 

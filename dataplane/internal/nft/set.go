@@ -168,7 +168,7 @@ type Elem struct {
 	// Data is the value of a map; Goto is the chain in a map to verdicts.
 	Data []byte
 	Goto string
-	// Timeout is how long the element stays; 0 means forever.
+	// Timeout is the lifetime of the element; 0 means forever.
 	Timeout time.Duration
 	// Comment appears in listings. It has at most 127 bytes.
 	Comment string

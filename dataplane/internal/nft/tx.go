@@ -42,7 +42,8 @@ const (
 	Route  ChainType = "route" // of output: a packet with a changed mark is routed again
 )
 
-// Point is where in the kernel a base chain receives packets. The numbers are the kernel's.
+// Point is the point in the kernel at which a base chain receives packets. The numbers are the
+// kernel's.
 type Point uint32
 
 // These are the points.

@@ -18,13 +18,14 @@ const received = 64 << 10
 // ErrLost means that some answers are missing because there was no room for them.
 var ErrLost = errors.New("some of the kernel's answers were lost")
 
-// Silence is how long the kernel may take for an answer. Usually it needs milliseconds per message.
+// Silence is the maximum time for an answer of the kernel. Usually it needs milliseconds per
+// message.
 const Silence = 5 * time.Second
 
 // Socket is a netlink socket. Except for Close and SetReadDeadline, calls of its methods must not
 // overlap.
 type Socket struct {
-	// Patience is how long Answer waits. The default is Silence.
+	// Patience is the maximum time for which Answer waits. The default is Silence.
 	Patience time.Duration
 
 	file *os.File

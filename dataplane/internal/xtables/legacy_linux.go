@@ -108,7 +108,7 @@ func legacyStamp(family inet.Family, table string) (Stamp, error) {
 // size, aligned.
 const entriesAt = (tableNameLen + 4 + 7) &^ 7
 
-// attempts is how often a table is read again after it has changed during the read.
+// attempts is the maximum number of reads of a table that changes during the read.
 const attempts = 10
 
 // errInterrupted means that rules changed while they were read.

@@ -22,8 +22,8 @@ type Look struct {
 	// table was correct then.
 	stamp Stamp
 	sure  bool
-	// recheckAt is when to compare in any case, because others may have changed the table during
-	// our write. It is zero if they have not.
+	// recheckAt is the time of a comparison in any case, because others may have changed the table
+	// during our write. It is zero if they have not.
 	recheckAt time.Time
 	// owed is the unpaid time of comparisons at the end of the last one, and ended the time of that
 	// end.

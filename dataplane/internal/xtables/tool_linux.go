@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// waitSeconds is how long a program waits for the lock of the tables.
+// waitSeconds is the maximum time for which a program waits for the lock of the tables.
 const waitSeconds = 5
 
 // Tool is a variant of iptables for one family. Its methods are safe for concurrent use. Each runs
@@ -69,7 +69,7 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 // Commits returns the number of this Tool's transactions, without those of a failed restore.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// outputWait is how long reading a program's output may take after its end, because this process
+// outputWait is the maximum time for reading a program's output after its end, because this process
 // may have to wait for a processor.
 const outputWait = 10 * time.Second
 

@@ -114,9 +114,9 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 	return answer, tries > 1, err
 }
 
-// readBack returns the answer of a refused transaction that an earlier attempt has carried out: etcd
-// has all keys that it puts, and lacks all keys that it deletes. A transaction that puts nothing
-// stays refused, because its revision is unknown.
+// readBack returns the answer of a refused transaction that an earlier attempt has carried out.
+// etcd then has all keys that it puts, and lacks all keys that it deletes. A transaction that puts
+// nothing stays refused, because its revision is unknown.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// expiryNotice is how long before its end a client's certificate is reported. A certificate that
-// lives for less than some weeks is renewed by a program, and is reported in the last quarter of
-// its life.
+// expiryNotice is the maximum remaining life of a client's certificate that is reported. A
+// certificate that lives for less than some weeks is renewed by a program, and is reported in the
+// last quarter of its life.
 const expiryNotice = 14 * 24 * time.Hour
 
 // Expiry reports that the client's certificate ends soon, or has ended. It returns "" if neither is

@@ -28,7 +28,7 @@ type Lease struct {
 	ID int64
 	// Revision is the revision of the last write of the keys; 0 means that there was none.
 	Revision int64
-	// renewed is when the whole life of the lease began again.
+	// renewed is the time of the last renewal of the lease.
 	renewed time.Time
 
 	Reported   bool
@@ -79,7 +79,7 @@ func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wak
 	}
 }
 
-// revokeTimeout is how long the end of a daemon may wait for etcd.
+// revokeTimeout is the maximum time for which the end of a daemon waits for etcd.
 const revokeTimeout = 2 * time.Second
 
 // Hold is [Lease.Keep], and revokes the lease in the end.

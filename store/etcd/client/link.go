@@ -59,8 +59,8 @@ func total(scopes []followed) (n int64) {
 	return n
 }
 
-// RefillTime is how long no service may be added until the services of another history are
-// complete.
+// RefillTime is the time without an added service after which the services of another history count
+// as complete.
 const RefillTime = 30 * time.Second
 
 // Timing has the intervals of a connection. Tests shorten them.
@@ -83,8 +83,8 @@ type Timing struct {
 	Reread, CheckRights time.Duration
 	// ProxyReread is the time between full readings behind a proxy, with few keys.
 	ProxyReread time.Duration
-	// Refill is how long no service may be added until the services of another history are
-	// complete, LongestRefill at most.
+	// Refill is the time without an added service after which the services of another history count
+	// as complete, at most LongestRefill.
 	Refill, LongestRefill time.Duration
 	// PageKeys is the number of keys in a page. Small pages cost etcd far more, because it counts
 	// all remaining keys each time.

@@ -104,9 +104,9 @@ func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	return m, err
 }
 
-// doubtAfter is how long a request stays unanswered before members prove themselves. headStart is
-// how long a member is waited for before the next one is asked too. They are limited to a quarter
-// and an eighth of the time that the request has left.
+// doubtAfter is the time without an answer to a request after which members prove themselves.
+// headStart is the time for which a member is awaited before the next member is also asked. They
+// are limited to a quarter and an eighth of the time that the request has left.
 const (
 	doubtAfter = time.Second
 	headStart  = 300 * time.Millisecond

@@ -57,7 +57,7 @@ type Step struct {
 	// Revision is the revision of the write, or of the definition if nothing is to be written; 0
 	// means that nothing is written yet.
 	Revision int64
-	// Err is why this change was not written although others were.
+	// Err is the reason why this change was not written although others were.
 	Err error
 }
 

@@ -22,7 +22,7 @@ type pool struct {
 	name     string
 	revision int64
 	cidrs    []netip.Prefix
-	// wrong is why it can't be used; "" means that it can.
+	// wrong is the reason why it can't be used; "" means that it can.
 	wrong string
 	// fields are all its fields.
 	fields map[string]any

@@ -27,7 +27,7 @@ type Pool struct {
 	Free uint64 `json:"free"`
 	// Revision is the revision of its last change.
 	Revision int64 `json:"revision"`
-	// Problem is why it can't be used; "" means that it can.
+	// Problem is the reason why it can't be used; "" means that it can.
 	Problem string `json:"problem,omitempty"`
 }
 

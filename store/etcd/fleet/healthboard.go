@@ -21,7 +21,7 @@ type BoardOptions struct {
 	client.Config
 	// Log receives keys that can't be read; nil means none.
 	Log *slog.Logger
-	// Patience is how long etcd may be away before the outage is published. Default 2s.
+	// Patience is the maximum outage of etcd before the outage is published. Default 2s.
 	Patience time.Duration
 	// Timing has the intervals of the connection. If nil, they are the usual ones.
 	Timing *client.Timing
@@ -29,7 +29,7 @@ type BoardOptions struct {
 
 const (
 	boardPatience = 2 * time.Second
-	// boardQuiet is how long changes are collected before they are published.
+	// boardQuiet is the time for which changes are collected before they are published.
 	boardQuiet = 10 * time.Millisecond
 )
 
@@ -78,8 +78,8 @@ type boardWatch struct {
 	// next is the board of a full reading.
 	next quorum.Board
 	err  error
-	// lost is when the connection was lost, and changed the time of the first change. Zero means
-	// that there is none, or that it is published.
+	// lost is the time when the connection was lost, and changed the time of the first change. Zero
+	// means that there is none, or that it is published.
 	lost, changed time.Time
 }
 

@@ -70,7 +70,7 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set replaces what the node can check and all its votes, by target without the node. It never
+// Set replaces what the node can check and all its votes, with target without the node. It never
 // blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()

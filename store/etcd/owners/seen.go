@@ -16,7 +16,7 @@ type seen struct {
 	revision int64
 }
 
-// read replaces the state by all keys at a revision.
+// read replaces the state with all keys at a revision.
 func (s *seen) read(keys []*mvccpb.KeyValue, revision int64) {
 	*s = seen{make(map[string]*mvccpb.KeyValue, len(keys)), revision}
 	for _, kv := range keys {

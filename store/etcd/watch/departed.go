@@ -14,15 +14,15 @@ const (
 	// together is the maximum time between endpoints that vanish together: leases that are no
 	// longer renewed end in the order of their last renewal.
 	together = 30 * time.Second
-	// comeback is how long kept endpoints stay in use once the first of their service is registered
-	// again.
+	// comeback is the time for which kept endpoints stay in use after the first endpoint of their
+	// service is registered again.
 	comeback = 30 * time.Second
 )
 
 // departure is an endpoint that vanished with its lease.
 type departure struct {
 	*record
-	// at is when it vanished.
+	// at is the time when it vanished.
 	at time.Time
 	// kept reports whether it stays in use, until the given time once others are registered again.
 	kept  bool
@@ -36,7 +36,7 @@ type absence struct {
 	// own reports whether the service needs none of them, because it has its own endpoints or was
 	// removed. empty reports whether no other endpoint is registered.
 	own, empty bool
-	// due is when they are checked again; zero means never.
+	// due is the time of their next check; zero means never.
 	due time.Time
 }
 

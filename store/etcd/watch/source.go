@@ -38,8 +38,8 @@ type Options struct {
 	Connection func(revision int64, err error)
 	// Log receives errors about the file with the last good state.
 	Log *slog.Logger
-	// Patience is how long etcd may be away before the outage, or at the start the last good state,
-	// is published. Default 2s.
+	// Patience is the maximum outage of etcd before the outage, or at the start the last good
+	// state, is published. Default 2s.
 	Patience time.Duration
 	// Timing has the intervals of the connection. If nil, they are the usual ones.
 	Timing *client.Timing
@@ -47,8 +47,8 @@ type Options struct {
 
 const (
 	defaultPatience = 2 * time.Second
-	// quiet is how long no change may arrive before changes are published, longest the maximum
-	// since the first one.
+	// quiet is the time without a change after which changes are published, longest the maximum
+	// since the first change.
 	quiet   = 10 * time.Millisecond
 	longest = 50 * time.Millisecond
 	// tick is the interval of what changes with time alone.

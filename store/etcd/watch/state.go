@@ -71,7 +71,7 @@ func (s *state) put(r *record, now time.Time) {
 	s.use(r, now)
 }
 
-// setProblems replaces the problems of a key by those of a record.
+// setProblems replaces the problems of a key with those of a record.
 func (s *state) setProblems(key rawKey, r *record) {
 	if len(r.problems) > 0 {
 		s.troubled = s.troubled.Set(key, r)

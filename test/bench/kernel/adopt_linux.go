@@ -133,8 +133,8 @@ func (o *own) adoptingMessages(ctx context.Context) (float64, error) {
 	return float64(changing), err
 }
 
-// ending is how long messages are counted after a change, because drains without connections end in
-// that time.
+// ending is the time for which messages are counted after a change, because drains without
+// connections end in that time.
 const ending = 3 * time.Second
 
 // uncounted is the number of a change that is not timed.

@@ -16,7 +16,7 @@ import (
 // LockFile is the name of the file in run_dir that a running vipd owner locks.
 const LockFile = "owner.lock"
 
-// patience is how long a vipd owner may need to give its VIPs away and end.
+// patience is the maximum time for a vipd owner to give its VIPs away and end.
 const patience = 10 * time.Second
 
 // Stop ends a running vipd owner, which first gives its VIPs away. It returns a description of each

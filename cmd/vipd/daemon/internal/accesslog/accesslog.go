@@ -295,7 +295,7 @@ type file struct {
 	since  atomic.Pointer[time.Time] // when the current write began; nil means none is in progress
 }
 
-// silence is how long a write may last before it is reported as a problem.
+// silence is the maximum duration of a write before it is reported as a problem.
 const silence = 5 * time.Second
 
 // wrong says why lines are not written. Any goroutine may call it.

@@ -22,7 +22,7 @@ type Options struct {
 	Socket string
 	// Changed returns a channel that is closed with the next state.
 	Changed func() <-chan struct{}
-	// Grace is how long VIPs are served without this process, if the mode does so.
+	// Grace is the time for which VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
 }

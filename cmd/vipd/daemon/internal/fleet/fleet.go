@@ -63,7 +63,7 @@ type Options struct {
 	// Version and Started are published to the fleet.
 	Version string
 	Started time.Time
-	// Lease is how long other nodes still see this node after its end.
+	// Lease is the time for which other nodes still see this node after its end.
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History

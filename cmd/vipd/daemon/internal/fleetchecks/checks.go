@@ -36,11 +36,11 @@ type Checks struct {
 	// enough time for that.
 	board      quorum.Board
 	boardKnown bool
-	// read is when the board was last read; zero means never.
+	// read is the time when the board was last read; zero means never.
 	read time.Time
-	// aloneUntil is when this node may rely on the board again after an outage; zero means it may
-	// now. alone is the time since which, by the history, this node decides alone; zero means it
-	// does not.
+	// aloneUntil is the time when this node may rely on the board again after an outage; zero means
+	// it may now. alone is the time since which, by the history, this node decides alone; zero
+	// means it does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
 	// votes are this node's verdicts on the targets that it checks for the fleet, and voter writes
@@ -71,13 +71,13 @@ type Options struct {
 	Record func(events.Event)
 	// Kick makes the model call Verdicts again.
 	Kick func()
-	// Lease is how long this node's votes count after its end.
+	// Lease is the time for which this node's votes count after its end.
 	Lease time.Duration
-	// Patience is how long etcd may be unavailable before this node decides alone. Zero means the
-	// default of etcd.BoardOptions.
+	// Patience is the maximum outage of etcd before this node decides alone. Zero means the default
+	// of etcd.BoardOptions.
 	Patience time.Duration
-	// Settle is how long the node continues to decide alone after etcd returns. In that time other
-	// nodes vote, and the leases of dead nodes expire. Zero means Lease.
+	// Settle is the time for which the node continues to decide alone after etcd returns. In that
+	// time other nodes vote, and the leases of dead nodes expire. Zero means Lease.
 	Settle time.Duration
 	// Former is the lease of votes that an earlier run could not revoke; 0 means none.
 	Former int64

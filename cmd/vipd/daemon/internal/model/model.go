@@ -195,8 +195,8 @@ func (m *Model) decide(err error) request {
 	return p.request
 }
 
-// storePatience is how long after the start vipd waits for an unreadable store before it serves the
-// readable part.
+// storePatience is the time for which vipd waits for an unreadable store after the start, before it
+// serves the readable part.
 const storePatience = 10 * time.Second
 
 // nextExpiry returns the time until an input expires.

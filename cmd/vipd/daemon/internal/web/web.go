@@ -89,8 +89,8 @@ func (srv server) check(reasons func() []string, problems func() []balancer.Prob
 	}
 }
 
-// patience is how long a change may wait to be applied, besides sync.min_interval, before the
-// daemon is unhealthy.
+// patience is the maximum delay of a change, besides sync.min_interval, before the daemon is
+// unhealthy.
 const patience = time.Minute
 
 // unhealthy reports which loop is stuck, or which change has waited too long. Frontends in backoff
