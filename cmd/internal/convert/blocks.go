@@ -13,8 +13,8 @@ type statement struct {
 	line     int
 	block    bool
 	children []*statement
-	// doubt says why the statement may not hold, or may be incomplete. Services that depend on it
-	// are disabled.
+	// doubt is the reason why the statement may be invalid or incomplete. Services that depend on
+	// it are disabled.
 	doubt string
 }
 
@@ -97,7 +97,7 @@ type blocks struct {
 	doubt string
 }
 
-// parseBlocks parses lines. Mistakes are notes, and doubts of the statements that they are in.
+// parseBlocks parses lines. Each mistake becomes a note, and the doubt of its statement.
 func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool) []*statement {
 	if len(lines) == 0 {
 		return nil
@@ -132,7 +132,7 @@ const (
 	closingBrace
 )
 
-// statements reads the statements up to a closing brace, and reports whether there was one.
+// statements reads the statements up to a closing brace, and reports whether it found that brace.
 func (b *blocks) statements(depth int) (out []*statement, closed bool) {
 	var current *statement
 	finish := func() {
@@ -299,8 +299,8 @@ func (b *blocks) bare() string {
 	return b.text[start:b.at]
 }
 
-// skipLua skips a program in Lua to the brace that ends its block, and reports whether there was
-// one.
+// skipLua skips a program in Lua to the brace that ends its block. It reports whether it found that
+// brace.
 func (b *blocks) skipLua() bool {
 	for depth := 1; b.at < len(b.text); b.at++ {
 		rest := b.text[b.at:]

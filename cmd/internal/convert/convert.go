@@ -53,10 +53,10 @@ type Error struct {
 // Error writes the place and the reason.
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text) }
 
-// maxText bounds the text: real configurations are far smaller.
+// maxText is the maximum size of a text in bytes. Real configurations are far smaller.
 const maxText = 16 << 20
 
-// readers are the formats and what reads them.
+// readers returns the reader of each format.
 func readers() map[string]func(*draft) error {
 	return map[string]func(*draft) error{
 		"keepalived": readKeepalived, "haproxy": readHAProxy, "ipvsadm": readIPVSADM, "gobetween": readGobetween, "nginx": readNginx,
@@ -68,7 +68,7 @@ func readers() map[string]func(*draft) error {
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
 // Convert converts text, which was read from file. The format is one of Formats. The error is an
-// *Error where it belongs to a line, and ctx.Err() if ctx ends first.
+// *Error if it belongs to a line, and ctx.Err() if ctx ends first.
 func Convert(ctx context.Context, format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {

@@ -21,8 +21,7 @@ func signs() []sign {
 // sign is a pattern of a format.
 type sign struct{ format, pattern string }
 
-// Detect returns the format of a text, which it knows from typical lines; "" means that it has
-// none.
+// Detect returns the format of a text by its typical lines, or "" if it matches no format.
 func Detect(text []byte) string {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // a byte order mark
 	for _, s := range signs() {

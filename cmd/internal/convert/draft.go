@@ -37,7 +37,7 @@ type draft struct {
 	work int
 }
 
-// index keeps what a draft looks up again and again.
+// index speeds up the repeated lookups of a draft.
 type index struct {
 	noted map[Note]bool
 	// disabled are the reasons of services.

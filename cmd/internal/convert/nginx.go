@@ -16,7 +16,7 @@ type nginx struct {
 	used      map[string]bool
 }
 
-// nginxAnswers are about what nginx has and vipd has not.
+// nginxAnswers returns the answers about statements that vipd lacks.
 func nginxAnswers() []answer {
 	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; connections pass as the client sends them"
 	return []answer{

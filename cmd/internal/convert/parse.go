@@ -44,8 +44,8 @@ func parseAddr(text string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. IPv6 addresses may come without brackets,
-// the port is what follows the last colon then.
+// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. IPv6 addresses may have no brackets; then
+// the port follows the last colon.
 func splitPort(text string) (host, port string) {
 	if strings.HasSuffix(text, "]") {
 		return text, ""
@@ -100,8 +100,8 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 }
 
 // listening returns the addresses that a listener on host has: host itself, or the VIPs of Options
-// for a wildcard. v4 and v6 are the families of a wildcard that does not name one; "::" stands for
-// IPv4, too, where both are true.
+// for a wildcard. v4 and v6 are the families of a wildcard that names no family; "::" also stands
+// for IPv4 if both are true.
 func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, error) {
 	switch host {
 	case "", "*":
@@ -120,8 +120,8 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 	return []netip.Addr{addr}, nil
 }
 
-// listeners are as one is, at each address that host stands for and each port of the range. The
-// word begins such a line.
+// listeners returns copies of one, for each address that host stands for and each port of the
+// range. Such a line begins with word.
 func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
 	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
 	if err != nil {

@@ -39,12 +39,12 @@ type setting struct {
 	why  string
 }
 
-// set gives a field its value, instead of an earlier one.
+// set sets a field, and replaces an earlier value.
 func (s *service) set(line int, name string, value any) {
 	s.settings = put(s.settings, setting{name: name, value: value, line: line})
 }
 
-// check gives a field of the health table its value, instead of an earlier one.
+// check sets a field of the health table, and replaces an earlier value.
 func (s *service) check(line int, name string, value any) {
 	s.health = put(s.health, setting{name: name, value: value, line: line})
 }
@@ -57,7 +57,7 @@ func put(all []setting, one setting) []setting {
 // originDefault is the comment of a field whose value is the origin's default.
 const originDefault = "the default of the origin"
 
-// defaulted gives a field the origin's default if it has no value.
+// defaulted sets a field without a value to the origin's default.
 func defaulted(all []setting, name string, value any) []setting {
 	if find(all, name) != nil {
 		return all

@@ -90,7 +90,7 @@ func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 }
 
 // Transact runs a transaction. If the answer was lost, it runs the transaction again. If the
-// conditions no longer hold then, it compares what the transaction writes with what etcd has.
+// conditions no longer hold then, it compares the values of the transaction with etcd's.
 func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	answer, _, err := c.TransactRepeated(ctx, what, request)
 	return answer, err

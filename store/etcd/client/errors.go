@@ -48,8 +48,8 @@ func Plain(err error) error {
 	return &plainError{text, err}
 }
 
-// handshakeFailed is the beginning of gRPC's error after a failed TLS handshake, and tlsRefused
-// that of TLS if the other side ended it.
+// handshakeFailed is the beginning of gRPC's error after a failed TLS handshake. tlsRefused is the
+// beginning of TLS's error if the other side ended the handshake.
 const (
 	handshakeFailed = "transport: authentication handshake failed"
 	tlsRefused      = "remote error: tls"

@@ -84,8 +84,8 @@ func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted 
 	return false, h.verifyMarker(ctx, request, ask)
 }
 
-// verifyMarker asks for the marker at its own revision. Its key may have changed since, in an event
-// of a watch that has not delivered yet what others have.
+// verifyMarker reads the marker at its own revision. Its key may have changed since, in an event
+// that a slower watch has not delivered yet.
 func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeRequest, ask Asker) error {
 	request.Revision = h.marker.ModRevision
 	answer, err := ask(ctx, request)

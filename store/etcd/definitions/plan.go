@@ -162,7 +162,7 @@ func (p *Plan) Remove(c Change) {
 }
 
 // Judge adds the conflicts of the changes to the problems: fields that are unknown and new, claims
-// of other services, pools without addresses, and what Apply would refuse.
+// of other services, pools without addresses, and mistakes that Apply would refuse.
 func (p *Plan) Judge(ctx context.Context) error {
 	for i := range p.Problems {
 		if p.Problems[i].Unknown {

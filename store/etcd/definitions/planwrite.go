@@ -14,8 +14,8 @@ import (
 )
 
 // Write makes the changes, one transaction each. A change that another writer has overtaken gets an
-// error, and the others are made. If etcd fails, Write stops, and Steps has only what was written
-// before.
+// error, and the others are made. If etcd fails, Write stops, and Steps has only the changes that
+// were written before.
 func (p *Plan) Write(ctx context.Context) error {
 	for n, s := range p.Steps {
 		if s.Outcome == Unchanged {

@@ -48,9 +48,9 @@ type Change struct {
 	Trace string
 	// Rollback is the number of the text in the history that is written again; 0 means none.
 	Rollback int
-	// Checked is the revision at which all services were read, and no other one claimed what this
-	// one will claim. If another Writer has added a claim since, nothing is written, and the error
-	// is a StaleError. 0 means that none was read.
+	// Checked is the revision at which all services were read, and no other service had the claims
+	// of this service. If another Writer has added a claim since, nothing is written, and the error
+	// is a StaleError. 0 means that no service was read.
 	Checked int64
 	// AllowUnknown writes fields that this version does not know. Otherwise they are errors.
 	AllowUnknown bool
@@ -274,8 +274,8 @@ func (w *Writer) claim(
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// maxOps is the maximum number of operations of one kind in a transaction, and maxFreed that of
-// addresses that are given back in it: etcd accepts 128 operations.
+// maxOps is the maximum number of operations of one kind in a transaction. maxFreed is the maximum
+// number of addresses that it releases. etcd accepts 128 operations.
 const (
 	maxOps   = 64
 	maxFreed = 16

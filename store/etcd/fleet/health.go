@@ -38,7 +38,7 @@ const abstains balancer.Verdict = "unknown"
 // precision is the precision of the times of votes.
 const precision = time.Millisecond
 
-// maxCause bounds what is written of a cause, in bytes.
+// maxCause is the maximum length of a written cause, in bytes.
 const maxCause = 200
 
 func encodeVote(v *quorum.Vote) ([]byte, error) {

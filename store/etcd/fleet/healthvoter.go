@@ -18,7 +18,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// HealthVoter writes that a node takes part in the fleet's health checks, and its votes, under one
+// HealthVoter writes the part of a node in the fleet's health checks, and its votes, under one
 // lease. It writes equal votes only once, and many votes in one transaction.
 type HealthVoter struct {
 	lease *client.Lease
@@ -70,8 +70,8 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set replaces what the node can check and all its votes, with target without the node. It never
-// blocks.
+// Set replaces the checks that the node can run, and all its votes, by target without the node. It
+// never blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()
 	news := v.live != live || v.votes != votes

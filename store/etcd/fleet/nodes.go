@@ -62,8 +62,8 @@ type Registry struct {
 // NewRegistry returns a registry.
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
-// Nodes returns all nodes that exist or are configured, by name. Revision is the last change of
-// what all nodes follow, or 0 if the user may not read all of that. Removals of endpoints and
+// Nodes returns all nodes that exist or are configured, by name. Revision is the last change of the
+// keys that all nodes follow, or 0 if the user may not read all of them. Removals of endpoints and
 // overrides leave no key, so they count with the next change.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = r.Statuses(ctx); err != nil {
@@ -75,8 +75,8 @@ func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err
 	return nodes, revision, err
 }
 
-// newest returns the revision of the last change of what all nodes follow. It reads the history
-// because that has removed services.
+// newest returns the revision of the last change of the keys that all nodes follow. It reads the
+// history because it contains removed services.
 func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {
 		answer, err := r.client.Get(ctx, &etcdserverpb.RangeRequest{
@@ -116,7 +116,7 @@ func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	return nodes, nil
 }
 
-// Published returns what the live nodes publish of themselves, without unreadable values.
+// Published returns the published values of the live nodes, without unreadable values.
 func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
 	err = r.client.ReadFolder(ctx, schema.HostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
 		if n, _ := schema.DecodeHost(kv.Value, balancer.Origin{}); schema.CheckNode(name) == nil && n != nil {
