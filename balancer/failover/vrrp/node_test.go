@@ -178,8 +178,8 @@ func TestDroppedPackets(t *testing.T) {
 	}
 }
 
-// TestStrangerWithTheSameRouterID hears a router of other VIPs whose adverts also differ in version or
-// password. The host must keep its VIPs: the stranger does not own them.
+// TestStrangerWithTheSameRouterID hears a router of other VIPs whose adverts also differ in version
+// or password. The host must keep its VIPs: the stranger does not own them.
 func TestStrangerWithTheSameRouterID(t *testing.T) {
 	for name, change := range map[string]func(a *vrrp.Advert){
 		"password": func(a *vrrp.Advert) { a.Password = "1111" },
@@ -365,8 +365,8 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
-// TestFailedUnbind resigns, and the VIP can't be unbound, so that the gate closes for good and removes
-// it. The router must resign then, and be able to own the group again.
+// TestFailedUnbind resigns, and the VIP can't be unbound, so that the gate closes for good and
+// removes it. The router must resign then, and be able to own the group again.
 func TestFailedUnbind(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
