@@ -169,11 +169,11 @@ func TestHTTPS(t *testing.T) {
 		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"hangs up", func(net.Conn) {}, named, health.Failed, "closed the connection in the TLS handshake"},
 		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
-		{"missing file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
-		{"file without certificate", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
-		{"device file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/dev/zero" }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
-		{"FIFO without writer", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = fifo }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
-		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile = ca.file("ca.pem"), large }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
+		{"missing file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/nowhere/ca.pem", wait.Patience }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
+		{"file without certificate", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/proc/version", wait.Patience }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
+		{"device file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/dev/zero", wait.Patience }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
+		{"FIFO without writer", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = fifo, wait.Patience }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
+		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile, h.Timeout = ca.file("ca.pem"), large, wait.Patience }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.HTTPSHealth, c.change), serve(t, c.handle), c.want, c.text)

@@ -71,6 +71,9 @@ func newPair(t *testing.T, o vrrpPair) *pair {
 	p.b = p.router(t, l.Add("gw2"), 12, o.second, o, o.keepalived)
 	p.probe = newARPProbe(t, p.client, vip)
 	p.a.begin()
+	if o.preempt == "never" { // otherwise the first to begin would own the VIP for good
+		p.owns(t, p.a)
+	}
 	p.b.begin()
 	return p
 }
@@ -263,7 +266,6 @@ func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
 			p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
-			p.owns(t, p.a)
 			owner, other := p.a, p.b
 			for range wait.Soak(1, 20) {
 				for _, f := range vrrpFaults {
