@@ -125,7 +125,8 @@ func startGateway(t *testing.T, g gatewayGuide) {
 		t.Fatal(err)
 	}
 	words := strings.Fields(strings.TrimPrefix(g.commands["gateway foreground"], "sudo "))
-	cmd := exec.Command(filepath.Join(program.Bin(t), words[0]), words[1:]...)
+	bin := program.Bin(t)
+	cmd := exec.Command(filepath.Join(bin, words[0]), words[1:]...)
 	cmd.Dir = folder
 	p, err := process.Start(nil, cmd)
 	if err != nil {
@@ -135,6 +136,11 @@ func startGateway(t *testing.T, g gatewayGuide) {
 		p.Kill()
 		if t.Failed() {
 			t.Logf("vipd printed:\n%s", p.Output())
+		}
+		cleanup := exec.Command(filepath.Join(bin, "vipctl"), "--config", "vipd.toml", "cleanup")
+		cleanup.Dir = folder
+		if out, err := cleanup.CombinedOutput(); err != nil { // the tests after this one share the host
+			t.Errorf("vipctl cleanup: %v\n%s", err, out)
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
