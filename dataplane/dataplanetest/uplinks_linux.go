@@ -25,8 +25,13 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
 		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
 		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
+		// The tests after this one share the host.
 		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
-		mangle := func(rule ...string) { run(t, f.iptables, append([]string{"-t", "mangle", "-A"}, rule...)...) }
+		t.Cleanup(func() { run(t, "ip", f.ip, "rule", "del", "fwmark", "1", "table", "100") })
+		mangle := func(rule ...string) {
+			run(t, f.iptables, append([]string{"-t", "mangle", "-A"}, rule...)...)
+			t.Cleanup(func() { run(t, f.iptables, append([]string{"-t", "mangle", "-D"}, rule...)...) })
+		}
 		mangle("PREROUTING", "-i", "client", "-m", "conntrack", "--ctstate", "NEW", "-j", "CONNMARK", "--set-mark", "1")
 		mangle("PREROUTING", "!", "-i", "client", "-j", "CONNMARK", "--restore-mark")
 		mangle("OUTPUT", "-j", "CONNMARK", "--restore-mark")

@@ -74,7 +74,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 		}
 		return Held{}, wait
 	case r.standing == balancer.Owned:
-		return rests(`not owned by this host: "vipctl get vips" names the owner`)
+		return rests(`not owned by this host: "vipctl get vips" names the owner, or "vipctl status" with VRRP`)
 	case r.standing == balancer.Withdrawn:
 		return rests("withdrawn: no endpoint of its services is usable")
 	case !s.bind:

@@ -173,7 +173,10 @@ func TestHTTPS(t *testing.T) {
 		{"file without certificate", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/proc/version", wait.Patience }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
 		{"device file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/dev/zero", wait.Patience }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
 		{"FIFO without writer", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = fifo, wait.Patience }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
-		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile, h.Timeout = ca.file("ca.pem"), large, wait.Patience }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
+		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) {
+			named(h)
+			h.CertFile, h.KeyFile, h.Timeout = ca.file("ca.pem"), large, wait.Patience
+		}, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.HTTPSHealth, c.change), serve(t, c.handle), c.want, c.text)

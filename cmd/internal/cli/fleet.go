@@ -68,7 +68,11 @@ type fleetConfig struct {
 	Store struct {
 		Kind config.StoreKind `toml:"kind"`
 	} `toml:"store"`
-	Etcd config.Etcd `toml:"etcd"`
+	Etcd      config.Etcd `toml:"etcd"`
+	Ownership struct {
+		Enabled bool           `toml:"enabled"`
+		VRRP    map[string]any `toml:"vrrp"`
+	} `toml:"ownership"`
 }
 
 // fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its
@@ -97,6 +101,8 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	case err != nil && !absent:
 		c.Note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
+	case !named && said.Store.Kind != config.EtcdStore && said.Ownership.Enabled && len(said.Ownership.VRRP) > 0:
+		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s decides owners by VRRP: \"vipctl status\" names the owner, and \"systemctl stop vipd-owner\" there moves its VIPs away", c.verbText(), file)
 	case !named && said.Store.Kind != config.EtcdStore:
 		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}

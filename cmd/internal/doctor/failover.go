@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/wording"
 )
@@ -35,9 +36,12 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	if err != nil {
 		return append(found, problem("vipd owner does not answer, so this host owns no VIPs: "+oneLine(err), "", "systemctl enable --now vipd-owner"))
 	}
-	for _, check := range []func(context.Context, *observed, *api.OwnerStatus) []Finding{
-		ownerSession, otherHolders, ownerLimits, etcdMajority, etcdElection, virtualMachine, flushedGate, gateways,
-	} {
+	type ownerCheck = func(context.Context, *observed, *api.OwnerStatus) []Finding
+	checks := []ownerCheck{ownerState, ownerSession, otherHolders, ownerLimits, etcdMajority, etcdElection, virtualMachine, flushedGate, gateways}
+	if s.VRRP != nil {
+		checks = []ownerCheck{ownerState, ownerGroups, otherHolders, ownerLimits, virtualMachine, flushedGate, gateways}
+	}
+	for _, check := range checks {
 		found = append(found, check(ctx, o, s)...)
 	}
 	return found
@@ -46,11 +50,44 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 // late is the maximum delay of a refresh of the gate before VIPs are released.
 const late = 100 * time.Millisecond
 
-// ownerSession lists the hosts that confirm the session of the owner, and its problems.
-func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
+// ownerState returns the problems that vipd owner reports of itself and of this host.
+func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Problems {
 		found = append(found, problem(text, "", ""))
 	}
+	if s.Late > late.Seconds() {
+		found = append(found, warning(fmt.Sprintf("vipd owner waited %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
+			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
+	}
+	if len(s.Unplaced) > 0 {
+		found = append(found, warning(list(addresses(s.Unplaced))+": no device of this host has a network with it", "only hosts that have one can own such a VIP",
+			"give a device an address of that network, or name others in ownership.interfaces"))
+	}
+	return found
+}
+
+// ownerGroups returns the state of each group of VRRP, and the problems with adverts.
+func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
+	if len(s.VRRP.Groups) == 0 {
+		return []Finding{problem("no group of VRRP is on this host, so it owns no VIPs", "vipctl status has the reason", "vipctl status")}
+	}
+	for _, g := range s.VRRP.Groups {
+		for _, text := range g.Problems {
+			found = append(found, warning(text, "hosts that drop each other's adverts both own the VIPs", ""))
+		}
+		switch {
+		case g.State == vrrp.Active || g.Owner.IsValid():
+			found = append(found, fine(fmt.Sprintf("%s is %s (router_id %d, priority %d)", g.Name, g.State, g.RouterID, g.Priority)))
+		default:
+			found = append(found, warning(fmt.Sprintf("%s is %s, and no owner is known", g.Name, g.State),
+				"its adverts may not leave: check source, and firewall rules for IP protocol 112", "journalctl -u vipd-owner"))
+		}
+	}
+	return found
+}
+
+// ownerSession lists the hosts that confirm the session of the owner, and its problems.
+func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
 		found = append(found, problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), wording.Be(len(who))),
@@ -80,14 +117,6 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: hosts report a lost LAN to each other by another network",
 				"nft list ruleset | grep -n 9898"))
 		}
-	}
-	if s.Late > late.Seconds() {
-		found = append(found, warning(fmt.Sprintf("vipd owner waited %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
-			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
-	}
-	if len(s.Unplaced) > 0 {
-		found = append(found, warning(list(addresses(s.Unplaced))+": no device of this host has a network with it", "only hosts that have one can own such a VIP",
-			"give a device an address of that network, or name others in ownership.interfaces"))
 	}
 	if len(found) == 0 {
 		found = append(found, fine("vipd owner is confirmed by "+list(slices.Sorted(maps.Keys(s.Confirmed)))))

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
 )
 
@@ -23,6 +24,19 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: warning: vipd owner does not reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
 		}},
+		{name: "the backup of a pair with VRRP", change: func(m *made) {
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
+				{Name: "main", State: vrrp.Backup, Owner: netip.MustParseAddr("192.168.1.11")},
+			}}}
+		}},
+		{name: "a pair with VRRP whose hosts don't receive each other", change: func(m *made) {
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
+				{Name: "main", State: vrrp.Backup, Problems: []string{"192.168.1.12 has version 2"}},
+			}}}
+		}, want: []string{
+			"ownership: warning: 192.168.1.12 has version 2",
+			"ownership: warning: main is Backup, and no owner is known",
+		}},
 		{name: "an owner with much in its way", change: func(m *made) {
 			vip := netip.MustParseAddr("192.168.1.77")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
@@ -37,12 +51,12 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ipvs: note: keepalived is running",
 			"ownership: problem: no process may run with real-time priority here",
 			"ownership: problem: another host answers",
+			"ownership: warning: vipd owner waited 300ms for a processor",
+			"ownership: warning: 10.7.7.7: no device of this host has a network with it",
 			"ownership: problem: VIPs of gw1 have no owner: gw1, gw2 are silent",
 			"ownership: warning: vipd owner does not reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
 			"ownership: warning: gw2 does not confirm this host",
-			"ownership: warning: vipd owner waited 300ms for a processor",
-			"ownership: warning: 10.7.7.7: no device of this host has a network with it",
 			"ownership: problem: keepalived also has 192.168.1.77 in its configuration",
 		}},
 		{name: "an owner with much around it", change: func(m *made) {

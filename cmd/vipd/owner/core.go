@@ -39,7 +39,7 @@ const tick = 10 * time.Millisecond
 // newCore returns a core whose gate is closed. No VIP is bound.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *core, err error) {
 	c = &core{
-		o: o, journal: j, layout: l, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
+		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
 		inputs: make(chan input, 1024),
 	}
 	gone := wake.New()

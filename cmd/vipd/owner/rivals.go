@@ -21,6 +21,9 @@ const rivalKept = 5 * time.Minute
 
 // rivals are the other hosts that claim VIPs which are here.
 type rivals struct {
+	// byVRRP reports whether VRRP decides. A rival may then be the other host of the pair.
+	byVRRP bool
+
 	mu sync.Mutex // guards of
 	of map[netip.Addr]*api.OwnerRival
 }
@@ -38,7 +41,7 @@ func (c *core) rival(claim onhost.Rival) {
 			c.rivals.of[vip] = r
 		}
 		r.MAC, r.Node, r.Last, r.Count = mac, node, at, r.Count+1
-		text := rivalText(r)
+		text := c.rivals.text(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {
 			return nil // another node has it: this host was stopped, and has yet to learn that
@@ -47,8 +50,21 @@ func (c *core) rival(claim onhost.Rival) {
 	})
 }
 
-func rivalText(r *api.OwnerRival) string {
-	return fmt.Sprintf("a host outside the fleet answers for %s: %s", r.VIP, r.MAC)
+// text describes a rival.
+func (r *rivals) text(one *api.OwnerRival) string {
+	who := "a host outside the fleet"
+	if r.byVRRP {
+		who = "another host"
+	}
+	return fmt.Sprintf("%s answers for %s: %s", who, one.VIP, one.MAC)
+}
+
+// advice is the way out for the problem of a rival.
+func (r *rivals) advice() string {
+	if r.byVRRP {
+		return "clients reach either; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or take the address from it"
+	}
+	return "clients reach either; take the address from it"
 }
 
 // list returns the rivals in order, and the problems of recent ones.
@@ -59,7 +75,7 @@ func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 		one := r.of[vip]
 		all = append(all, *one)
 		if one.Node == "" && time.Since(one.Last) < rivalKept {
-			problems = append(problems, rivalText(one)+": clients reach either; take the address from it")
+			problems = append(problems, r.text(one)+": "+r.advice())
 		}
 	}
 	return all, problems

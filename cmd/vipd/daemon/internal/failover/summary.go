@@ -83,9 +83,9 @@ func groupSummary(g *vrrp.GroupStatus) string {
 				text += fmt.Sprintf(" (priority %d, %.2fs ago)", r.Priority, r.Age.Seconds())
 			}
 		}
-		return text
+		return fmt.Sprintf("%s; priority %d here", text, g.Priority)
 	}
-	return fmt.Sprintf("%s is %s, and no owner is known", g.Name, g.State)
+	return fmt.Sprintf("%s is %s, and no owner is known; priority %d here", g.Name, g.State, g.Priority)
 }
 
 // about formats a time for people.

@@ -51,8 +51,8 @@ func TestSummaryByVRRP(t *testing.T) {
 		want   string
 	}{
 		{group(vrrp.Active, peer.Prev()), "1 VIP here in main (router_id 51, version 3, priority 150); last advert sent 0.10s ago"},
-		{group(vrrp.Backup, peer), "main is Backup of 192.168.1.11 (priority 200, 0.05s ago)"},
-		{group(vrrp.Backup, netip.Addr{}), "main is Backup, and no owner is known"},
+		{group(vrrp.Backup, peer), "main is Backup of 192.168.1.11 (priority 200, 0.05s ago); priority 150 here"},
+		{group(vrrp.Backup, netip.Addr{}), "main is Backup, and no owner is known; priority 150 here"},
 		{&vrrp.Status{}, "by VRRP; no group is on this host"},
 	} {
 		if got := summary(&api.OwnerStatus{VRRP: c.status}); got != c.want {
