@@ -77,6 +77,10 @@ const (
 // Values lists the possible values.
 func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 
+// Direct reports whether endpoints answer clients without this node, which then sees only half of
+// each connection.
+func (f Forward) Direct() bool { return f == DRForward || f == TunnelForward }
+
 // Locality prefers or requires endpoints nearby.
 type Locality string
 

@@ -44,6 +44,11 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	})
 }
 
+// clientHashes are the schedulers that choose by the client's address.
+func clientHashes() []balancer.Scheduler {
+	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
+}
+
 // testHashes schedules hundreds of clients by each hash. They are distributed by weight and stay;
 // with Maglev, only clients of a removed endpoint move, with few exceptions.
 func testHashes(r *rig) {
@@ -53,7 +58,7 @@ func testHashes(r *rig) {
 		makeLocal(r, r.w.client, net)
 	}
 	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4 the route is enough
-	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev} {
+	for _, scheduler := range clientHashes() {
 		r.step(string(scheduler), func(r *rig) {
 			if instead, ok := r.caps.Nearest[scheduler]; ok {
 				r.Skipf("%s does %s instead", r.caps.Mode, instead)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -91,5 +92,19 @@ func TestFaultsAreNoticed(t *testing.T) {
 				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", noticed[f], f, err, out)
 			}
 		})
+	}
+}
+
+// TestSuiteHasEveryScheduler looks for a case of each scheduler. A mode that lacks a scheduler then
+// fails the suite, unless the scheduler is in its Nearest.
+func TestSuiteHasEveryScheduler(t *testing.T) {
+	have := append(clientHashes(), balancer.DestinationHash)
+	for _, sh := range shares() {
+		have = append(have, sh.scheduler)
+	}
+	for _, name := range balancer.Scheduler("").Values() {
+		if !slices.Contains(have, balancer.Scheduler(name)) {
+			t.Errorf("the suite has no case of scheduler %s: add it to shares or clientHashes", name)
+		}
 	}
 }

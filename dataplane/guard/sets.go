@@ -107,11 +107,7 @@ func isMasqueraded(f *balancer.Frontend) bool {
 // isUnchanged reports whether endpoints always see the client's address.
 func isUnchanged(f *balancer.Frontend) bool { return f.SNAT == balancer.NeverSNAT || isDirect(f) }
 
-// isDirect reports whether packets reach endpoints unchanged, so this node sees half of a
-// connection.
-func isDirect(f *balancer.Frontend) bool {
-	return f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward
-}
+func isDirect(f *balancer.Frontend) bool { return f.Forward.Direct() }
 
 func isRejected(f *balancer.Frontend) bool {
 	return f.NoEndpoints == balancer.RejectClients && !f.Serves()

@@ -332,7 +332,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 		// It started before the service existed. An answered connection does not belong to vipd.
 		// With dr and tunnel conntrack translates nothing, and no reply passes that would
 		// distinguish flows.
-		direct := f != nil && (f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward)
+		direct := f != nil && f.Forward.Direct()
 		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))
 	}
 	if f != nil {

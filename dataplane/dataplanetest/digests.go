@@ -1,0 +1,91 @@
+package dataplanetest
+
+import (
+	"iter"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Changed yields copies of base. In each, one field of the frontend, its policy or its first
+// backend has another value, and the string names the field.
+func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *balancer.Frontend] {
+	parts := []struct {
+		name string
+		of   func(*balancer.Frontend) reflect.Value
+	}{
+		{"", func(f *balancer.Frontend) reflect.Value { return reflect.ValueOf(f).Elem() }},
+		{"Policy.", func(f *balancer.Frontend) reflect.Value { return reflect.ValueOf(&f.Policy).Elem() }},
+		{"Backend.", func(f *balancer.Frontend) reflect.Value { return reflect.ValueOf(&f.Backends[0]).Elem() }},
+	}
+	return func(yield func(string, *balancer.Frontend) bool) {
+		for _, part := range parts {
+			for i := range part.of(base()).NumField() {
+				f := base()
+				fields := part.of(f)
+				if fields.Field(i).Type() == reflect.TypeFor[balancer.Policy]() {
+					continue
+				}
+				name := part.name + fields.Type().Field(i).Name
+				alter(t, fields.Field(i))
+				if !yield(name, f) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// alter gives v a value that differs from its zero value and from those of TestDigestsCoverRules.
+func alter(t testing.TB, v reflect.Value) {
+	t.Helper()
+	values := []any{
+		balancer.Key{Addr: netip.MustParseAddr("10.96.0.99"), Proto: balancer.TCP, Port: 1}, true, balancer.Name("x"), "x", 7, time.Hour,
+		netip.MustParseAddrPort("10.0.0.99:1"), []balancer.Backend{}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, time.Unix(1, 0),
+		balancer.Maglev, balancer.NeverSNAT, balancer.DRForward, balancer.DropClients, balancer.ProxyProtocolV1, balancer.Standby,
+	}
+	i := slices.IndexFunc(values, func(x any) bool { return reflect.TypeOf(x) == v.Type() })
+	if i < 0 {
+		t.Fatalf("add a value of type %s to this list", v.Type())
+	}
+	v.Set(reflect.ValueOf(values[i]))
+}
+
+// CheckDigests changes each field of frontends. If the rules of a mode differ, its digest must
+// differ too: the engine applies no change that keeps the digest.
+func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest func(*balancer.Frontend) dataplane.Digest) {
+	t.Helper()
+	seen := 0
+	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.SourceHash} {
+		for _, affinity := range []time.Duration{0, time.Minute} {
+			base := func() *balancer.Frontend {
+				return &balancer.Frontend{
+					Key:     balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Proto: balancer.TCP, Port: 80},
+					Service: "web", Port: "80/tcp", AffinityTimeout: affinity,
+					Policy: balancer.Policy{Scheduler: scheduler, Forward: balancer.NATForward, DrainTimeout: time.Minute},
+					Backends: []balancer.Backend{
+						{Addr: netip.MustParseAddrPort("10.0.0.1:8080"), State: balancer.Active, Weight: 1},
+						{Addr: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 2},
+					},
+				}
+			}
+			for name, f := range Changed(t, base) {
+				if rules(f) == rules(base()) {
+					continue
+				}
+				seen++
+				if digest(f) == digest(base()) {
+					t.Errorf("%s changes the rules of %s with affinity %s, but not the digest", name, scheduler, affinity)
+				}
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("%d changes of fields changed rules, want at least 20: the rules are not those of the mode", seen)
+	}
+}
