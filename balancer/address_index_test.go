@@ -71,7 +71,7 @@ func TestUpdateNodeAddresses(t *testing.T) {
 		for a, name := range of.All() { // the first node that has it
 			for other, n := range after.All() {
 				if other < name && other != "n0" && slices.Contains(n.Addresses, a) {
-					t.Fatalf("step %d: %s is of %s, want %s", i, a, name, other)
+					t.Fatalf("step %d: %s is an address of %s, want %s", i, a, name, other)
 				}
 			}
 		}

@@ -114,7 +114,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 			for _, p := range found(balancer.Compile(env, in)) {
 				got = append(got, p.Field+": "+strings.Replace(p.Text, env.Capabilities.Mode+" mode ", "", 1))
 				if p.Severity != balancer.SeverityNearest {
-					t.Errorf("%s is %s", p, p.Severity)
+					t.Errorf("severity of %s = %s, want nearest", p, p.Severity)
 				}
 			}
 			var want []string
@@ -155,7 +155,7 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 			}
 		}
 		if got != c.want {
-			t.Errorf("%s: problems with %q, want %q", c.fields, got, c.want)
+			t.Errorf("%s: fields with problems = %q, want %q", c.fields, got, c.want)
 		}
 	}
 }

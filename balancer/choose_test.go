@@ -137,15 +137,15 @@ func TestHealth(t *testing.T) {
 			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
 			said := strings.Contains(problems, "health.panic_threshold: port 80/tcp: ")
 			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
-				t.Errorf("the panic is reported: %v, want %v", said, wanted)
+				t.Errorf("panic reported = %v, want %v", said, wanted)
 			}
 			said = strings.Contains(problems, "no_endpoints: port 80/tcp: all endpoints fail their checks: clients are refused")
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
-				t.Errorf("the outage is reported: %v, want %v", said, wanted)
+				t.Errorf("outage reported = %v, want %v", said, wanted)
 			}
 			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 drained by definition, 1 of weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
-				t.Errorf("that none takes connections is reported: %v, want %v: %s", said, wanted, problems)
+				t.Errorf("problem of idle endpoints reported = %v, want %v: %s", said, wanted, problems)
 			}
 		})
 	}
@@ -219,7 +219,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	set("app", balancer.Origin{File: "a.toml", Line: 9})
 	if got := step(); got != "web" {
-		t.Error("a newcomer whose name sorts first took the address from its holder:", got)
+		t.Error("the holder lost its address to a newcomer whose name sorts first: ", got)
 	}
 	want := "a.toml:9: service app: ports[0].port: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port"
 	if got := problemsOf(before.Problems.At("app")); got != "["+want+"]" {
@@ -227,7 +227,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	in.Services = in.Services.Delete("web")
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
-		t.Error("the address did not pass on:", got, before.Problems.Len())
+		t.Errorf("next holder of the address = %q, want app, with %d problems", got, before.Problems.Len())
 	}
 	// Without a holder: files first, then the older service in etcd, then the name.
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
@@ -235,12 +235,12 @@ func TestHolderKeepsAddress(t *testing.T) {
 	in.Services = in.Services.Delete("app")
 	c = balancer.Compiler{}
 	if got := step(); got != "b" {
-		t.Error("the younger in etcd got it:", got)
+		t.Errorf("holder of services from etcd = %q, want the older b", got)
 	}
 	set("z", balancer.Origin{File: "a.toml"})
 	c = balancer.Compiler{}
 	if got := step(); got != "z" {
-		t.Error("etcd came before a file:", got)
+		t.Error("a service from etcd won over a file: ", got)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestDrainsEnd(t *testing.T) {
 		}
 	}
 	if !m.NextExpiry().IsZero() {
-		t.Error("a drain is left:", m.NextExpiry())
+		t.Error("Drains are left until ", m.NextExpiry())
 	}
 	// Removing the service also removes its drains.
 	step(2)
@@ -285,19 +285,19 @@ func TestDrainsEnd(t *testing.T) {
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
 	d := c.Next(plainEnv(), in, now)
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
-		t.Error("the memory of a service outlived it")
+		t.Error("Memory of a removed service exists, want it deleted")
 	}
 	// The VIP remains for its last connections, but not longer.
 	vip := addr("10.96.0.1")
 	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
-		t.Error("the VIP of a removed service went before its connections")
+		t.Error("the VIP of a removed service was removed before its connections ended")
 	}
 	d = c.Next(plainEnv(), in, now.Add(30*time.Second))
 	if m.DrainingVIPs.Len() != 0 {
-		t.Error("the VIP of a removed service stays for ever")
+		t.Error("the VIP of a removed service is still draining, want it removed")
 	}
 	if d.Addresses.Has(vip) {
-		t.Error("the VIP of a removed service is still wanted")
+		t.Error("the VIP of a removed service is still desired, want it removed")
 	}
 }
 

@@ -34,13 +34,13 @@ func TestAdjustClock(t *testing.T) {
 			}
 			next := [2]time.Duration{steady.left(), set.left()}
 			if got[0] != got[1] || next[0] != next[1] {
-				t.Fatalf("seed %d, step %d: with a steady clock %s, next in %s; with one that is set %s, %s", seed, i, got[0], next[0], got[1], next[1])
+				t.Fatalf("seed %d, step %d: steady clock: %s, next expiry in %s; adjusted clock: %s, %s", seed, i, got[0], next[0], got[1], next[1])
 			}
 			drained, ramped = drained+steady.memory.Drains.Len(), ramped+steady.memory.Ramps.Len()
 		}
 	}
 	if drained < 100 || ramped < 100 {
-		t.Errorf("%d drains and %d ramps: the test looks at too little", drained, ramped)
+		t.Errorf("%d drains and %d ramps are too few for this test", drained, ramped)
 	}
 }
 

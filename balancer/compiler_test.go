@@ -27,7 +27,7 @@ func TestNextEqualsCompile(t *testing.T) {
 			}
 			for k, change := range snap.Diff(before.Frontends, got.Frontends) {
 				if change.HadOld && change.HasNew && change.Old.Equal(change.New) {
-					t.Fatalf("seed %d, step %d: %s got a new pointer without a change", seed, i, k)
+					t.Fatalf("seed %d, step %d: %s has a new pointer without a change", seed, i, k)
 				}
 			}
 			h.remember(before, got)
@@ -128,10 +128,10 @@ func TestOneServiceOneKey(t *testing.T) {
 			keys = append(keys, k)
 		}
 		if len(keys) != 1 || keys[0].String() != "10.96.0.5:80/tcp" {
-			t.Errorf("%d services: one changed service touched %v", n, keys)
+			t.Errorf("%d services: a change of one service touched %v", n, keys)
 		}
 		if before.Addresses != after.Addresses || before.Problems != after.Problems {
-			t.Errorf("%d services: addresses or problems changed too", n)
+			t.Errorf("%d services: addresses or problems also changed", n)
 		}
 	}
 }

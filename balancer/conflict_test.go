@@ -57,7 +57,7 @@ func TestClaimConflictsLaw(t *testing.T) {
 						text, times = contestText(a, b, key, true), 1
 					}
 					if named[text] > times {
-						t.Fatalf("seed %d: %s is told %d times, want %d at most", seed, text, named[text], times)
+						t.Fatalf("seed %d: %s is reported %d times, want at most %d", seed, text, named[text], times)
 					}
 					delete(named, text)
 					want[contestText("", "", key, isNew)] += times
@@ -65,10 +65,10 @@ func TestClaimConflictsLaw(t *testing.T) {
 			}
 		}
 		if len(named) > 0 {
-			t.Fatalf("seed %d: told without reason: %v", seed, named)
+			t.Fatalf("seed %d: problems reported without a reason: %v", seed, named)
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("seed %d: told, with those that are not named:\n%v\nwant\n%v", seed, got, want)
+			t.Fatalf("seed %d: reported and unnamed problems:\n%v\nwant\n%v", seed, got, want)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 		of[claim]++
 		if p.Kind != Held || of[claim] > maxRivals || c.More > 0 && of[claim] != maxRivals ||
 			strings.Contains(p.Text, fmt.Sprint(" and ", c.More, " more")) != (c.More > 0) {
-			t.Fatalf("%v is of the kind %q, number %d of its claim, and %d are not named", p, p.Kind, of[claim], c.More)
+			t.Fatalf("%v has the kind %q, is number %d of its claim, and %d are unnamed", p, p.Kind, of[claim], c.More)
 		}
 		named[contestText(c.Service.Name, c.Rival.Name, c.Key, c.New)]++
 		total[contestText("", "", c.Key, c.New)] += 1 + c.More

@@ -86,7 +86,7 @@ func checkWrong(t *testing.T, cases []wrong) {
 			t.Errorf("{%s} defaults %s:\n%s", c.fields, c.defaults, cmp.Diff(want, got))
 		}
 		if (s == nil) != bad {
-			t.Errorf("{%s}: got service %v with problems %q", c.fields, s, got)
+			t.Errorf("{%s}: service = %v, problems %q", c.fields, s, got)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestInheritedDefaults(t *testing.T) {
 		t.Fatalf("got problems %q", problems)
 	}
 	if s.Scheduler != "lc" || s.IdleTimeout == nil || *s.IdleTimeout != 0 || s.SourceRanges != nil || s.Health.Type != "http" || s.Health.Rise != 2 {
-		t.Errorf("got scheduler %s, idle timeout %v, source ranges %v, health %+v", s.Scheduler, s.IdleTimeout, s.SourceRanges, s.Health)
+		t.Errorf("scheduler = %s, idle timeout %v, source ranges %v, health %+v", s.Scheduler, s.IdleTimeout, s.SourceRanges, s.Health)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestDecodeEndpoint(t *testing.T) {
 		t.Errorf("got %+v, %q; want %+v", e, lines(problems), want)
 	}
 	if back, problems := balancer.DecodeEndpoint("web", balancer.EncodeEndpoint(e), nil, ""); !reflect.DeepEqual(back, e) {
-		t.Errorf("got %+v back, %q; want %+v", back, lines(problems), e)
+		t.Errorf("decoded endpoint = %+v, %q; want %+v", back, lines(problems), e)
 	}
 	e, problems = balancer.DecodeEndpoint("web", fromJSON(t, `{"weight": 70000, "adress": "10.0.0.1"}`), where, balancer.SeverityWarning)
 	lost := []string{

@@ -177,7 +177,7 @@ func checkEncode(t testing.TB, s *balancer.Service) {
 	for _, fields := range []map[string]any{tree, throughJSON(t, tree)} {
 		got, problems := balancer.DecodeService(s.Name, fields, nil, nil, "")
 		if got == nil {
-			t.Fatalf("%v is refused: %q", fields, lines(problems))
+			t.Fatalf("Encoding of %v is refused: %q", fields, lines(problems))
 		}
 		if !reflect.DeepEqual(got, s) {
 			t.Fatalf("%v:\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
@@ -205,7 +205,7 @@ func TestEncodeOmitsDefaults(t *testing.T) {
 	} {
 		s, problems := balancer.DecodeService("web", fromJSON(t, text), nil, nil, "")
 		if s == nil {
-			t.Fatalf("%s is refused: %q", text, lines(problems))
+			t.Fatalf("Encoding %s is refused: %q", text, lines(problems))
 		}
 		got, err := json.Marshal(balancer.EncodeService(s))
 		if err != nil || string(got) != text {

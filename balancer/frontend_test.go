@@ -20,7 +20,7 @@ func TestBackendExpired(t *testing.T) {
 		{until, until.Add(time.Hour), true},
 	} {
 		if got := (Backend{Until: c.until}).Expired(c.now); got != c.want {
-			t.Errorf("until %v, at %v: %v, want %v", c.until, c.now, got, c.want)
+			t.Errorf("until %v, at %v: Expired() = %v, want %v", c.until, c.now, got, c.want)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestTooLarge(t *testing.T) {
 			got = strings.TrimPrefix(problems[0].String(), "service web: ")
 		}
 		if len(problems) > 1 || got != c.want || (s == nil) != (c.want != "") {
-			t.Errorf("%d VIPs, %d ports, %d endpoints: %q, want %q", c.vips, c.ports, c.endpoints, got, c.want)
+			t.Errorf("%d VIPs, %d ports, %d endpoints: problem = %q, want %q", c.vips, c.ports, c.endpoints, got, c.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestTooManyRegistered(t *testing.T) {
 	}
 	in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: "web", ID: "000000"})
 	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, "the last 4 by key") {
-		t.Errorf("with one less: %v", got)
+		t.Errorf("problems with one endpoint less = %v, want one of the last 4", got)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestVIPsShareBackends(t *testing.T) {
 			made[&f.Backends[0]] = true
 		}
 		if d.Frontends.Len() != 202 || len(made) != 4 {
-			t.Errorf("%s: %d frontends with %d times backends, want 202 with those of 2 ports and 2 families", name, d.Frontends.Len(), len(made))
+			t.Errorf("%s: %d frontends share %d lists of backends, want 202 frontends and a list for each of 2 ports and 2 families", name, d.Frontends.Len(), len(made))
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 			}
 			if c.name == "node port" {
 				if got := states(env, in, "192.168.1.5:3000/tcp"); got != "" {
-					t.Errorf("the node port got backends %q, want none", got)
+					t.Errorf("backends of the node port = %q, want none", got)
 				}
 			}
 			wantLeadsBack(t, balancer.Compile(env, in).Problems, c.field)
@@ -66,6 +66,6 @@ func wantLeadsBack(t *testing.T, problems snap.Map[balancer.Name, *[]balancer.Pr
 	switch {
 	case field == "" && len(all) == 0:
 	case len(all) != 1 || all[0].Field != field || all[0].Severity != balancer.SeverityError || !strings.Contains(all[0].Text, "because they would loop"):
-		t.Errorf("got problems %v, want one error of %q", all, field)
+		t.Errorf("problems = %v, want one error of %q", all, field)
 	}
 }

@@ -39,14 +39,14 @@ func TestOverrideLaws(t *testing.T) {
 			}
 			gotWeight, gotDraining := *first(port.Weight, wide.Weight, &defined[0].Weight), *first(port.Draining, wide.Draining, &defined[0].Draining)
 			if gotWeight != weight || gotDraining != draining {
-				t.Fatalf("seed %d: after %+v weight %d, draining %v hold; want %d, %v", seed, change, gotWeight, gotDraining, weight, draining)
+				t.Fatalf("seed %d: after %+v weight = %d, draining = %v; want %d, %v", seed, change, gotWeight, gotDraining, weight, draining)
 			}
 		}
 		back := balancer.Override{Weight: &defined[0].Weight, Draining: &defined[0].Draining}
 		port = valueOf(port.ReplacedBy(back))
 		kept := back.ChangedFrom(wide, balancer.Override{}, defined)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
-			t.Fatalf("seed %d: the definition was said again, and %+v of the address, %+v of the port is kept", seed, kept, port)
+			t.Fatalf("seed %d: after the repeated definition, overrides of the address = %+v, of the port = %+v", seed, kept, port)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestOverrideLapses(t *testing.T) {
 	}{{time.Time{}, false}, {now.Add(1), false}, {now, true}, {now.Add(-1), true}} {
 		o := &balancer.Override{Weight: &five, Expires: c.expires}
 		if left := o.Unexpired(now); left != nil && left != o || left == nil != c.want {
-			t.Errorf("expires %v: left at %v is %+v", c.expires, now, left)
+			t.Errorf("expires %v: Unexpired(%v) = %+v", c.expires, now, left)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestOverridePartsExpire(t *testing.T) {
 				}
 			}
 			if want := [2]part{weight, drain}; got != want {
-				t.Fatalf("seed %d, step %d: got %v, want %v", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: signed parts = %v, want %v", seed, step, got, want)
 			}
 		}
 	}
@@ -178,12 +178,12 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 		defined := []*balancer.Endpoint{{Weight: 1}}
 		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined)), balancer.Override{}, defined))
 		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
-			t.Errorf("%s: the weight is signed %v, the drain %v: %+v", name, weight, draining, unexpired)
+			t.Errorf("%s: weight signed = %v, drain signed = %v: %+v", name, weight, draining, unexpired)
 		}
 		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined)
 		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
-			t.Errorf("%s: %+v is left", name, *left)
+			t.Errorf("%s: Unexpired() = %+v", name, *left)
 		}
 	}
 }
@@ -213,16 +213,16 @@ func TestOverrideInherits(t *testing.T) {
 	for _, c := range cases {
 		got := c.node.Inherit(&c.fleet)
 		if w, d := got.Expiries(); *got != c.want {
-			t.Errorf("%+v beside %+v: got %+v, until %v and %v", c.node, c.fleet, got, w, d)
+			t.Errorf("node's %+v over the fleet's %+v = %+v, until %v and %v", c.node, c.fleet, got, w, d)
 		}
 	}
 	t1 := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1"), Port: 80}
 	var in balancer.Inputs
 	in.Overrides = in.Overrides.Set(t1, &cases[0].node).Set(balancer.Target{Service: t1.Service, Addr: t1.Addr}, &cases[0].fleet)
 	if got := balancer.OverrideOf(&in, t1); *got != cases[0].want {
-		t.Errorf("of a port and of its address as a whole: got %+v, want %+v", *got, cases[0].want)
+		t.Errorf("OverrideOf a port and its whole address = %+v, want %+v", *got, cases[0].want)
 	}
 	if alone := (&balancer.Override{Weight: &five}); alone.Inherit(nil) != alone {
-		t.Error("without a word of the fleet, what the node says is not what holds")
+		t.Error("without an override of the fleet, Inherit() changes the node's override")
 	}
 }

@@ -66,12 +66,12 @@ func TestSlowStart(t *testing.T) {
 	r.service(2, nil)
 	want(t, "at the beginning", r.compiled(), "0:active/1 1:active/1")
 	if !r.memory.NextExpiry().IsZero() {
-		t.Errorf("something is due: %s", r.memory.NextExpiry())
+		t.Errorf("NextExpiry() = %s, want none", r.memory.NextExpiry())
 	}
 	r.service(3, nil)
 	want(t, "one joins", r.compiled(), "0:active/10 1:active/10 2:active/1")
 	if got := r.memory.NextExpiry().Sub(r.now); got != time.Second {
-		t.Errorf("the next step is due after %s", got)
+		t.Errorf("next step is due after %s, want 1s", got)
 	}
 	want(t, "after 1 s", r.after(time.Second), "0:active/10 1:active/10 2:active/2")
 	want(t, "after 5.5 s", r.after(4500*time.Millisecond), "0:active/10 1:active/10 2:active/6")
@@ -85,7 +85,7 @@ func TestSlowStart(t *testing.T) {
 	want(t, "after 9 s", r.after(500*time.Millisecond), "0:active/1 1:active/10 2:active/10")
 	want(t, "after 18.5 s", r.after(9500*time.Millisecond), "0:active/1 1:active/1 2:active/1")
 	if !r.memory.NextExpiry().IsZero() {
-		t.Errorf("something is due: %s", r.memory.NextExpiry())
+		t.Errorf("NextExpiry() = %s, want none", r.memory.NextExpiry())
 	}
 }
 
@@ -116,7 +116,7 @@ func TestNoRamp(t *testing.T) {
 	r.in.Services = r.in.Services.Delete("web")
 	want(t, "gone", r.compiled(), "no frontend")
 	if r.memory.Ramps.Len() != 0 {
-		t.Error("ramps of a frontend that is gone")
+		t.Error("ramps of a removed frontend exist, want none")
 	}
 }
 
@@ -161,7 +161,7 @@ func TestRampEnds(t *testing.T) {
 			before = got
 		}
 		if h.memory.Ramps.Len() > 0 {
-			t.Fatalf("seed %d: still ramping: %d", seed, h.memory.Ramps.Len())
+			t.Fatalf("seed %d: %d ramps are left, want none", seed, h.memory.Ramps.Len())
 		}
 		rest := h.in
 		rest.Ramps = balancer.Inputs{}.Ramps
@@ -170,6 +170,6 @@ func TestRampEnds(t *testing.T) {
 		}
 	}
 	if ramped < 20 {
-		t.Errorf("only %d ramps in all histories: the test looks at nothing", ramped)
+		t.Errorf("%d ramps in all histories are too few for this test", ramped)
 	}
 }

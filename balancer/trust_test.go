@@ -41,7 +41,7 @@ func TestTrustVIPs(t *testing.T) {
 				} {
 					served, problems := claims(env, origin, s)
 					if served != want {
-						t.Errorf("allowed %v: %s from %v: served %v, want %v", c.allowed, vip, origin, served, want)
+						t.Errorf("allowed %v: %s from %v: served = %v, want %v", c.allowed, vip, origin, served, want)
 					}
 					if !want && (len(problems) != 1 || problems[0].Field != field || !strings.Contains(problems[0].Text, c.saying)) {
 						t.Errorf("allowed %v: %s from %v: problems %v", c.allowed, vip, origin, problems)
@@ -170,7 +170,7 @@ func TestReservedPorts(t *testing.T) {
 			problems := found(d)
 			got := len(problems) == 1 && problems[0].Kind == balancer.PortReserved && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
 			if strings.Join(keys, " ") != c.want || got != (c.field != "") || !got && len(problems) > 0 {
-				t.Errorf("%+v: got %v, problems %v", c, keys, problems)
+				t.Errorf("%+v: keys = %v, problems %v", c, keys, problems)
 			}
 			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
 			want := 1
@@ -228,7 +228,7 @@ func TestUntrusted(t *testing.T) {
 				got = append(got, p.Field+":"+string(p.Severity))
 			}
 			if strings.Join(got, " ") != want {
-				t.Errorf("%+v, allocated %v: got %v", c, allocated, got)
+				t.Errorf("%+v, allocated %v: addresses = %v", c, allocated, got)
 			}
 		}
 	}
@@ -363,7 +363,7 @@ func TestTrustedEndpoints(t *testing.T) {
 					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "add their network to addresses.allowed")
 				}
 				if served := d.Frontends.Len() > 0; used != (want && served) || got == want {
-					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
+					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used = %v, reported = %v; want used = %v", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
 				}
 			}
 		}
@@ -523,7 +523,7 @@ func TestPublishedAddresses(t *testing.T) {
 			c.edit(&env, &in)
 		}
 		if got := balancer.PublishedAddresses(&env, &in, []netip.Addr{main}); !slices.Equal(got, c.want) {
-			t.Errorf("%s: published %v, want %v", c.what, got, c.want)
+			t.Errorf("%s: published addresses = %v, want %v", c.what, got, c.want)
 		}
 	}
 }
@@ -598,17 +598,17 @@ func TestAllocatedVIPs(t *testing.T) {
 		}
 		d := balancer.Compile(plainEnv(), balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 		if d.Addresses.Len() != 1+len(c.allocated) || !d.Addresses.Has(a) || len(c.allocated) == 1 && !d.Addresses.Has(b) {
-			t.Errorf("%v with %v is served at %d addresses", c.pools, c.allocated, d.Addresses.Len())
+			t.Errorf("pools %v with allocated %v are served at %d addresses", c.pools, c.allocated, d.Addresses.Len())
 		}
 		got := ""
 		if problems := found(d); len(problems) > 0 {
 			got = problems[0].Text
 		}
 		if got != c.want {
-			t.Errorf("%v with %v has the problem %q, want %q", c.pools, c.allocated, got, c.want)
+			t.Errorf("pools %v with allocated %v have the problem %q, want %q", c.pools, c.allocated, got, c.want)
 		}
 		if len(s.Addresses()) != 1+len(c.allocated) || len(balancer.EncodeService(s)["vips"].([]any)) != 1+len(c.pools) {
-			t.Errorf("the addresses are %v, the table %v", s.Addresses(), balancer.EncodeService(s))
+			t.Errorf("Addresses() = %v, encoded table %v", s.Addresses(), balancer.EncodeService(s))
 		}
 	}
 }
@@ -636,7 +636,7 @@ func TestTrustExec(t *testing.T) {
 				got = got || p.Field == "health.type" && strings.Contains(p.Text, "health.allow_exec")
 			}
 			if got != refused {
-				t.Errorf("exec check from %v, allow_exec %v: refused %v, want %v", origin, allow, got, refused)
+				t.Errorf("exec check from %v, allow_exec = %v: refused = %v, want %v", origin, allow, got, refused)
 			}
 		}
 	}

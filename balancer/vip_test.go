@@ -16,7 +16,7 @@ func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
 	if v == nil || len(problems) > 0 {
-		t.Fatalf("a right one has problems: %v", problems)
+		t.Fatalf("problems of a valid VIP = %v, want none", problems)
 	}
 	want := balancer.VIPPolicy{
 		Hold: balancer.HoldOne, Prefer: []string{"gw1", "gw2"}, Group: "edge", Preempt: balancer.Preempt(5 * time.Minute),
@@ -30,10 +30,10 @@ func TestDecodeVIP(t *testing.T) {
 	over, _ := balancer.DecodeVIP("fd00::1", map[string]any{"preempt": "never", "require": "node"}, nil, balancer.SeverityError)
 	in.VIPs = in.VIPs.Set(over.Addr, over)
 	if p := in.PolicyOf(over.Addr); p.Preempt != 0 || p.Require != balancer.RequireNode || p.Group != "edge" || p.Hold != balancer.HoldOne {
-		t.Errorf("over a pool's settings a table comes to %+v", p)
+		t.Errorf("settings of a table over a pool's = %+v", p)
 	}
 	if p := in.PolicyOf(addr("fd00::2")); !reflect.DeepEqual(p, want) {
-		t.Errorf("without a table an address of the pool has %+v", p)
+		t.Errorf("settings of a pool's address without a table = %+v", p)
 	}
 
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		memory = memory.After(before, desired, now)
 		before = desired
 		if !desired.Addresses.Has(vip) {
-			t.Fatal("the VIP is not wanted at all")
+			t.Fatal("the VIP is not desired")
 		}
 		return string(desired.VIPStates.At(vip))
 	}
@@ -116,17 +116,17 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		}
 	}
 	if next := memory.NextExpiry(); next.Sub(now) != 2*time.Second {
-		t.Errorf("the next look is in %s, want 2 s", next.Sub(now))
+		t.Errorf("next check in %s, want 2 s", next.Sub(now))
 	}
 	if got := look(2*time.Second, 2); got != string(balancer.Serving) {
-		t.Errorf("when its time has come it is %q", got)
+		t.Errorf("state after the hold time = %q, want serving", got)
 	}
 	env.Standby = true
 	if got := look(time.Second, 2); got != string(balancer.Withdrawn) {
-		t.Errorf("on standby it is %q", got)
+		t.Errorf("state on standby = %q, want withdrawn", got)
 	}
 	env.Standby = false
 	if got := look(5*time.Second, 2); got != string(balancer.Serving) {
-		t.Errorf("after standby it is %q", got)
+		t.Errorf("state after standby = %q, want serving", got)
 	}
 }

@@ -57,7 +57,7 @@ func TestKeyErrors(t *testing.T) {
 	last := balancer.Key{Addr: netip.MustParseAddr("10.0.0.20"), Port: 80, Proto: balancer.TCP}
 	errs[last] = fmt.Errorf("writing: %w", context.Canceled)
 	if !errors.Is(errs.Err(), context.Canceled) {
-		t.Error("errors.Is does not find the error of a key")
+		t.Error("errors.Is misses the error of a key")
 	}
 	if all := errs.Unwrap(); len(all) != 21 || all[0].Error() != "no 0" {
 		t.Errorf("Unwrap() = %v, want 21 errors in the order of keys", all)

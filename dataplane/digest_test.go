@@ -19,7 +19,7 @@ func TestDigestEveryField(t *testing.T) {
 	check := func(name string, f *balancer.Frontend) {
 		t.Helper()
 		if dataplane.DigestOf(f) == want {
-			t.Errorf("%s does not change the digest", name)
+			t.Errorf("DigestOf ignores %s", name)
 		}
 		if f.Equal(base()) {
 			t.Errorf("Equal ignores %s", name)
@@ -40,6 +40,6 @@ func TestDigestEveryField(t *testing.T) {
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"
 	if dataplane.DigestOf(a) == dataplane.DigestOf(b) {
-		t.Error("two different frontends have one digest")
+		t.Error("two different frontends have the same digest")
 	}
 }

@@ -180,7 +180,7 @@ func TestEngineConverges(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if !s.Ready || len(s.Failing) > 0 || s.Applied.Store != w.desired.Revision.Store || s.LastError != "" {
-				t.Errorf("seed %d: status %+v", seed, s)
+				t.Errorf("seed %d: status = %+v", seed, s)
 			}
 			w.stop()
 		})
@@ -200,7 +200,7 @@ func TestEngineBeforeFirstSet(t *testing.T) {
 		w.set()
 		time.Sleep(time.Second)
 		if len(w.kernel.Frontends()) != 0 || !w.engine.Status().Ready {
-			t.Error("the orphan was not removed")
+			t.Error("the orphan still exists")
 		}
 		w.stop()
 	})
@@ -222,11 +222,11 @@ func TestEngineOneBadFrontend(t *testing.T) {
 			w.set()
 			time.Sleep(50 * time.Millisecond)
 			if n := len(w.kernel.Frontends()); n != 199 {
-				t.Errorf("byKey %v: %d frontends, want 199", byKey, n)
+				t.Errorf("byKey %v: frontends = %d, want 199", byKey, n)
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
-				t.Errorf("byKey %v: failing %v, ready %v", byKey, s.Failing, s.Ready)
+				t.Errorf("byKey %v: failing = %v, ready = %v", byKey, s.Failing, s.Ready)
 			}
 			w.kernel.Fail(fake.Faults{}, 1)
 			time.Sleep(2 * time.Minute)
@@ -259,7 +259,7 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if s := w.engine.Status(); !s.Ready || len(s.Failing) != 1 {
-			t.Errorf("ready %v, failing %v", s.Ready, s.Failing)
+			t.Errorf("ready = %v, failing = %v", s.Ready, s.Failing)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		w.stop()
@@ -325,18 +325,18 @@ func TestEngineHeldChange(t *testing.T) {
 			time.Sleep(time.Second)
 			there := w.kernel.Frontends()
 			if len(there) != 21 || there[tightened] != before {
-				t.Errorf("broken %v: %d frontends, want 21; the held frontend has changed: %v, want false", broken, len(there), there[tightened] != before)
+				t.Errorf("broken %v: %d frontends, want 21; held frontend changed = %v, want false", broken, len(there), there[tightened] != before)
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
-				t.Errorf("broken %v: failing %v, ready %v", broken, s.Failing, s.Ready)
+				t.Errorf("broken %v: failing = %v, ready = %v", broken, s.Failing, s.Ready)
 			}
 			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)
 			w.desired.Addresses = w.desired.Addresses.Delete(gone.Addr).Delete(opened.Addr)
 			w.set()
 			time.Sleep(time.Minute)
 			if there := w.kernel.Frontends(); len(there) != 20 {
-				t.Errorf("broken %v: %d frontends after removing two, want 20", broken, len(there))
+				t.Errorf("broken %v: frontends after two removals = %d, want 20", broken, len(there))
 			}
 			synctest.Wait()
 			failed := w.failed
@@ -360,7 +360,7 @@ func TestEngineHeldChange(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("broken %v: %s, failing %v", broken, d, w.engine.Status().Failing)
+				t.Errorf("broken %v: %s, failing = %v", broken, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -384,15 +384,15 @@ func TestEngineTotalFailure(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		// A round has about 30 calls at most, twice a minute.
 		if n := w.kernel.Applies() - before; n > 10*2*32 {
-			t.Errorf("%d calls of Apply in ten minutes of total failure, want at most 640", n)
+			t.Errorf("calls of Apply in ten minutes of total failure = %d, want at most 640", n)
 		}
 		if s := w.engine.Status(); s.Ready || !s.Tried {
-			t.Errorf("ready %v, tried %v while nothing works, want false, true", s.Ready, s.Tried)
+			t.Errorf("ready = %v, tried = %v during the failure, want false, true", s.Ready, s.Tried)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		time.Sleep(3 * time.Minute)
 		if d := w.difference(); d != "" || !w.engine.Status().Ready {
-			t.Errorf("after the failure: %q, ready %v", d, w.engine.Status().Ready)
+			t.Errorf("after the failure: %q, ready = %v", d, w.engine.Status().Ready)
 		}
 		w.stop()
 	})
@@ -423,7 +423,7 @@ func TestEngineRevertedFailure(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("seed %d: %q, failing %v", seed, d, w.engine.Status().Failing)
+				t.Errorf("seed %d: %q, failing = %v", seed, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -446,7 +446,7 @@ func TestEngineManyBadFrontends(t *testing.T) {
 		w.set()
 		time.Sleep(10 * time.Second)
 		if n := len(w.kernel.Frontends()); n != 240 {
-			t.Errorf("%d frontends after 10 s, want 240", n)
+			t.Errorf("frontends after 10 s = %d, want 240", n)
 		}
 		w.stop()
 	})
@@ -464,7 +464,7 @@ func TestEngineBurst(t *testing.T) {
 		w.change()
 		synctest.Wait()
 		if d := w.difference(); d != "" {
-			t.Error("the first change after quiet waited:", d)
+			t.Error("the first change after a quiet period waited: ", d)
 		}
 		for range 1000 {
 			w.change()
@@ -473,7 +473,7 @@ func TestEngineBurst(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if w.syncs > 13 || w.syncs < 8 {
-			t.Errorf("1000 changes in a second made %d syncs, want about 10", w.syncs)
+			t.Errorf("syncs of 1000 changes in a second = %d, want about 10", w.syncs)
 		}
 		w.stop()
 	})
@@ -498,7 +498,7 @@ func TestEngineRepairsDrift(t *testing.T) {
 			}
 		}
 		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
-			t.Errorf("in the end: %q, %d repairs", d, w.repaired)
+			t.Errorf("at the end: %q, %d repairs", d, w.repaired)
 		}
 		w.stop()
 	})
@@ -561,7 +561,7 @@ func TestEngineHostRepairs(t *testing.T) {
 		time.Sleep(10500 * time.Millisecond)
 		synctest.Wait()
 		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
-			t.Errorf("after 10 looks: %d repairs, %d reported, the last %q, %d full comparisons; want 20, 20, both, 1", n, w.repaired, w.damage, w.full)
+			t.Errorf("after 10 checks: %d repairs, %d reported, last damage %q, %d full comparisons; want 20, 20, both, 1", n, w.repaired, w.damage, w.full)
 		}
 		w.stop()
 	})
@@ -590,7 +590,7 @@ func TestCompareDuringRound(t *testing.T) {
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 		s, err := w.engine.Compare(t.Context())
 		if err != nil || s.Last.Before(s.Compared) || w.difference() != "" {
-			t.Errorf("the last round ended at %v, the comparison began at %v, %v; %s", s.Last, s.Compared, err, w.difference())
+			t.Errorf("last round ended at %v, comparison started at %v, %v; %s", s.Last, s.Compared, err, w.difference())
 		}
 		w.stop()
 	})
@@ -624,7 +624,7 @@ func TestBehindWhileHostFails(t *testing.T) {
 				got = time.Since(since)
 			}
 			if got != want {
-				t.Errorf("behind for %s, want %s; the last error is %q", got, want, w.engine.Status().LastError)
+				t.Errorf("lag = %s, want %s; last error = %q", got, want, w.engine.Status().LastError)
 			}
 		}
 		w.change()
@@ -763,7 +763,7 @@ func TestEngineRestart(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if n := w.kernel.Writes() - writes; n != 0 || !w.engine.Status().Ready {
-			t.Errorf("the restart made %d writes, want 0", n)
+			t.Errorf("writes of the restart = %d, want 0", n)
 		}
 		w.stop()
 	})

@@ -35,7 +35,7 @@ type openHost struct {
 func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	for k := range h.w.kernel.Frontends() {
 		if !applied.Has(k) {
-			h.w.t.Errorf("%s is served, and Finish does not get it", k)
+			h.w.t.Errorf("Finish lacks %s, which is served", k)
 		}
 	}
 	return h.Host.Finish(ctx, applied)
@@ -58,7 +58,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("%s was served, and the next dataplane does not have it", k)
+				p.t.Errorf("the next dataplane lacks %s, which was served", k)
 			}
 		}
 		p.kernel, p.other = to, from
@@ -110,11 +110,11 @@ func TestSwitchConverges(t *testing.T) {
 				t.Errorf("seed %d: %s", seed, d)
 			}
 			if left := p.other.Frontends(); len(left) > 0 {
-				t.Errorf("seed %d: the former dataplane has %v, want nothing", seed, left)
+				t.Errorf("seed %d: frontends of the former dataplane = %v, want none", seed, left)
 			}
 			s := p.engine.Status()
 			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
-				t.Errorf("seed %d: status %+v", seed, s)
+				t.Errorf("seed %d: status = %+v", seed, s)
 			}
 			moved += p.moved
 			p.stop()
@@ -144,7 +144,7 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 		p.swap(false)
 		p.pause(10 * time.Minute)
 		if s := p.engine.Status(); p.moved > 0 || !s.Moving || len(p.kernel.Frontends()) != served {
-			t.Errorf("moved %d times; status %+v; %d of %d frontends are served", p.moved, s, len(p.kernel.Frontends()), served)
+			t.Errorf("moved = %d; status = %+v; served frontends = %d of %d", p.moved, s, len(p.kernel.Frontends()), served)
 		}
 		p.stop()
 	})
@@ -228,7 +228,7 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 			t.Errorf("the switch took %v, want two backoffs", took)
 		}
 		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
-			t.Errorf("%d frontends of %d have moved, want all except one", n, p.desired.Frontends.Len())
+			t.Errorf("moved frontends = %d of %d, want all except one", n, p.desired.Frontends.Len())
 		}
 		p.stop()
 	})
@@ -289,11 +289,11 @@ func TestSwitchWhileBusy(t *testing.T) {
 		select {
 		case <-moved:
 		case <-time.After(wait.Patience):
-			t.Fatalf("switch %d: %+v", i, engine.Status())
+			t.Fatalf("switch %d: status = %+v", i, engine.Status())
 		}
 	}
 	cancel()
 	if err := <-ended; err != nil || wrong.Load() > 0 {
-		t.Errorf("%d frontends were given to the wrong dataplane, want 0; %v", wrong.Load(), err)
+		t.Errorf("frontends of the wrong dataplane = %d, want 0; %v", wrong.Load(), err)
 	}
 }

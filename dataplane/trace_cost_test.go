@@ -19,7 +19,7 @@ func TestStepWithoutTrace(t *testing.T) {
 	e, ctx, batch := &Engine{}, t.Context(), make([]Change, 3)
 	var failed error
 	if n := testing.AllocsPerRun(100, func() { failed = errors.Join(failed, untraced(ctx, e, batch)) }); n > 0 || failed != nil {
-		t.Errorf("a step allocates %v times, want 0; %v", n, failed)
+		t.Errorf("allocations of a step = %v, want 0; %v", n, failed)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestVersion(t *testing.T) {
 		cmd := exec.Command("./version", "package")
 		cmd.Env = append(os.Environ(), "VERSION="+version)
 		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
-			t.Errorf("%s: got %q, %v, want %q", version, out, err, want)
+			t.Errorf("%s: version = %q, %v, want %q", version, out, err, want)
 		}
 	}
 }
@@ -72,10 +72,10 @@ func TestVersionWithoutTag(t *testing.T) {
 		run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", fmt.Sprint(i))
 	}
 	if got := run("sh", script); !strings.HasPrefix(got, "v0.10.0-1-g") {
-		t.Errorf("got %q, want v0.10.0-1-gCOMMIT", got)
+		t.Errorf("version = %q, want v0.10.0-1-gCOMMIT", got)
 	}
 	if got := run("sh", script, "package"); !strings.HasPrefix(got, "0.10.0+1.g") {
-		t.Errorf("got %q, want 0.10.0+1.gCOMMIT", got)
+		t.Errorf("version = %q, want 0.10.0+1.gCOMMIT", got)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestContents(t *testing.T) {
 	}
 	for _, file := range files {
 		if name := strings.TrimPrefix(file, "../"); !bytes.Contains(list, []byte(name)) {
-			t.Errorf("nfpm.yaml does not have %s", name)
+			t.Errorf("nfpm.yaml lacks %s", name)
 		}
 	}
 	units, err := filepath.Glob("../systemd/*.service")
@@ -101,7 +101,7 @@ func TestContents(t *testing.T) {
 	}
 	for _, unit := range units {
 		if name := filepath.Base(unit); !bytes.Contains(list, []byte("@STAGE@/"+name)) {
-			t.Errorf("nfpm.yaml does not have %s", name)
+			t.Errorf("nfpm.yaml lacks %s", name)
 		}
 	}
 	for line := range strings.Lines(string(list)) {
@@ -124,7 +124,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 	}
 	files, err := filepath.Glob(filepath.Join(folder, "new", "*"))
 	if err != nil || len(files) != 4 {
-		t.Fatalf("found %v, %v, want .deb and .rpm for two architectures", files, err)
+		t.Fatalf("packages = %v, %v, want .deb and .rpm for two architectures", files, err)
 	}
 	for _, file := range files {
 		first, err := os.ReadFile(file)
@@ -135,7 +135,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else if !bytes.Equal(first, second) {
-			t.Errorf("%s was built twice, and differs", filepath.Base(file))
+			t.Errorf("two builds of %s differ", filepath.Base(file))
 		}
 	}
 	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
@@ -146,7 +146,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 		}
 		needs, err := exec.Command("dpkg-deb", append(append([]string{"-f"}, debs...), "Pre-Depends", "Depends", "Recommends", "Suggests")...).Output()
 		if want := "Recommends: iptables, kmod\nSuggests: ipset, conntrack\n"; err != nil || string(needs) != want {
-			t.Errorf("%s: got %q, %v, want %q", arch, needs, err, want)
+			t.Errorf("%s: dependencies = %q, %v, want %q", arch, needs, err, want)
 		}
 		for _, program := range []string{"vipd", "vipctl"} {
 			f, err := elf.Open(filepath.Join(root, "usr/bin", program))

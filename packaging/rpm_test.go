@@ -60,20 +60,20 @@ func TestRPMInARoot(t *testing.T) {
 	got := files(rpm("-ql", "vipd"))
 	deb := run("sh", "-ec", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", packageFile("new", "*_amd64.deb"))
 	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
-		t.Errorf("the RPM has\n%s\nthe package for Debian\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("files of the RPM =\n%s\nfiles of the Debian package =\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // abilities of rpm itself, and files of the package
 		if !strings.HasPrefix(line, "rpmlib(") && !strings.HasPrefix(line, "config(vipd)") && line != "/bin/sh\n" {
-			t.Errorf("the RPM needs %s", line)
+			t.Errorf("unexpected requirement of the RPM: %s", line)
 		}
 	}
 	if got, want := rpm("-q", "--recommends", "--suggests", "vipd"), "iptables\nkmod\nipset\nconntrack\n"; got != want {
-		t.Errorf("the RPM recommends and suggests %q, want %q", got, want)
+		t.Errorf("recommended and suggested packages of the RPM = %q, want %q", got, want)
 	}
 	rpm("-e", "--noscripts", "vipd")
 	for _, path := range got {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {
-			t.Errorf("after removing it %s is there", path)
+			t.Errorf("%s still exists after the removal", path)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("Watch ended with %v", err)
+			t.Errorf("Watch = %v, want nil", err)
 		}
 	})
 	var held store.Snapshot
@@ -162,13 +162,13 @@ func TestJoinedTells(t *testing.T) {
 	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 1 })
 	s := last()
 	if want := fleet.Snapshot().Revision; s.Revision != want {
-		t.Errorf("revision %d, want the fleet's %d", s.Revision, want)
+		t.Errorf("revision = %d, want the fleet's %d", s.Revision, want)
 	}
 	if s.Connected || s.Err == nil || !strings.Contains(s.Err.Error(), "etcd is away") {
-		t.Errorf("connected %v, %v; want to hear that etcd is away", s.Connected, s.Err)
+		t.Errorf("connected = %v, %v; want the error that etcd is away", s.Connected, s.Err)
 	}
 	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].String(), "/vipd/services/web") || !strings.Contains(s.Problems[0].Text, "/etc/vipd/vipd.toml:3") {
-		t.Errorf("problems %v, want one that names both places", s.Problems)
+		t.Errorf("problems = %v, want one that names both places", s.Problems)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestJoinedRetained(t *testing.T) {
 	last := follow(t, &store.Joined{Local: retaining{local}, Fleet: fleet})
 	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 2 })
 	if s := last(); !slices.Equal(s.Retained, []balancer.Name{"web"}) || !slices.Equal(s.Vanished, []balancer.Name{"web"}) {
-		t.Errorf("retained %v, vanished %v", s.Retained, s.Vanished)
+		t.Errorf("retained = %v, vanished = %v", s.Retained, s.Vanished)
 	}
 }
 
@@ -213,8 +213,8 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}
-	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("published one without the other") }); !errors.Is(err, want) {
-		t.Errorf("Watch returns %v, want %v", err, want)
+	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("a snapshot was published before both sources were read") }); !errors.Is(err, want) {
+		t.Errorf("Watch = %v, want %v", err, want)
 	}
 }
 

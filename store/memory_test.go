@@ -175,16 +175,16 @@ func TestMemoryKeepsEqualValues(t *testing.T) {
 	s.SetOverride(target, override)
 	before := s.Snapshot()
 	if before.Endpoints.At(id) != endpoint || before.Overrides.At(target) != override {
-		t.Fatalf("got endpoint %v and override %v", before.Endpoints.At(id), before.Overrides.At(target))
+		t.Fatalf("endpoint = %v, override = %v", before.Endpoints.At(id), before.Overrides.At(target))
 	}
 	s.SetEndpoint(id, &balancer.Endpoint{Weight: 1})
 	s.SetOverride(target, &balancer.Override{By: "me"})
 	if after := s.Snapshot(); after.Revision != before.Revision || !after.Same(before) || after.Endpoints.At(id) != endpoint {
-		t.Errorf("equal values made another state: %+v, before %+v", after, before)
+		t.Errorf("equal values made another state: %+v, earlier %+v", after, before)
 	}
 	s.DeleteEndpoint(id)
 	s.DeleteOverride(target)
 	if after := s.Snapshot(); after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 || after.Revision != before.Revision+2 {
-		t.Errorf("after deleting both: %+v", after)
+		t.Errorf("state after both deletions = %+v", after)
 	}
 }

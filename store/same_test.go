@@ -26,13 +26,13 @@ func snapshot(weight int) store.Snapshot {
 func TestKeeping(t *testing.T) {
 	before := snapshot(1)
 	if again := snapshot(1); again.Same(before) || !again.Keeping(before).Same(before) {
-		t.Error("equal values did not get the pointers that they had")
+		t.Error("equal values lost their pointers")
 	}
 	if other := snapshot(2); other.Keeping(before).Same(before) || !other.Keeping(before).Same(other) {
-		t.Error("other values were exchanged for those of before")
+		t.Error("Keeping replaced other values")
 	}
 	if got := before.Keeping(store.Snapshot{}); !got.Same(before) {
-		t.Error("keeping nothing changed something")
+		t.Error("Keeping of nothing changed something")
 	}
 }
 
@@ -50,12 +50,12 @@ func TestSame(t *testing.T) {
 	} {
 		other := base
 		if change(&other); base.Same(other) || other.Same(base) {
-			t.Errorf("%s makes no difference", what)
+			t.Errorf("Same ignores %s", what)
 		}
 	}
 	other := base
 	other.Revision++
 	if !base.Same(other) {
-		t.Error("the revision makes a difference")
+		t.Error("Same depends on the revision")
 	}
 }

@@ -165,7 +165,7 @@ func TestInto(t *testing.T) {
 	for name, tree := range map[string]map[string]any{"toml": tree, "json": fromJSON(t, string(text))} {
 		got := defaults()
 		if problems := decode.Into(got, tree); len(problems) > 0 {
-			t.Errorf("%s: got problems %q", name, lines(problems))
+			t.Errorf("%s: problems = %q, want none", name, lines(problems))
 		}
 		want.Raw, _ = tree["raw"].(map[string]any)
 		options := cmp.Options{cmp.AllowUnexported(config{}, shout{}), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
@@ -174,7 +174,7 @@ func TestInto(t *testing.T) {
 		}
 		back := defaults()
 		if problems := decode.Into(back, decode.Tree(got, defaults())); len(problems) > 0 || !reflect.DeepEqual(back, got) {
-			t.Errorf("%s: through Tree: %q\n%s", name, lines(problems), cmp.Diff(got, back, options))
+			t.Errorf("%s: problems after Tree = %q\n%s", name, lines(problems), cmp.Diff(got, back, options))
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestJSONOnly(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	if target.Text != "old" || target.Labels != nil {
-		t.Errorf("null changed %+v", target)
+		t.Errorf("target after null = %+v, want the defaults", target)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestNearest(t *testing.T) {
 		"weight": "weight", strings.Repeat("vips", 100): "",
 	} {
 		if got := decode.Nearest(word, known); got != want {
-			t.Errorf("Nearest(%q) is %q, want %q", word, got, want)
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}
 	}
 }
@@ -281,10 +281,10 @@ func TestFormatDuration(t *testing.T) {
 		10 * time.Second: "10s", 1500 * time.Millisecond: "1.5s", -20 * time.Hour: "-20h",
 	} {
 		if got := decode.FormatDuration(d); got != want {
-			t.Errorf("FormatDuration(%d) is %q, want %q", d, got, want)
+			t.Errorf("FormatDuration(%d) = %q, want %q", d, got, want)
 		}
 		if back, err := time.ParseDuration(want); err != nil || back != d {
-			t.Errorf("%q is %v, %v; want %v", want, back, err, d)
+			t.Errorf("ParseDuration(%q) = %v, %v; want %v", want, back, err, d)
 		}
 	}
 }

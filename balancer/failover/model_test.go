@@ -323,7 +323,7 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 	product := 1.0
 	m.digits(&first, func(_ *int8, values int) { product *= float64(values) })
 	if product > math.MaxUint64 {
-		t.Fatalf("%v has too many states", m)
+		t.Fatalf("state space of %v exceeds 64 bits", m)
 	}
 	seen := map[uint64]bool{m.pack(first): true}
 	queue, from := []uint64{m.pack(first)}, []int{0}
@@ -375,7 +375,7 @@ func TestRevokedHostsAreSilent(t *testing.T) {
 		states, way := m.check(t, wait.Soak(100_000, math.MaxInt))
 		t.Logf("%d members: %d states", n, states)
 		if way != "" {
-			t.Errorf("%d members: a revoked host answers after %s", n, way)
+			t.Errorf("%d members: a revoked host answers for VIPs after %s", n, way)
 		}
 	}
 }

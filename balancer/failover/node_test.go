@@ -88,7 +88,7 @@ func TestTwoOwnersWithoutGate(t *testing.T) {
 			return
 		}
 	}
-	t.Error("without a gate, two hosts never answered for a VIP in 20 histories")
+	t.Error("histories without a gate in which two hosts answer = 0 of 20, want some")
 }
 
 // TestTakeOver kills the owner. Another host must answer within a second, and the first must not
@@ -102,27 +102,27 @@ func TestTakeOver(t *testing.T) {
 	}
 	first := w.owner(vip)
 	if first == nil {
-		t.Fatal("nobody took the VIP")
+		t.Fatal("owner of the VIP = none, want a host")
 	}
 	first.epoch++
 	killed := w.now
 	for w.owner(vip) == first || w.owner(vip) == nil {
 		if w.run(time.Millisecond); w.now.Since(killed) > time.Second {
-			t.Fatal("nobody took the VIP of a host that was killed")
+			t.Fatal("owner of the VIP after the kill = none, want another host")
 		}
 	}
 	t.Logf("taken after %s", w.now.Since(killed))
 	w.run(100 * time.Millisecond)
 	for _, h := range w.hosts {
 		if h != first && len(h.node.jurors.votes) > 0 {
-			t.Errorf("%s remembers the votes on a session that is buried", h.name)
+			t.Errorf("votes of %s on a closed session exist, want none", h.name)
 		}
 	}
 	second := w.owner(vip)
 	first.start()
 	w.run(20 * time.Second)
 	if w.owner(vip) != second {
-		t.Error("the VIP moved though nothing was wrong with its owner")
+		t.Error("the VIP moved from a healthy owner")
 	}
 }
 
@@ -149,7 +149,7 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if len(w.taken) != 1 || w.taken[0] < 800*time.Millisecond || w.taken[0] > time.Second {
-		t.Errorf("the VIP was taken after %v", w.taken)
+		t.Errorf("claims of the VIP at %v, want one after 800ms to 1s", w.taken)
 	}
 
 	clear(w.cut)
@@ -174,7 +174,7 @@ func TestNotes(t *testing.T) {
 	silent := []string{first.name, second.name}
 	slices.Sort(silent)
 	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
-		t.Errorf("two of three hosts are silent, and the third says %+v", s)
+		t.Errorf("status of the third host, when the others are silent = %+v", s)
 	}
 }
 
@@ -186,13 +186,13 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	w.run(3 * time.Second)
 	h, vip := w.hosts[0], netip.MustParseAddr("10.1.0.1")
 	if w.owner(vip) != h {
-		t.Fatal("the only host has not taken the VIP")
+		t.Fatal("owner of the VIP = none, want the only host")
 	}
 	find := func(actions []local.Action, got func(local.Action) bool) local.Action {
 		t.Helper()
 		i := slices.IndexFunc(actions, got)
 		if i < 0 {
-			t.Fatalf("none is among %+v", actions)
+			t.Fatalf("wanted action is missing in %+v", actions)
 		}
 		return actions[i]
 	}
@@ -203,10 +203,10 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(local.Unbind)
 	deleted := find(h.node.Unbound(h.clock(), gone.ID), writes).(Write)
 	if len(deleted.Delete) != 1 || deleted.Delete[0].Name != vip.String() {
-		t.Fatalf("a VIP that is gone is written as %+v", deleted)
+		t.Fatalf("write of a removed VIP = %+v, want one deletion", deleted)
 	}
 	if actions := h.node.SetPolicies(h.clock(), w.policy); slices.ContainsFunc(actions, binds) {
-		t.Error("a VIP is bound though etcd may hear any moment that it has no owner")
+		t.Error("the VIP was bound before etcd confirmed that it has no owner")
 	}
 	kept := find(h.node.Wrote(h.clock(), deleted.ID, Unknown, 0), writes).(Write)
 	_, revision := w.etcd.commit(kept)
@@ -228,7 +228,7 @@ func (w *world) owners() map[string]int {
 func (w *world) chosen(when string, want map[string]int) {
 	w.t.Helper()
 	if got := w.owners(); !maps.Equal(got, want) {
-		w.t.Errorf("%s: VIPs are on %v, want %v", when, got, want)
+		w.t.Errorf("%s: owners of VIPs = %v, want %v", when, got, want)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestHandover(t *testing.T) {
 	leaves := func(why string, h *host) {
 		t.Helper()
 		if o := w.owner(vip); o == nil || o == h {
-			t.Errorf("%s: the VIP is on %v", why, w.owners())
+			t.Errorf("%s: owner of the VIP = %v, want another host", why, w.owners())
 		}
 	}
 	h := w.owner(vip)
@@ -294,7 +294,7 @@ func TestHandover(t *testing.T) {
 		unable(other, true)
 	}
 	if w.owner(vip) != h {
-		t.Error("the VIP has left a host that can't serve it, though none can")
+		t.Error("the VIP left its host although no other host can serve it")
 	}
 	for _, other := range w.hosts {
 		unable(other, other == h)
@@ -311,7 +311,7 @@ func TestHandover(t *testing.T) {
 	h = w.owner(vip)
 	unable(h, true)
 	if w.owner(vip) != h {
-		t.Error("a VIP that has moved three times in a minute does not stay")
+		t.Error("a VIP that moved three times in a minute moved again")
 	}
 	w.run(time.Minute)
 	leaves("a minute later", h)
@@ -329,7 +329,7 @@ func TestHandover(t *testing.T) {
 	}
 	w.run(3 * time.Second)
 	if w.owner(vip) != last {
-		t.Error("the last host has lost the VIP")
+		t.Error("owner of the VIP changed, want the last host")
 	}
 }
 
@@ -349,7 +349,7 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 	w.run(10 * time.Second)
 	for _, h := range w.hosts {
 		if n := w.owners()[h.name]; h != first && n != 170 {
-			t.Errorf("VIPs are on %v", w.owners())
+			t.Errorf("VIPs are on %v, want 170 on each", w.owners())
 		}
 		if to := " to " + h.name + " (standby)"; h != first && !strings.Contains(strings.Join(w.log, "\n"), to) {
 			t.Errorf("no line has %q", to)
@@ -373,7 +373,7 @@ func TestForcedMove(t *testing.T) {
 	got := func(what string, h *host) {
 		t.Helper()
 		if w.owner(vip) != h {
-			t.Errorf("%s: the VIP is on %v, want %s", what, w.owners(), h.name)
+			t.Errorf("%s: owner of the VIP = %v, want %s", what, w.owners(), h.name)
 		}
 	}
 	change := func(f func(*Member)) { to.change(f); w.run(20 * time.Millisecond) }

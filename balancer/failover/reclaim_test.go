@@ -15,7 +15,7 @@ func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	w.run(5 * time.Second)
 	vip = netip.MustParseAddr("10.1.0.1")
 	if owner = w.owner(vip); owner == nil {
-		t.Fatal("nobody took the VIP")
+		t.Fatal("owner of the VIP = none, want a host")
 	}
 	return w, vip, owner
 }
@@ -26,7 +26,7 @@ func (w *world) answered(v netip.Addr, when string) {
 	if w.owner(v) != nil {
 		return
 	}
-	w.t.Errorf("%s: nobody answers for %s", when, v)
+	w.t.Errorf("%s: owner of %s = none, want a host", when, v)
 	for _, line := range w.log {
 		w.t.Log(line)
 	}
@@ -62,12 +62,12 @@ func TestEtcdRefusesWrites(t *testing.T) {
 		owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 		w.run(20 * time.Second)
 		if n := w.bound - before; n > most || w.owner(vip) != owner {
-			t.Errorf("%s: the VIP was bound %d times, and is on %v", what, n, w.owners())
+			t.Errorf("%s: the VIP was bound %d times, and its owner is %v", what, n, w.owners())
 		}
 		end()
 		w.run(time.Minute)
 		if w.owner(vip) == owner {
-			t.Errorf("%s: the VIP stays though etcd writes again", what)
+			t.Errorf("%s: the VIP has not moved since etcd accepts writes", what)
 		}
 		w.answered(vip, what)
 	}
@@ -82,7 +82,7 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 		w.cut[[2]int{owner.index, -1}] = true
 		for i := range 600 {
 			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-				t.Fatalf("%d hosts: after %d00 ms the VIP is on %v", hosts, i, w.owners())
+				t.Fatalf("%d hosts: after %d00 ms the owner of the VIP is %v", hosts, i, w.owners())
 			}
 			if i == 300 && hosts > 2 {
 				w.hosts[(owner.index+1)%3].restart()
@@ -110,7 +110,7 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.hosts[0].change(func(m *Member) { m.Standby = true })
 	w.run(time.Second)
 	if w.answered(vip, "the next host is cut off from etcd"); w.owner(vip) == w.hosts[0] {
-		t.Error("the VIP stays on a host on standby")
+		t.Error("a standby host still owns the VIP")
 	}
 	clear(w.cut)
 	w.run(5 * time.Second)
@@ -127,6 +127,6 @@ func TestFailedHandoverIsNoMove(t *testing.T) {
 	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	w.run(10 * time.Second)
 	if w.answered(vip, "etcd answers"); w.owner(vip) == owner {
-		t.Errorf("the VIP stays: %s", strings.Join(w.log, "\n"))
+		t.Errorf("owner of the VIP has not changed: %s", strings.Join(w.log, "\n"))
 	}
 }

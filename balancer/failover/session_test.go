@@ -39,11 +39,11 @@ func TestCutOffJuror(t *testing.T) {
 		for range 100 {
 			w.run(100 * time.Millisecond)
 			if w.owner(vip) != owner {
-				t.Fatalf("%d hosts: the owner rests without etcd, though %s is back", hosts, cut.name)
+				t.Fatalf("%d hosts: the owner answers without etcd although %s has returned", hosts, cut.name)
 			}
 		}
 		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
-			t.Errorf("%d hosts: %s is back, and has last confirmed the owner %s ago", hosts, cut.name, age)
+			t.Errorf("%d hosts: %s has returned, and confirmed the owner %s ago", hosts, cut.name, age)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestRegisteredOnce(t *testing.T) {
 		runs[other.member.Boot] = true
 	}
 	if len(runs) != 2 {
-		t.Errorf("it was %d runs, want that before and another", len(runs))
+		t.Errorf("runs of the host = %d, want the earlier two and a new run", len(runs))
 	}
 }
 
@@ -84,7 +84,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
 			if u, got := a.(local.Unbind); got {
-				t.Errorf("heard on network %d, the owner gives %v away", on, u.Addrs)
+				t.Errorf("the owner released %[2]v after a message from network %[1]d", on, u.Addrs)
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
 	for i := 0; taker.node.jurors.votes[owner.node.session.id][juror.name] == 0; i++ {
 		if w.run(time.Millisecond); i == 10_000 {
-			t.Fatal("the juror does not vote")
+			t.Fatal("the juror has not voted")
 		}
 	}
 	w.cut[[2]int{juror.index, taker.index}] = true
@@ -115,7 +115,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	delete(w.cut, [2]int{juror.index, -1})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("the VIP is on %v, want it on %s, which %s confirms", w.owners(), owner.name, juror.name)
+		t.Fatalf("owner of the VIP = %v, want %s, confirmed by %s", w.owners(), owner.name, juror.name)
 	}
 	w.cut[[2]int{juror.index, -1}] = true
 	w.commit(Write{Put: []Put{{Key{Nodes, juror.name}, late}}})
@@ -140,12 +140,12 @@ func TestFenceWithoutSession(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
-		t.Errorf("machines are taken for others that had their names, with status %+v", s)
+		t.Errorf("new machines are treated as earlier machines of the same names, with status %+v", s)
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
 	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
-		t.Error("a machine that is off keeps its session")
+		t.Error("the session of a machine that is off still exists")
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, encode(Fence{})}}})
 	w.run(10 * time.Second)
@@ -162,7 +162,7 @@ func TestCopiedMachine(t *testing.T) {
 	c.start()
 	w.run(time.Minute)
 	if w.dual != "" || !owner.answers(vip) {
-		t.Errorf("a copy was started: %s; the VIP is on %v", w.dual, w.owners())
+		t.Errorf("a copy was started: %s; owner of the VIP = %v", w.dual, w.owners())
 	}
 }
 
@@ -177,15 +177,15 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	}
 	write, voters := ballot()
 	if len(voters) != 2 {
-		t.Fatalf("the votes of %q count, want two", voters)
+		t.Fatalf("voters = %q, want two", voters)
 	}
 	voter.change(func(m *Member) { m.Boot++ })
 	w.run(time.Second)
 	if _, voters := ballot(); len(voters) != 1 || voters[0] != taker.name {
-		t.Errorf("the votes of %q count, want that of %s", voters, taker.name)
+		t.Errorf("voters = %q, want only %s", voters, taker.name)
 	}
 	if outcome, _ := w.etcd.commit(write); outcome != Refused {
-		t.Errorf("the burial is %v, want %v", outcome, Refused)
+		t.Errorf("outcome of closing the session = %v, want %v", outcome, Refused)
 	}
 }
 
@@ -203,11 +203,11 @@ func TestManyNetworks(t *testing.T) {
 		w.run(10 * time.Millisecond)
 	}
 	if age := owner.node.Status(owner.clock()).Confirmed[other.name]; age < 0 || age > 100*time.Millisecond {
-		t.Errorf("it was confirmed %s ago", age)
+		t.Errorf("age of the last confirmation = %s, want at most 100ms", age)
 	}
 	for at, want := range map[int]bool{0: true, 1: false, reported - 1: false, reported: true, beyond: true} {
 		if got := isWell(1, at); got != want {
-			t.Errorf("the network of address %d is well: %t, want %t", at, got, want)
+			t.Errorf("network of address %d works = %t, want %t", at, got, want)
 		}
 	}
 }

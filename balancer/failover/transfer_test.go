@@ -407,7 +407,7 @@ func TestLateAnswerIgnored(t *testing.T) {
 	} {
 		i := slices.IndexFunc(x.next(), func(s step) bool { return s.String() == name })
 		if i < 0 {
-			t.Fatalf("next() lacks step %q", name)
+			t.Fatalf("step %q is missing in next()", name)
 		}
 		s := x.next()[i]
 		x.faults -= s.faults

@@ -164,27 +164,27 @@ func TestEjectionsMatchModel(t *testing.T) {
 				l.fail(rules, model.room)
 				x, began := e.Failed(member(i), "refused", now, room)
 				if want := had == 0 && l.left > 0; began != want {
-					t.Fatalf("seed %d, step %d: it was ejected: %v, want %v", seed, step, began, want)
+					t.Fatalf("seed %d, step %d: ejected = %v, want %v", seed, step, began, want)
 				}
 				if began {
 					ejections++
 					if want := now.Add(time.Duration(l.left) * time.Second); !x.Until.Equal(want) || x.Count != l.count || x.Cause != "refused" {
-						t.Fatalf("seed %d, step %d: %+v, want until %s, count %d", seed, step, x, want, l.count)
+						t.Fatalf("seed %d, step %d: ejection = %+v, want until %s, count %d", seed, step, x, want, l.count)
 					}
 				}
 			}
 			model.lift(rules)
 			e.Update(now, is, room)
 			if got, want := fmt.Sprint(slices.Collect(e.Ejected().Keys())), fmt.Sprint(model.ejected()); got != want {
-				t.Fatalf("seed %d, step %d: ejected are %s, want %s", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: Ejected() = %s, want %s", seed, step, got, want)
 			}
 			if next := e.Next(); !next.Equal(model.next(now)) {
-				t.Fatalf("seed %d, step %d: the next ends %s, want %s", seed, step, next, model.next(now))
+				t.Fatalf("seed %d, step %d: Next() = %s, want %s", seed, step, next, model.next(now))
 			}
 		}
 	}
 	if ejections < 1000 {
-		t.Errorf("only %d ejections", ejections)
+		t.Errorf("%d ejections, want at least 1000", ejections)
 	}
 }
 
@@ -249,12 +249,12 @@ func TestEjectionEndReasons(t *testing.T) {
 			for i := range 4 {
 				for range 3 { // together they count once
 					if x, began := e.Failed(member(1), "refused", start.Add(time.Duration(i-4)*time.Second), rooms); began {
-						t.Fatalf("ejected too early: %+v", x)
+						t.Fatalf("ejected before the fifth failure: %+v", x)
 					}
 				}
 			}
 			if x, began := e.Failed(member(1), "refused", start, rooms); !began || x.Until.Sub(x.Since) != 30*time.Second || x.End != "" {
-				t.Fatalf("the fifth failure: %+v, %v", x, began)
+				t.Fatalf("ejection of the fifth failure = %+v, %v", x, began)
 			}
 			after := 20 * time.Second
 			if c.why == "its time has passed" {

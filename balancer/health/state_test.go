@@ -107,7 +107,7 @@ func TestStateMatchesModel(t *testing.T) {
 		now := time.Unix(1_700_000_000, 0)
 		s := health.New(seed, now, m.rules.Interval)
 		if wait := s.Due.Sub(now); wait < 0 || wait >= m.rules.Interval {
-			t.Fatalf("seed %d: the first check is due after %s, the interval is %s", seed, wait, m.rules.Interval)
+			t.Fatalf("seed %d: first check is due after %s, want less than the interval %s", seed, wait, m.rules.Interval)
 		}
 		told := seed%3 == 0
 		if told {
@@ -128,10 +128,10 @@ func TestStateMatchesModel(t *testing.T) {
 			s = s.After(m.rules, res)
 			checkState(t, seed, i, s, &m, res, turned)
 			if s.Assumed != (told && m.assumed()) {
-				t.Fatalf("seed %d, result %d: assumed %v", seed, i, s.Assumed)
+				t.Fatalf("seed %d, result %d: Assumed = %v, want the opposite", seed, i, s.Assumed)
 			}
 			if s.Cause != m.cause() {
-				t.Fatalf("seed %d, result %d: the cause is %q, want %q", seed, i, s.Cause, m.cause())
+				t.Fatalf("seed %d, result %d: cause = %q, want %q", seed, i, s.Cause, m.cause())
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func TestStateMatchesModel(t *testing.T) {
 func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res health.Result, turned bool) {
 	t.Helper()
 	if want := m.verdict(len(m.results)); s.Verdict != want || !s.Since.Equal(m.since()) || s.Streak != m.streak() || s.Last != res {
-		t.Fatalf("seed %d, result %d: got %+v, want %q since %s, streak %d", seed, i, s, want, m.since(), m.streak())
+		t.Fatalf("seed %d, result %d: state = %+v, want %q since %s, streak %d", seed, i, s, want, m.since(), m.streak())
 	}
 	interval := m.rules.Interval
 	least := interval * 9 / 10
@@ -152,7 +152,7 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	}
 	wait := s.Due.Sub(res.Began)
 	if wait > max(interval, res.Took) || wait < least || wait < res.Took {
-		t.Fatalf("seed %d, result %d: checked again after %s, want %s to %s, at least %s", seed, i, wait, least, interval, res.Took)
+		t.Fatalf("seed %d, result %d: next check after %s, want %s to %s, at least %s", seed, i, wait, least, interval, res.Took)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestFailureDetectedInTime(t *testing.T) {
 			s = s.After(rules, res)
 		}
 		if took, most := s.Since.Sub(dies), rules.Interval*time.Duration(rules.Fall)+timeout; took > most {
-			t.Fatalf("seed %d: noticed after %s, want at most %s with %+v and a limit of %s", seed, took, most, rules, timeout)
+			t.Fatalf("seed %d: failure detected after %s, want at most %s with %+v and a timeout of %s", seed, took, most, rules, timeout)
 		}
 	}
 }
@@ -216,12 +216,12 @@ func TestRestoreContinuesRow(t *testing.T) {
 	}
 	s := health.New(1, now, rules.Interval)
 	if _, ok := s.Save(); ok {
-		t.Error("a state of which nothing is known is worth keeping")
+		t.Error("Save of a state without a verdict reports true, want false")
 	}
 	s = s.After(rules, result(health.Passed)).After(rules, result(health.Failed)).After(rules, result(health.Failed))
 	kept, ok := s.Save()
 	if !ok {
-		t.Fatal("nothing is kept")
+		t.Fatal("Save reports false, want true")
 	}
 	for _, c := range []struct {
 		age  time.Duration
@@ -241,22 +241,22 @@ func TestRestoreContinuesRow(t *testing.T) {
 			t.Errorf("after %s: due in %s", c.age, wait)
 		}
 		if got := r.After(rules, health.Result{Outcome: health.Failed, Began: r.Due}).Verdict; got != c.want {
-			t.Errorf("after %s and one more failure: %q, want %q", c.age, got, c.want)
+			t.Errorf("after %s and another failure: verdict = %q, want %q", c.age, got, c.want)
 		}
 		if got := r.After(rules, health.Result{Outcome: health.Passed, Began: r.Due}).Verdict; got != balancer.HealthUp {
-			t.Errorf("after %s and a pass: %q", c.age, got)
+			t.Errorf("after %s and a pass: verdict = %q, want up", c.age, got)
 		}
 	}
 	for held, want := range map[time.Duration]balancer.Verdict{time.Second: balancer.HealthUp, 2 * time.Minute: balancer.HealthUnknown, -time.Second: balancer.HealthUnknown} {
 		at := s.Last.Ended().Add(time.Hour)
 		if got := kept.Restore(rules, 1, at.Add(-held), at, rules.Interval).Verdict; got != want {
-			t.Errorf("what was checked an hour ago, and was so %s ago: %q, want %q", held, got, want)
+			t.Errorf("verdict of a target checked an hour ago and unchanged for %s = %q, want %q", held, got, want)
 		}
 	}
 	junk := kept
 	junk.Verdict = "sideways"
 	if r := junk.Restore(rules, 1, time.Time{}, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
-		t.Errorf("a verdict that does not exist was restored: %+v", r)
+		t.Errorf("a state with an unknown verdict was restored: %+v", r)
 	}
 }
 
@@ -269,12 +269,12 @@ func TestChangedCheckKeepsVerdict(t *testing.T) {
 	s = s.After(rules, health.Result{Outcome: health.Failed, Began: now, Text: "connection refused"})
 	next := s.Inherit(9, now.Add(2*time.Second), time.Second)
 	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Cause != "connection refused" || next.Last != s.Last || next.Due.After(now.Add(3*time.Second)) {
-		t.Errorf("inherited %+v from %+v", next, s)
+		t.Errorf("inherited state = %+v from %+v", next, s)
 	}
 	one := next.After(rules, health.Result{Outcome: health.Passed, Began: next.Due})
 	two := one.After(rules, health.Result{Outcome: health.Passed, Began: one.Due})
 	if one.Verdict != balancer.HealthDown || two.Verdict != balancer.HealthUp {
-		t.Errorf("the verdicts after one and two passed checks are %q and %q", one.Verdict, two.Verdict)
+		t.Errorf("verdicts after one and two passed checks = %q and %q", one.Verdict, two.Verdict)
 	}
 }
 
@@ -285,14 +285,14 @@ func TestExpedite(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	s := health.New(1, now, rules.Interval)
 	if got := s.Expedite(rules, now).Due; !got.Equal(now) {
-		t.Errorf("a hint for a target that was never checked: due %s", got.Sub(now))
+		t.Errorf("first check after a hint is due in %s, want now", got.Sub(now))
 	}
 	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now})
 	for _, c := range []struct{ at, want time.Duration }{
 		{300 * time.Millisecond, time.Second}, {2 * time.Second, 2 * time.Second}, {9 * time.Second, s.Due.Sub(now)},
 	} {
 		if got := s.Expedite(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
-			t.Errorf("a hint after %s: due after %s, want %s", c.at, got, c.want)
+			t.Errorf("hint after %s: check is due after %s, want %s", c.at, got, c.want)
 		}
 	}
 }
@@ -309,12 +309,12 @@ func TestExpeditedChecksAreSpread(t *testing.T) {
 		s = s.Expedite(r, at).After(r, health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[seed%2], Began: at})
 		slots[s.Due.Sub(at)/(100*time.Millisecond)]++
 		if gap := s.After(r, health.Result{Outcome: s.Last.Outcome, Began: s.Due}).Due.Sub(s.Due); gap < 900*time.Millisecond {
-			t.Fatalf("seed %d: and the one after that after %v already", seed, gap)
+			t.Fatalf("seed %d: next check follows after %v, want at least 900ms", seed, gap)
 		}
 	}
 	for slot := range time.Duration(10) {
 		if n := slots[slot]; slot < 2 && n > 0 || slot >= 2 && n < 90 {
-			t.Errorf("%d of 1000 are checked again after %d00 ms", n, slot)
+			t.Errorf("%d of 1000 targets are checked again after %d00 ms", n, slot)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func TestEtcdExecChecks(t *testing.T) {
 	var targets health.Targets
 	for _, allowed := range []bool{false, true, false} {
 		if got := targets.Next(&balancer.Env{AllowExec: allowed}, &in).Len() == 1; got != allowed {
-			t.Errorf("allowed %v: checked %v", allowed, got)
+			t.Errorf("exec allowed = %v: target exists = %v", allowed, got)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestEtcdExecUser(t *testing.T) {
 				var in balancer.Inputs
 				in.Services = in.Services.Set("web", s)
 				if got := new(health.Targets).Next(&balancer.Env{AllowExec: true}, &in).Len() == 1; got != want {
-					t.Errorf("user %q from %s, key %q: checked %v", user, from, key, got)
+					t.Errorf("user %q from %s, key %q: target exists = %v", user, from, key, got)
 				}
 			}
 		}
@@ -180,7 +180,7 @@ func TestFleetTargets(t *testing.T) {
 		in.Services = in.Services.Set("web", s)
 		got, checked := new(health.Targets).Next(&balancer.Env{}, &in).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
 		if checked != c.checked || got.Fleet != c.ours {
-			t.Errorf("%+v: checked %v, by the fleet %v", c, checked, got.Fleet)
+			t.Errorf("%+v: checked = %v, by the fleet = %v", c, checked, got.Fleet)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func TestIncrementalTargets(t *testing.T) {
 			}
 			got, want := targets.Next(&env, &in), new(health.Targets).Next(&env, &in)
 			for target, c := range snap.Diff(got, want) {
-				t.Fatalf("seed %d, step %d: %s is %+v, want %+v", seed, i, target, c.Old, c.New)
+				t.Fatalf("seed %d, step %d: target %s = %+v, want %+v", seed, i, target, c.Old, c.New)
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func TestEtcdLocalEndpoints(t *testing.T) {
 			env.Allowed = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
 		}
 		if got := written(new(health.Targets).Next(&env, &in)); got != c.want {
-			t.Errorf("key %q, allowed %q: %s, want %s", c.key, c.allowed, got, c.want)
+			t.Errorf("key %q, allowed %q: targets = %s, want %s", c.key, c.allowed, got, c.want)
 		}
 	}
 }
@@ -288,7 +288,7 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 			var targets health.Targets
 			targets.Next(&balancer.Env{}, &in)
 			if n := targets.Dirty(&env, &in); n != want {
-				t.Errorf("%s %s: targets of %d services are made again, want %d", what, a, n, want)
+				t.Errorf("%s %s: %d services are read again, want %d", what, a, n, want)
 			}
 			for target := range snap.Diff(targets.Next(&env, &in), new(health.Targets).Next(&env, &in)) {
 				t.Errorf("%s %s: %s differs from an answer from scratch", what, a, target)

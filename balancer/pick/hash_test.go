@@ -33,7 +33,7 @@ func TestHashEqualsFNV(t *testing.T) {
 		t.Errorf("got %x for %s, want %x", got, a, want)
 	}
 	if hashAddrPort(netip.MustParseAddrPort("[fe80::1%a]:80")) == hashAddrPort(netip.MustParseAddrPort("[fe80::1%b]:80")) {
-		t.Error("got one hash for backends of two zones")
+		t.Error("hashes of backends in two zones are equal")
 	}
 	for _, same := range [][2]string{{"192.0.2.1", "::ffff:192.0.2.1"}, {"fe80::1%eth0", "fe80::1%3"}} {
 		if got, want := hashAddr(netip.MustParseAddr(same[1])), hashAddr(netip.MustParseAddr(same[0])); got != want {
@@ -75,7 +75,7 @@ func TestLogarithm(t *testing.T) {
 		}
 	}
 	if got := logarithm(1); got != 0 {
-		t.Errorf("got %v for 1, want 0", got)
+		t.Errorf("logarithm(1) = %v, want 0", got)
 	}
 }
 
@@ -90,11 +90,11 @@ func TestHashKeepsClients(t *testing.T) {
 			f.Client = netip.AddrPortFrom(f.Client.Addr(), uint16(n))
 			i := p.Pick(f, nil)
 			if want, ok := first[f.Client.Addr()]; ok && i != want {
-				t.Fatalf("%s: got %d for %s, want %d as before", s, i, f.Client, want)
+				t.Fatalf("%s: backend = %d for %s, want %d as before", s, i, f.Client, want)
 			}
 			first[f.Client.Addr()] = i
 			if s == balancer.DestinationHash && i != first[clientOf(0).Addr()] {
-				t.Fatalf("%s: got %d for %s, want %d as for others", s, i, f.Client, first[clientOf(0).Addr()])
+				t.Fatalf("%s: backend = %d for %s, want %d as for other clients", s, i, f.Client, first[clientOf(0).Addr()])
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func TestHashKeepsClients(t *testing.T) {
 		seen[p.Pick(Flow{VIP: clientOf(n)}, nil)] = true
 	}
 	if len(seen) != len(backends) {
-		t.Errorf("dh: got %d backends for 500 VIPs, want all %d", len(seen), len(backends))
+		t.Errorf("dh: 500 VIPs use %d backends, want all %d", len(seen), len(backends))
 	}
 }
 
@@ -159,7 +159,7 @@ func TestHashMovesFewClients(t *testing.T) {
 					case i == gone:
 						got[j]++
 					case k != i:
-						t.Fatalf("%s: got %d for client %d while %d is skipped, want %d", s, k, c, gone, i)
+						t.Fatalf("%s: backend = %d for client %d while %d is skipped, want %d", s, k, c, gone, i)
 					default:
 						stay++
 						if i != j {
@@ -167,13 +167,13 @@ func TestHashMovesFewClients(t *testing.T) {
 						}
 					}
 					if s == balancer.SourceHash && k != j {
-						t.Fatalf("%s: got %d for client %d while %d is skipped, want %d as without it", s, k, c, gone, j)
+						t.Fatalf("%s: backend = %d for client %d while %d is skipped, want %d as without it", s, k, c, gone, j)
 					}
 				}
 				percent := 100 * float64(moved) / float64(stay)
 				t.Logf("%s: of %d backends one goes: %.2f %% of the clients of others move", s, n, percent)
 				if s == balancer.SourceHash && moved > 0 || percent > 5 {
-					t.Errorf("%s: of %d backends one goes: %.2f %% of the clients of others move", s, n, percent)
+					t.Errorf("%s: when one of %d backends is removed, %.2f %% of the other backends' clients move", s, n, percent)
 				}
 				if s == balancer.SourceHash {
 					left := append([]int(nil), weights...)
@@ -196,7 +196,7 @@ func TestMoreWeightLosesNoClient(t *testing.T) {
 		p, q := New(balancer.SourceHash, active(weights...), nil), New(balancer.SourceHash, active(more...), nil)
 		for c := range 5000 {
 			if i, j := p.Pick(flowOf(c), nil), q.Pick(flowOf(c), nil); i != j && j != 4 {
-				t.Fatalf("client %d moved from %d to %d when 4 got heavier", c, i, j)
+				t.Fatalf("client %d moved from %d to %d when the weight of 4 grew", c, i, j)
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 		want := float64(total) * float64(weights[i]) / float64(sum)
 		if want == 0 {
 			if counts[i] != 0 {
-				t.Errorf("%s: %d picked %d times without weight", what, i, counts[i])
+				t.Errorf("%s: backend %d without weight was picked %d times, want 0", what, i, counts[i])
 			}
 			continue
 		}
@@ -85,7 +85,7 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 		free++
 	}
 	if limit := free + 6*math.Sqrt(2*free) + 20; chi > limit {
-		t.Errorf("%s: chi-square %.1f over %.0f degrees, want at most %.1f: got %v of weights %v", what, chi, free, limit, counts, weights)
+		t.Errorf("%s: chi-square of %.1f over %.0f degrees of freedom, want at most %.1f: picks = %v of weights %v", what, chi, free, limit, counts, weights)
 	}
 }
 
@@ -119,10 +119,10 @@ func TestPickChoosesUsableBackend(t *testing.T) {
 					}
 					i := p.Pick(flowOf(n), skipping(out))
 					if i < 0 && left > 0 || i >= 0 && left == 0 {
-						t.Fatalf("got %d with %d left of %+v, skipping %v", i, left, backends, out)
+						t.Fatalf("pick = %d with %d usable backends of %+v, skipping %v", i, left, backends, out)
 					}
 					if i >= 0 && (out[i] || backends[i].State != balancer.Active || backends[i].Weight < 1) {
-						t.Fatalf("got %d of %+v, skipping %v", i, backends, out)
+						t.Fatalf("pick = %d of %+v, skipping %v", i, backends, out)
 					}
 				}
 			}
@@ -145,7 +145,7 @@ func TestBackendOrderIsIrrelevant(t *testing.T) {
 		p, q := New(s, a, nil), New(s, b, nil)
 		for n := range 300 {
 			if got, want := b[q.Pick(flowOf(n), nil)].Addr, a[p.Pick(flowOf(n), nil)].Addr; got != want {
-				t.Fatalf("%s: pick %d: got %s in another order, want %s", s, n, got, want)
+				t.Fatalf("%s: pick %d in another order = %s, want %s", s, n, got, want)
 			}
 		}
 	}
@@ -230,7 +230,7 @@ func TestSharesByWeight(t *testing.T) {
 		}
 		follows := math.Abs(float64(loads[1])/flows-0.9) < 0.04
 		if follows != s.SharesByWeight() {
-			t.Errorf("%s: got %v connections for weights 1 and 9, and SharesByWeight is %t", s, loads, s.SharesByWeight())
+			t.Errorf("%s: connections = %v for weights 1 and 9, and SharesByWeight is %t", s, loads, s.SharesByWeight())
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestLeastPicksMinimum(t *testing.T) {
 						continue
 					}
 					if i < 0 || out[i] || cost(s, loads[i], int64(weights[i])).Cmp(least) != 0 {
-						t.Fatalf("got %d of loads %v and weights %v, skipping %v, want one of cost %s", i, loads, weights, out, least)
+						t.Fatalf("pick = %d of loads %v and weights %v, skipping %v, want a backend of cost %s", i, loads, weights, out, least)
 					}
 				}
 			}
@@ -71,7 +71,7 @@ func TestLeastRotatesTies(t *testing.T) {
 			p = Next(p, s, even(5), load)
 		}
 		if want := []int{1, 2, 4, 1, 2, 4, 1}; !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", s, got, want)
+			t.Errorf("%s: picks = %v, want %v", s, got, want)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestLeastFollowsWeights(t *testing.T) {
 				want = 250
 			}
 			if loads[i] < want-2 || loads[i] > want+2 {
-				t.Errorf("%s: got loads %v of weights %v", s, loads, weights)
+				t.Errorf("%s: loads = %v of weights %v", s, loads, weights)
 				break
 			}
 		}

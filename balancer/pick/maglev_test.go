@@ -31,7 +31,7 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 		for i, w := range weights {
 			want := maglevSize * float64(w) / float64(sum)
 			if counts[i] < 1 || math.Abs(float64(counts[i])-want) > 1+want/100 {
-				t.Errorf("%d of %d backends, of weight %d of %d: got %d slots, want %.1f", i, len(weights), w, sum, counts[i], want)
+				t.Errorf("slots of backend %d of %d, with weight %d of %d = %d, want %.1f", i, len(weights), w, sum, counts[i], want)
 				break
 			}
 		}
@@ -83,7 +83,7 @@ func TestMaglevMatchesPaper(t *testing.T) {
 		}
 		for slot, got := range maglevSlots(members) {
 			if int(got) != entry[slot] {
-				t.Fatalf("%d backends: slot %d: got %d, want %d", n, slot, got, entry[slot])
+				t.Fatalf("%d backends: slot %d = %d, want %d", n, slot, got, entry[slot])
 			}
 		}
 	}
@@ -97,14 +97,14 @@ func TestMaglevSharesTables(t *testing.T) {
 	slices.Reverse(drained)
 	q := Next(p, balancer.Maglev, drained, nil).(*maglev)
 	if p.table != q.table {
-		t.Error("got a new table for the same members")
+		t.Error("the same members got a new table, want the old table")
 	}
 	if got := Next(q, balancer.Maglev, active(2, 4), nil).(*maglev); got.table == q.table {
-		t.Error("got the old table for new weights")
+		t.Error("new weights got the old table, want a new table")
 	}
 	for n := range 1000 {
 		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {
-			t.Fatalf("client %d: got %s, want %s", n, drained[got].Addr, addressOf(want))
+			t.Fatalf("backend of client %d = %s, want %s", n, drained[got].Addr, addressOf(want))
 		}
 	}
 }
@@ -122,13 +122,13 @@ func TestMaglevSkipsBackends(t *testing.T) {
 		for n := range 20000 {
 			i := p.Pick(flowOf(n), skip)
 			if again := p.Pick(flowOf(n), skip); again != i {
-				t.Fatalf("client %d: got %d and %d", n, i, again)
+				t.Fatalf("picks of client %d = %d and %d, want the same", n, i, again)
 			}
 			counts[i]++
 		}
 		for i, w := range weights {
 			if want := 20000 / left * w; math.Abs(float64(counts[i]-want)) > 0.3*float64(want) {
-				t.Errorf("%d left: %d got %d clients, want about %d", left, i, counts[i], want)
+				t.Errorf("%d left: clients of %d = %d, want about %d", left, i, counts[i], want)
 			}
 		}
 	}
@@ -145,10 +145,10 @@ func TestMaglevMoreBackendsThanSlots(t *testing.T) {
 	p := New(balancer.Maglev, members, nil)
 	for n := range 100 {
 		if i := p.Pick(flowOf(n), nil); i < 0 {
-			t.Fatalf("client %d: got %d, want a backend", n, i)
+			t.Fatalf("pick of client %d = %d, want a backend", n, i)
 		}
 	}
 	if i := p.Pick(flowOf(0), func(i int) bool { return i != maglevSize+5 }); i != maglevSize+5 {
-		t.Errorf("got %d, want %d, the only one that is not skipped", i, maglevSize+5)
+		t.Errorf("pick = %d, want %d, which alone is not skipped", i, maglevSize+5)
 	}
 }

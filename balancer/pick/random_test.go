@@ -47,6 +47,6 @@ func TestRandomDiffersBetweenPickers(t *testing.T) {
 		}
 	}
 	if same > 100 {
-		t.Errorf("got %d equal picks of 1000, want about 10", same)
+		t.Errorf("%d of 1000 picks are equal, want about 10", same)
 	}
 }

@@ -16,7 +16,7 @@ func TestRoundRobinIgnoresWeights(t *testing.T) {
 		p := New(balancer.RoundRobin, backends, nil)
 		for n := range 3 * len(backends) {
 			if got, want := p.Pick(Flow{}, nil), n%len(backends); got != want {
-				t.Fatalf("pick %d of %d backends: got %d, want %d", n, len(backends), got, want)
+				t.Fatalf("pick %d of %d backends = %d, want %d", n, len(backends), got, want)
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 		got = append(got, counts[addressOf(n).String()])
 	}
 	if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < picks/all {
-		t.Errorf("got %v picks of those that stay, want the same number each, at least %d", got, picks/all)
+		t.Errorf("picks of the remaining backends = %v, want equal numbers of at least %d", got, picks/all)
 	}
 }
 
@@ -70,11 +70,11 @@ func TestRoundRobinKeepsPosition(t *testing.T) {
 		p := New(s, even(3), nil)
 		for want := range 7 {
 			if got := p.Pick(Flow{}, nil); got != want%3 {
-				t.Fatalf("%s: pick %d: got %d, want %d", s, want, got, want%3)
+				t.Fatalf("%s: pick %d = %d, want %d", s, want, got, want%3)
 			}
 			p = Next(p, s, nil, nil)
 			if got := p.Pick(Flow{}, nil); got != -1 {
-				t.Fatalf("%s: got %d of no backends, want -1", s, got)
+				t.Fatalf("%s: pick of no backends = %d, want -1", s, got)
 			}
 			p = Next(Next(p, s, nil, nil), s, even(3), nil)
 			p = Next(p, s, even(3), nil)

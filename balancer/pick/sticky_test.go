@@ -89,11 +89,11 @@ func TestStickyMatchesModel(t *testing.T) {
 			default:
 				got, ok := s.Lookup(client, now)
 				if want, known := m.lookup(client, now); got != want || ok != known {
-					t.Fatalf("seed %d, step %d: looking %s up: got %v %v, want %v %v", seed, step, client, got, ok, want, known)
+					t.Fatalf("seed %d, step %d: Lookup(%s) = %v %v, want %v %v", seed, step, client, got, ok, want, known)
 				}
 			}
 			if len(s.clients) != len(m.list) {
-				t.Fatalf("seed %d, step %d: got %d clients, want %d", seed, step, len(s.clients), len(m.list))
+				t.Fatalf("seed %d, step %d: %d clients, want %d", seed, step, len(s.clients), len(m.list))
 			}
 			checkSticky(t, s)
 		}
@@ -103,7 +103,7 @@ func TestStickyMatchesModel(t *testing.T) {
 			client := clientOf(i).Addr()
 			got, _ := again.Lookup(client, now)
 			if want, known := m.lookup(client, now); got != want || known && again.Left(client, now) != s.Left(client, now) {
-				t.Fatalf("seed %d: in a copy, %s is at %s for %s, want %s for %s", seed, client, got, again.Left(client, now), want, s.Left(client, now))
+				t.Fatalf("seed %d: in a copy, %s has backend %s for %s, want %s for %s", seed, client, got, again.Left(client, now), want, s.Left(client, now))
 			}
 		}
 	}
@@ -115,12 +115,12 @@ func checkSticky(t *testing.T, s *Sticky) {
 	ring := 0
 	for at := s.entries[0].next; at != 0; at = s.entries[at].next {
 		if s.clients[s.entries[at].client] != at {
-			t.Fatalf("entry %d is in the ring, but its client's is %d", at, s.clients[s.entries[at].client])
+			t.Fatalf("entry %d is in the ring, but its client points to entry %d", at, s.clients[s.entries[at].client])
 		}
 		ring++
 	}
 	if ring != len(s.clients) || ring+len(s.free)+1 != len(s.entries) {
-		t.Fatalf("got %d entries in the ring and %d free of %d, with %d clients", ring, len(s.free), len(s.entries), len(s.clients))
+		t.Fatalf("%d entries in the ring and %d free of %d, with %d clients", ring, len(s.free), len(s.entries), len(s.clients))
 	}
 }
 
@@ -143,10 +143,10 @@ func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	s.Store(client, backend, at(29))
 	s.Store(client, backend, at(28)) // of a goroutine that read the clock earlier
 	if got, ok := s.Lookup(client, at(38)); !ok || got != backend {
-		t.Errorf("9s after the last connection: got %v %v, want %v", got, ok, backend)
+		t.Errorf("Lookup 9s after the last connection = %v %v, want %v", got, ok, backend)
 	}
 	if got, ok := s.Lookup(client, at(39)); ok {
-		t.Errorf("10s after the last connection: got %v, want nothing", got)
+		t.Errorf("Lookup 10s after the last connection = %v, want nothing", got)
 	}
 }
 
@@ -158,20 +158,20 @@ func TestStickyTableIsLimited(t *testing.T) {
 		s.Store(clientOf(n).Addr(), addressOf(n%3), now)
 	}
 	if got := len(s.clients); got != 1000 {
-		t.Errorf("got %d clients, want 1000", got)
+		t.Errorf("clients = %d, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
-		t.Error("got an old client, want the latest 1000 only")
+		t.Error("an old client exists, want only the latest 1000")
 	}
 	if _, ok := s.Lookup(clientOf(4000).Addr(), now); !ok {
-		t.Error("got nothing for one of the latest 1000 clients")
+		t.Error("one of the latest 1000 clients is missing")
 	}
 	now = now.Add(time.Minute)
 	for range 500 {
 		s.Lookup(clientOf(0).Addr(), now)
 	}
 	if got := len(s.clients); got != 0 || cap(s.entries) > 8 {
-		t.Errorf("got %d clients and room for %d after 500 looks, want none", got, cap(s.entries))
+		t.Errorf("after 500 lookups there are %d clients and room for %d, want none", got, cap(s.entries))
 	}
 }
 
@@ -185,7 +185,7 @@ func TestStickyMovesClients(t *testing.T) {
 	s.Store(moved, other, now.Add(time.Second))
 	for client, want := range map[netip.Addr]netip.AddrPort{moved: other, waited: old} {
 		if got, ok := s.Lookup(client, now.Add(2*time.Second)); !ok || got != want {
-			t.Errorf("%s: got %v %v, want %v", client, got, ok, want)
+			t.Errorf("Lookup(%s) = %v %v, want %v", client, got, ok, want)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestStickyConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	if got := len(s.clients); got != 800 {
-		t.Errorf("got %d clients, want 800", got)
+		t.Errorf("clients = %d, want 800", got)
 	}
 }
 

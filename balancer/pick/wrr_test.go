@@ -59,7 +59,7 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 				skip = nil
 			}
 			if got, want := p.Pick(Flow{}, skip), model.pick(out); got != want {
-				t.Fatalf("pick %d of weights %v, skipping %v: got %d, want %d", n, weights, out, got, want)
+				t.Fatalf("pick %d of weights %v, skipping %v = %d, want %d", n, weights, out, got, want)
 			}
 		}
 	}
@@ -87,13 +87,13 @@ func TestWeightedIsExactAndSmooth(t *testing.T) {
 			for i, w := range weights {
 				ahead := float64(counts[i]) - float64(n)*float64(w)/float64(sum)
 				if ahead > 1-1e-9 && len(weights) > 1 || -ahead > behind {
-					t.Fatalf("weights %v after %d picks: %d is ahead by %.3f, want -%.3f to 1", weights, n, i, ahead, behind)
+					t.Fatalf("weights %v after %d picks: backend %d is ahead by %.3f, want -%.3f to 1", weights, n, i, ahead, behind)
 				}
 			}
 			if n%(sum/common) == 0 {
 				for i, w := range weights {
 					if want := n * w / sum; counts[i] != want {
-						t.Fatalf("weights %v after %d picks: %d got %d, want %d", weights, n, i, counts[i], want)
+						t.Fatalf("weights %v after %d picks: backend %d has %d picks, want %d", weights, n, i, counts[i], want)
 					}
 				}
 			}
@@ -118,7 +118,7 @@ func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	}
 	for i, want := range []int{500, 300, 200, 0} {
 		if math.Abs(float64(counts[i]-want)) > 3 {
-			t.Errorf("backend %d got %d picks while 3 was full, want %d to within 3", i, counts[i], want)
+			t.Errorf("picks of backend %d while 3 was full = %d, want %d to within 3", i, counts[i], want)
 		}
 	}
 	counts = make([]int, 4)
@@ -127,7 +127,7 @@ func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	}
 	for i, want := range []int{50, 30, 20, 100} {
 		if math.Abs(float64(counts[i]-want)) > 2 {
-			t.Errorf("backend %d got %d picks afterwards, want %d to within 2", i, counts[i], want)
+			t.Errorf("picks of backend %d afterwards = %d, want %d to within 2", i, counts[i], want)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestWeightedContinuesAcrossGenerations(t *testing.T) {
 				again = Next(again, balancer.WeightedRoundRobin, active(weights...), nil)
 			}
 			if got, want := again.Pick(Flow{}, nil), once.Pick(Flow{}, nil); got != want {
-				t.Fatalf("pick %d of weights %v: got %d over generations, want %d", n, weights, got, want)
+				t.Fatalf("pick %d of weights %v over generations = %d, want %d", n, weights, got, want)
 			}
 		}
 	}
@@ -218,6 +218,6 @@ func TestWeightedNewMember(t *testing.T) {
 		}
 	}
 	if joined < 2 || joined > 4 || !slices.Contains(picks[:15], 9) {
-		t.Errorf("the newcomer got %d of 30 picks, want 3 to within one, the first of them soon: %v", joined, picks)
+		t.Errorf("picks of the new backend = %d of 30, want 2 to 4, starting within the first 15: %v", joined, picks)
 	}
 }

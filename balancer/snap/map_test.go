@@ -50,7 +50,7 @@ func TestHistories(t *testing.T) {
 func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]int) {
 	t.Helper()
 	if got := maps.Collect(m.All()); !maps.Equal(got, model) || m.Len() != len(model) {
-		t.Fatalf("seed %d: got %v (len %d), want %v", seed, got, m.Len(), model)
+		t.Fatalf("seed %d: map = %v (len %d), want %v", seed, got, m.Len(), model)
 	}
 	got := slices.Collect(m.Keys())
 	if !slices.IsSorted(got) {
@@ -90,7 +90,7 @@ func checkDiff(t *testing.T, seed uint64, a, b snap.Map[key, int], am, bm map[ke
 	}
 	got := maps.Collect(snap.Diff(a, b))
 	if !maps.Equal(got, want) {
-		t.Fatalf("seed %d: diff got %v, want %v", seed, got, want)
+		t.Fatalf("seed %d: diff = %v, want %v", seed, got, want)
 	}
 }
 
@@ -101,10 +101,10 @@ func TestUnchanged(t *testing.T) {
 		m = m.Set(key(i), i)
 	}
 	if m.Set(50, 50) != m || m.Delete(1000) != m {
-		t.Fatal("a change without effect made a new map")
+		t.Fatal("a change without effect made a new map, want the same")
 	}
 	for range snap.Diff(m, m) {
-		t.Fatal("a map differs from itself")
+		t.Fatal("the diff of a map with itself is not empty")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestDiffStops(t *testing.T) {
 		}
 	}
 	if n != 3 {
-		t.Fatalf("the loop ran %d times after break at 3", n)
+		t.Fatalf("loop ran %d times, want a break after 3", n)
 	}
 }
 

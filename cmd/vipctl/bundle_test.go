@@ -31,7 +31,7 @@ health = { type = "exec", command = ["/bin/check", "-pSECRET"] }
 		t.Fatal(err)
 	}
 	if strings.Contains(string(got), "SECRET") {
-		t.Errorf("there are secrets in\n%s", got)
+		t.Errorf("the bundle has secrets:\n%s", got)
 	}
 	for _, kept := range []string{
 		`["/bin/page", "(hidden)"]`, `["/bin/check", "(hidden)"]`, `"/ready?(hidden)"`, `"https://traces.example/v1?(hidden)"`, "@10.0.0.1:2379", "10.96.0.10",

@@ -45,7 +45,7 @@ func TestCleanupTakesRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
 		if code := s.run(t.Context(), line...); code != cli.ExitFailed {
-			t.Errorf("%v exits with %d", line, code)
+			t.Errorf("exit code of %v = %d, want 1", line, code)
 		}
 	}
 	const want = "vipctl: what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup\n"

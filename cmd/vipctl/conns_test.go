@@ -77,14 +77,14 @@ func TestConnsKeepsNoList(t *testing.T) {
 		out, errs, empty := &sampled{}, &strings.Builder{}, kept()
 		w := cli.World{Stdout: out, Stderr: errs, Getenv: func(string) string { return "" }, Now: time.Now}
 		if code := run(t.Context(), w, []string{"conns", "-o", format}); code != 0 || errs.Len() > 0 {
-			t.Fatalf("%s: exit code %d: %s", format, code, errs)
+			t.Fatalf("%s: exit code = %d: %s", format, code, errs)
 		}
 		if format == cli.FormJSON && out.lines < crowd*5 || format != cli.FormJSON && out.lines != crowd+1 || !strings.Contains(out.tail, last) {
-			t.Errorf("%s: %d lines, which end in %q", format, out.lines, out.tail)
+			t.Errorf("%s: %d lines, the last %q", format, out.lines, out.tail)
 		}
 		grown := out.most - min(out.most, empty)
 		if t.Logf("%s: %d lines, %d KiB kept at most", format, out.lines, grown>>10); grown > most || out.looked == 0 {
-			t.Errorf("%s keeps %d bytes", format, grown)
+			t.Errorf("memory of format %s grows by %d bytes", format, grown)
 		}
 	}
 }

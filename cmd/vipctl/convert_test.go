@@ -20,7 +20,7 @@ func TestConvert(t *testing.T) {
 	const folder = "../internal/convert/testdata"
 	files, err := filepath.Glob(folder + "/*/*.conf")
 	if err != nil || len(files) < 30 {
-		t.Fatalf("%d configurations, %v", len(files), err)
+		t.Fatalf("found %d configurations, error %v", len(files), err)
 	}
 	for _, file := range files {
 		format := filepath.Base(filepath.Dir(file))
@@ -62,7 +62,7 @@ func TestConvert(t *testing.T) {
 			}
 			code, stderr, _ = runAlone(t, "", "check", golden)
 			if code != cli.ExitDone {
-				t.Errorf("vipctl check exits with %d:\n%s", code, stderr)
+				t.Errorf("exit code of vipctl check = %d:\n%s", code, stderr)
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestInterruptEndsReading(t *testing.T) {
 		go func() { ended <- run(ctx, w, args) }()
 		interrupt()
 		if code := <-ended; code == cli.ExitDone || !strings.Contains(stderr.String(), "interrupted") {
-			t.Errorf("%s: exit code %d, stderr %q, want interrupted", args[0], code, stderr.String())
+			t.Errorf("%s: exit code = %d, stderr %q, want interrupted", args[0], code, stderr.String())
 		}
 		_ = end.Close()
 	}

@@ -77,10 +77,10 @@ func TestUnusableServicesAreLeftOut(t *testing.T) {
 	}
 	bad, err := d.unusable()
 	if err != nil || len(bad) != 2 {
-		t.Fatalf("got %d unusable services and %v, want 2", len(bad), err)
+		t.Fatalf("%d unusable services and error %v, want 2", len(bad), err)
 	}
 	got, err := compare([]api.Service{{Name: "web", Origin: balancer.Origin{File: file}}}, d, bad)
 	if err != nil || len(got) != 0 {
-		t.Errorf("got %v and %v, want no differences", got, err)
+		t.Errorf("differences = %v and %v, want none", got, err)
 	}
 }

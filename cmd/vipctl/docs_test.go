@@ -43,13 +43,13 @@ func TestDocs(t *testing.T) {
 				output := s.out.String() + s.err.String()
 				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // the guides' files are missing here
 				if code != 0 || warnings > 0 {
-					t.Errorf("vipctl check exits with %d:\n%s%s", code, s.out, s.err)
+					t.Errorf("exit code of vipctl check = %d:\n%s%s", code, s.out, s.err)
 				}
 			})
 		}
 	}
 	if checked < 9 {
-		t.Errorf("found %d blocks", checked)
+		t.Errorf("found %d blocks, want at least 9", checked)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestDocsCommands(t *testing.T) {
 		}
 	}
 	if checked < 15 {
-		t.Errorf("found %d command lines", checked)
+		t.Errorf("found %d command lines, want at least 15", checked)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestFlagsAgreeAmongVerbs(t *testing.T) {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
 				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
-					t.Errorf("flag %s takes a value with %s only", name, v.Name)
+					t.Errorf("flag %s has a value only with %s", name, v.Name)
 				}
 				hasValue[name] = !isBool
 			}

@@ -32,10 +32,10 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 		}
 	}
 	if code := s.run(t.Context(), "drain", "--wait", "web", "192.168.1.11"); code != cli.ExitFailed {
-		t.Errorf("exits with %d, want %d", code, cli.ExitFailed)
+		t.Errorf("exit code = %d, want %d", code, cli.ExitFailed)
 	}
 	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
-		t.Errorf("stderr is %q", got)
+		t.Errorf("stderr = %q, want the reason", got)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestOpenConnections(t *testing.T) {
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.12:8080"), State: state},
 		}
 		if got := open(conns, targets); got != want {
-			t.Errorf("of one in state %q and one of another endpoint, got %d left, want %d", state, got, want)
+			t.Errorf("open connections in state %q without the other endpoint = %d, want %d", state, got, want)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func TestEventsFollow(t *testing.T) {
 				stopNext()
 			}
 			if code != cli.ExitDone {
-				t.Errorf("exits with %d: %s", code, s.err)
+				t.Errorf("exit code = %d: %s", code, s.err)
 			}
 			want := "TIME      KIND      EVENT\n"
 			for i, text := range []string{"one", "two", "three", "four"} {
@@ -118,9 +118,9 @@ func TestEventsFollowOnlyNew(t *testing.T) {
 		}
 	}
 	if code := s.run(ctx, "events", "-f", "-n", "0"); code != cli.ExitDone {
-		t.Errorf("exits with %d: %s", code, s.err)
+		t.Errorf("exit code = %d: %s", code, s.err)
 	}
 	if got := s.out.String(); strings.Contains(got, "old") || strings.Count(got, "\n") != 2 {
-		t.Errorf("shown is\n%s\nwant the title and what is new", got)
+		t.Errorf("output =\n%s\nwant the title and the new event", got)
 	}
 }

@@ -119,10 +119,10 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 		}
 		f.do(cli.ExitDone, "diff", "-f", file, "--prune")
 		if got := f.do(cli.ExitDone, "apply", "-f", file, "--prune"); strings.Count(got, ": unchanged") != services {
-			t.Errorf("%s: apply says\n%s", form, got)
+			t.Errorf("%s: output of apply =\n%s", form, got)
 		}
 		if now := f.etcdRevision(t); now != before {
-			t.Fatalf("%s: etcd is at revision %d, was at %d", form, now, before)
+			t.Fatalf("%s: revision of etcd = %d, want %d", form, now, before)
 		}
 		again := f.do(cli.ExitDone, "export", "-o", form)
 		if again != out {
@@ -148,7 +148,7 @@ func TestHistoryLaw(t *testing.T) {
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
 				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
-					t.Errorf("%s: a rehearsal of its removal says %q", at, out)
+					t.Errorf("%s: output of a removal with --dry-run = %q", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(cli.ExitDone, "delete", "service", name)
@@ -184,7 +184,7 @@ func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, te
 		t.Fatal(err)
 	}
 	if !equalJSON(t, exported.Services[name], now) {
-		t.Fatalf("%s: etcd has\n%v, want\n%v", at, exported.Services[name], now)
+		t.Fatalf("%s: service in etcd =\n%v, want\n%v", at, exported.Services[name], now)
 	}
 	if len(texts) == 0 {
 		return
@@ -194,11 +194,11 @@ func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, te
 		t.Fatal(err)
 	}
 	if len(history) != min(20, len(texts)) {
-		t.Fatalf("%s: the history has %d texts after %d writes", at, len(history), len(texts))
+		t.Fatalf("%s: history has %d texts after %d writes", at, len(history), len(texts))
 	}
 	for _, e := range history {
 		if !equalJSON(t, e.Fields, texts[e.N-1]) || e.By == "" || e.Revision == 0 {
-			t.Fatalf("%s: text %d is\n%+v, want\n%v", at, e.N, e, texts[e.N-1])
+			t.Fatalf("%s: text %d =\n%+v, want\n%v", at, e.N, e, texts[e.N-1])
 		}
 	}
 }

@@ -121,7 +121,7 @@ func TestOverridesLaw(t *testing.T) {
 		if force := r.IntN(3) > 0; last && !force {
 			_, stderr := f.do(cli.ExitFailed, words...)
 			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
-				t.Errorf("%q says %q", words, stderr)
+				t.Errorf("stderr of %q = %q", words, stderr)
 			}
 			continue
 		} else if last && force {
@@ -157,7 +157,7 @@ func TestOverridesLaw(t *testing.T) {
 				}
 			}
 			if got != old {
-				t.Fatalf("step %d, after %q: %s is %+v, want %+v", step, words, target, got, old)
+				t.Fatalf("step %d, after %q: override of %s = %+v, want %+v", step, words, target, got, old)
 			}
 		}
 	}
@@ -173,11 +173,11 @@ func TestFleetDrainWait(t *testing.T) {
 	revision := f.revisionOf("/vipd/overrides/web/10.0.0.1")
 	want := fmt.Sprintf("web/10.0.0.1: draining; what is left is cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 	if got := l.out.String(); got != want {
-		t.Errorf("stdout is %q, want %q", got, want)
+		t.Errorf("stdout = %q, want %q", got, want)
 	}
 	o := f.read().Overrides.At(balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")})
 	if o == nil || o.Draining == nil || !*o.Draining || o.By != "ana" || o.Reason != "disk" || time.Until(o.Until).Round(time.Minute) != 10*time.Minute {
-		t.Errorf("the override is %+v", o)
+		t.Errorf("override = %+v, want a drain by ana", o)
 	}
 	one.tell(draining(revision, "web", "10.0.0.1", 0))
 	two.tell(draining(revision, "web", "10.0.0.1:8080", 2))
@@ -186,13 +186,13 @@ func TestFleetDrainWait(t *testing.T) {
 	f.looksAgain()
 	select {
 	case <-l.ended:
-		t.Fatalf("it did not wait; stdout: %s", l.out)
+		t.Fatalf("drain did not wait; stdout: %s", l.out)
 	default:
 	}
 	two.tell(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
 	l.ends(cli.ExitDone)
 	if want += "drained: 1 endpoint, no connections left on 2 nodes\n"; l.out.String() != want {
-		t.Errorf("stdout is %q, want %q", l.out, want)
+		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
 		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" takes it back\n"
 	if !strings.HasSuffix(l.err.String(), want) {
-		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
 }
 
@@ -239,21 +239,21 @@ func TestFleetOverrideLapses(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
 	stdout, _ := f.do(cli.ExitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; taken back in 1h0m0s\n") {
-		t.Errorf("stdout is %q", stdout)
+		t.Errorf("stdout = %q, want a drain of 1h", stdout)
 	}
 	o := f.read().Overrides.At(target)
 	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
-		t.Errorf("the override is %+v", o)
+		t.Errorf("override = %+v, want one that expires in 1h", o)
 	}
 	if stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; taken back in 1h0m0s\n") {
-		t.Errorf("stdout is %q", stdout)
+		t.Errorf("stdout = %q, want a weight of 1h", stdout)
 	}
 	l := f.line()
 	l.ahead.Store(int64(2 * time.Hour))
 	l.begin("weight", "web", "10.0.0.1", "5")
 	l.ends(cli.ExitDone)
 	if o := f.read().Overrides.At(target); o == nil || o.Draining != nil || o.Weight == nil || *o.Weight != 5 || !o.Expires.IsZero() {
-		t.Errorf("the override is %+v", o)
+		t.Errorf("override = %+v, want only weight 5", o)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestOverridePlace(t *testing.T) {
 		asked, before := len(d.asked), f.read().Revision
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != cli.ExitDone {
-			t.Errorf("%q exits with %d: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d: %s", test.line, code, l.err)
 		}
 		if daemon, etcd := len(d.asked) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
 			t.Errorf("%q: the daemon was asked: %v, etcd was written: %v; etcd is wanted: %v", test.line, daemon, etcd, test.etcd)
@@ -328,14 +328,14 @@ func TestFleetUndrainHere(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
-			t.Errorf("%q exits with %d: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d: %s", test.line, code, l.err)
 		}
 		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
-			t.Errorf("%q says %q, want %q", test.line, got, test.want)
+			t.Errorf("output of %q = %q, want %q", test.line, got, test.want)
 		}
 	}
 	if len(d.asked) != 2 {
-		t.Errorf("the daemon was asked %d times for overrides, want 2", len(d.asked))
+		t.Errorf("the daemon received %d requests for overrides, want 2", len(d.asked))
 	}
 }
 
@@ -347,11 +347,11 @@ func TestSocketBesideEnvironment(t *testing.T) {
 	t.Setenv("VIPCTL_ETCD", "http://127.0.0.1:1")
 	for _, verb := range []string{"get services", "describe service web", "weight web 192.168.1.11 3"} {
 		if code := s.run(t.Context(), strings.Fields(verb)...); code != cli.ExitFailed {
-			t.Errorf("%s with both in the environment: exit %d: %s", verb, code, s.out)
+			t.Errorf("%s with both in the environment: exit code = %d: %s", verb, code, s.out)
 		}
 		t.Setenv("VIPCTL_SOCKET", "")
 		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != cli.ExitDone {
-			t.Errorf("%s: exit %d: %s", verb, code, s.err)
+			t.Errorf("%s: exit code = %d: %s", verb, code, s.err)
 		}
 		t.Setenv("VIPCTL_SOCKET", socket)
 	}
@@ -379,7 +379,7 @@ func TestFleetDrainKept(t *testing.T) {
 	l := f.line()
 	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != cli.ExitDone ||
 		!strings.Contains(l.err.String(), "of services in files of this host, which etcd does not have, this leaves as it is dns/10.0.0.5:8080: with --socket ") {
-		t.Errorf("a drain of a node that has a service of files exits with %d and says %q", code, l.err)
+		t.Errorf("drain of a node with a service from files: exit code = %d, stderr = %q", code, l.err)
 	}
 	for _, test := range []struct{ line, want string }{
 		{"drain --node rack1 --force", "web/10.0.0.1: draining\nweb/10.0.0.2:9000: draining\n"},
@@ -388,11 +388,11 @@ func TestFleetDrainKept(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+test.line)); code != cli.ExitDone || !strings.HasPrefix(l.out.String(), test.want+"revision ") {
-			t.Errorf("%q exits with %d, and says %q, %q; want %q", test.line, code, l.out, l.err, test.want)
+			t.Errorf("exit code of %q = %d, output %q, %q; want %q", test.line, code, l.out, l.err, test.want)
 		}
 	}
 	if len(d.asked) > 0 {
-		t.Errorf("the daemon was asked for %+v", d.asked)
+		t.Errorf("requests to the daemon = %+v, want none", d.asked)
 	}
 }
 
@@ -414,7 +414,7 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 			}
 			l := f.line()
 			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
-				t.Errorf("%q, while the other endpoint is %s, exits with %d: %s", line, state, got, l.err)
+				t.Errorf("exit code of %q while the other endpoint is %s = %d: %s", line, state, got, l.err)
 			}
 		}
 	}
@@ -443,6 +443,6 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
 	stdout, stderr := f.do(cli.ExitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
-		t.Errorf("stdout is %q, stderr is %q", stdout, stderr)
+		t.Errorf("stdout = %q, stderr = %q", stdout, stderr)
 	}
 }

@@ -82,7 +82,7 @@ func (f *testFleet) do(want int, line ...string) string {
 		code, stdout, stderr = f.run(f.t.Context(), "ana", line...)
 	}
 	if code != want {
-		f.t.Fatalf("%q exits with %d, want %d:\n%s%s", line, code, want, stdout, stderr)
+		f.t.Fatalf("exit code of %q = %d, want %d:\n%s%s", line, code, want, stdout, stderr)
 	}
 	return stdout
 }
@@ -154,11 +154,11 @@ func TestParallelApplies(t *testing.T) {
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
 		case o.code != cli.ExitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
 			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else was faster"):
-			t.Errorf("operator %d exits with %d: %s%s", i, o.code, o.stdout, o.stderr)
+			t.Errorf("exit code of operator %d = %d: %s%s", i, o.code, o.stdout, o.stderr)
 		}
 	}
 	if len(acknowledged) == 0 {
-		t.Fatal("nobody has written")
+		t.Fatal("no operator has written")
 	}
 	past, err := f.writer(t).History(t.Context(), "web")
 	if err != nil {
@@ -171,11 +171,11 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("text %d is %s's at revision %d, who was told %d, %t", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("text %d is by %s at revision %d, but its writer received %d, %t", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
-			t.Errorf("text %d has %s's port and says that it is %s's", e.N, want, name)
+			t.Errorf("text %d has the port of %s, but is by %s", e.N, want, name)
 		}
 	}
 	if len(acknowledged) > 0 {
@@ -227,7 +227,7 @@ func TestOvertaken(t *testing.T) {
 	})
 	if code != cli.ExitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
 		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
-		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 	}
 	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("bob's edit is lost:\n%s", got)
@@ -238,7 +238,7 @@ func TestOvertaken(t *testing.T) {
 	})
 	if code != cli.ExitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
 		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
-		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestApplyEndsEarly(t *testing.T) {
 	text := serviceText("api", "10.96.0.11", 80) + serviceText("web", "10.96.0.10", 80) + oneHolder
 	code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", f.file(text))
 	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
-		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 	}
 	f.policies(t, 0)
 }
@@ -314,13 +314,13 @@ func TestParallelClaims(t *testing.T) {
 					case code == cli.ExitDone:
 						written.Add(1)
 					case code != cli.ExitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
-						t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+						t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 					}
 				})
 			}
 			running.Wait()
 			if got := len(f.written(t)) - before; int(written.Load()) != want || got != want {
-				t.Errorf("%d were told that theirs is written, and %d are there; want %d", written.Load(), got, want)
+				t.Errorf("%d operators received a confirmation, and %d texts exist; want %d", written.Load(), got, want)
 			}
 		})
 	}
@@ -402,7 +402,7 @@ func TestFleetAccess(t *testing.T) {
 				return !strings.Contains(all, "deadline exceeded") && !strings.Contains(all, "no answer in time")
 			})
 			if code != test.code || !strings.Contains(all, test.want) {
-				t.Errorf("exits with %d, want %d and %q:\n%s", code, test.code, test.want, all)
+				t.Errorf("exit code = %d, want %d and %q:\n%s", code, test.code, test.want, all)
 			}
 			if strings.Contains(all, password) || strings.Contains(all, wrong) {
 				t.Errorf("the password is in the output:\n%s", all)
@@ -433,10 +433,10 @@ func TestHabits(t *testing.T) {
 	f.do(cli.ExitDone, "rollback", "svc/web", "1")
 	f.do(cli.ExitDone, "delete", "svc/db")
 	if got := f.do(cli.ExitDone, "get", "svc", "-o", "name"); got != "web\n" {
-		t.Errorf("services: %q, want web", got)
+		t.Errorf("services = %q, want web", got)
 	}
 	if got := f.do(cli.ExitDone, "history", "service/web"); !strings.Contains(got, "rolled back to 1") {
-		t.Errorf("the history does not tell of the rollback:\n%s", got)
+		t.Errorf("the rollback is missing in the history:\n%s", got)
 	}
 }
 
@@ -476,7 +476,7 @@ func TestFleetWatch(t *testing.T) {
 	world := cli.World{Stdout: out, Stderr: errs, Now: time.Now, Getenv: func(string) string { return "" }}
 	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
 	if want := strings.Count(out.String(), "NAME  VIPS"); code != cli.ExitDone || step != len(steps) || want < 3 {
-		t.Errorf("exits with %d after %d steps:\n%s%s", code, step, out, errs)
+		t.Errorf("exit code = %d after %d steps:\n%s%s", code, step, out, errs)
 	}
 }
 

@@ -25,7 +25,7 @@ func FuzzGiven(f *testing.F) {
 		wrong := slices.ContainsFunc(g.problems, isError)
 		for _, s := range p.Steps {
 			if s.Service == nil && !wrong {
-				t.Errorf("service %s is not right, and nothing is said", s.Name)
+				t.Errorf("service %s is invalid, but has no problem", s.Name)
 			}
 		}
 		for _, p := range g.problems {
@@ -34,7 +34,7 @@ func FuzzGiven(f *testing.F) {
 			}
 		}
 		if len(g.services) == 0 && len(g.bare) == 0 && !wrong {
-			t.Error("nothing is read, and nothing is said")
+			t.Error("the input is empty, but has no problem")
 		}
 	})
 }

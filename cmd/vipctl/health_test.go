@@ -55,7 +55,7 @@ func TestWhy(t *testing.T) {
 		"removed from its service":                                      {State: balancer.Removed},
 	} {
 		if got := why(p, &e); got != want {
-			t.Errorf("%+v: %q, want %q", e, got, want)
+			t.Errorf("why(%+v) = %q, want %q", e, got, want)
 		}
 	}
 }
@@ -73,6 +73,6 @@ func TestWeightsWhileRamping(t *testing.T) {
 		{Service: "dns", Configured: 1, Weight: 1, State: balancer.Active},
 	})
 	if text := strings.Join(got, ", "); text != "10 at 20%, 10, 5, 0, 10, 1" {
-		t.Errorf("the weights are %s", text)
+		t.Errorf("weights = %s", text)
 	}
 }

@@ -56,7 +56,7 @@ func TestNoBareErrors(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if bare := bareError.FindString(line); bare != "" {
-				t.Errorf("%s: %s has not voted to a user: %s", file, bare, line)
+				t.Errorf("%s: %s names no reason: %s", file, bare, line)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) 
 	text := s.err.String()
 	_, way, _ := strings.Cut(text, e.Error())
 	if !strings.HasPrefix(text, "vipctl: ") || !strings.Contains(text, "/the/place") || !strings.Contains(way, "; ") || bareError.MatchString(text) {
-		t.Errorf("%s: %v is told as %q", what, e, text)
+		t.Errorf("%s: text of %v = %q", what, e, text)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestNodesFitEightyColumns(t *testing.T) {
 	}).Text(table.Form{})
 	for l := range strings.Lines(text) {
 		if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
-			t.Errorf("a line of %d columns:\n%s", w, l)
+			t.Errorf("line has %d columns:\n%s", w, l)
 		}
 	}
 }

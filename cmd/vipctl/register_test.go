@@ -48,13 +48,13 @@ func TestRegister(t *testing.T) {
 	l.stop()
 	l.ends(cli.ExitDone)
 	if f.endpoint("web", webID) != nil {
-		t.Error("the endpoint is there still")
+		t.Error("endpoint still exists, want it removed")
 	}
 	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is taken out\n", l.err.String()); d != "" {
 		t.Errorf("stderr (-want +got):\n%s", d)
 	}
 	if l.out.String() != "" {
-		t.Errorf("stdout has %q", l.out)
+		t.Errorf("stdout = %q, want none", l.out)
 	}
 
 	l = f.begin("register", "other", "fd00::1", "--id", "mine")
@@ -121,7 +121,7 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	second.says("is registered")
 	first.says("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
 	if e := f.endpoint("web", webID); e == nil || e.Weight != 2 {
-		t.Errorf("the endpoint is %+v", e)
+		t.Errorf("endpoint = %+v, want weight 2", e)
 	}
 	second.stop()
 	second.ends(cli.ExitDone)
@@ -144,7 +144,7 @@ func TestRegisterKilled(t *testing.T) {
 	if f.endpoint("web", webID) == nil {
 		left, err := f.Client().TimeToLive(t.Context(), lease)
 		if err != nil || left.TTL > 0 {
-			t.Errorf("the endpoint is gone before its lease: %+v, %v", left, err)
+			t.Errorf("the endpoint was removed before its lease expired: %+v, %v", left, err)
 		}
 	}
 	f.registered(false)
@@ -162,7 +162,7 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	l.stop()
 	l.ends(cli.ExitFailed)
 	if !strings.Contains(l.err.String(), "its endpoint expires with its lease, in 10s at most") {
-		t.Errorf("stderr is %q", l.err)
+		t.Errorf("stderr = %q, want a note about the lease", l.err)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestRegisterCommandEnds(t *testing.T) {
 		_ = feed.Close() // the command reads vipctl's stdin, and ends with it
 		p.ends(test.code)
 		if f.endpoint("web", webID) != nil {
-			t.Errorf("%s: the endpoint is there still", test.script)
+			t.Errorf("%s: endpoint still exists, want it removed", test.script)
 		}
 		p.says(test.says)
 	}
@@ -204,12 +204,12 @@ func TestRegisterNoCommand(t *testing.T) {
 	f.service("web", nil)
 	_, stderr := f.do(cli.ExitFailed, "register", "web", webID, "--", "no-such-command")
 	if !strings.HasPrefix(stderr, "vipctl: starting ") {
-		t.Errorf("stderr is %q", stderr)
+		t.Errorf("stderr = %q, want a note of the start", stderr)
 	}
 	f.do(5, "register", "web", webID, "--", "sh", "-c", "exit 5")
 	r, err := f.Client().Get(t.Context(), webKey)
 	if err != nil || len(r.Kvs) > 0 {
-		t.Errorf("etcd has %v, %v", r, err)
+		t.Errorf("keys in etcd = %v, %v, want none", r, err)
 	}
 }
 
@@ -254,14 +254,14 @@ func TestRegisterDrains(t *testing.T) {
 	p.says("web/10.0.0.1:8080 drains: waiting until no node has a connection to it, 10m0s at most")
 	e := f.endpoint("web", webID)
 	if e == nil || !e.Draining {
-		t.Fatalf("the endpoint is %+v", e)
+		t.Fatalf("endpoint = %+v, want it draining", e)
 	}
 	drained := f.revisionOf(webKey)
 	still := func(why string) {
 		t.Helper()
 		f.looksAgain()
 		if e := f.endpoint("web", webID); !p.running() || e == nil || !e.Draining || strings.Contains(p.out.String(), "asked") {
-			t.Errorf("%s, and it went on; stdout: %s", why, p.out)
+			t.Errorf("%s: register continued; stdout: %s", why, p.out)
 		}
 	}
 	still("no node has applied it")
@@ -275,7 +275,7 @@ func TestRegisterDrains(t *testing.T) {
 	p.ends(5)
 	p.prints("asked")
 	if f.endpoint("web", webID) != nil {
-		t.Error("the endpoint is there still")
+		t.Error("endpoint still exists, want it removed")
 	}
 }
 
@@ -314,7 +314,7 @@ func TestRegisterDrainIsBounded(t *testing.T) {
 			p.ends(5)
 			p.prints("asked")
 			if took := time.Since(began); took < 2*time.Second {
-				t.Errorf("it took %s", took)
+				t.Errorf("duration = %s, want 2s to 10s", took)
 			}
 		})
 	}
@@ -373,7 +373,7 @@ func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	p.ends(5)
 	p.says("web/10.0.0.1:8080 is not drained: ")
 	if e := f.endpoint("web", webID); e == nil || e.Draining || e.Weight != 2 {
-		t.Errorf("the endpoint is %+v", e)
+		t.Errorf("endpoint = %+v, want weight 2 and no drain", e)
 	}
 }
 

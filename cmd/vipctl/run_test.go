@@ -117,7 +117,7 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 				}
 			}
 			if code := s.run(ctx, "get", "services", "dns", "-w"); code != cli.ExitDone {
-				t.Errorf("exits with %d, want %d; stderr: %s", code, cli.ExitDone, s.err)
+				t.Errorf("exit code = %d, want %d; stderr: %s", code, cli.ExitDone, s.err)
 			}
 			if d := cmp.Diff(test.want, s.out.String()); d != "" {
 				t.Errorf("output (-want +got):\n%s", d)
@@ -152,7 +152,7 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	d.change(func() { d.services[1].Origin.Line++ }) // of another service
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
 	if code := <-ended; code != cli.ExitDone {
-		t.Errorf("exits with %d, want %d", code, cli.ExitDone)
+		t.Errorf("exit code = %d, want %d", code, cli.ExitDone)
 	}
 	const state = "NAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  %s  -\n"
 	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
@@ -160,14 +160,14 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	}
 	want := "vipctl: following services: vipd at " + socket + " ended the answer; waiting for vipd\nvipctl: vipd is back\n"
 	if got := s.err.String(); got != want {
-		t.Errorf("stderr is %q, want %q", got, want)
+		t.Errorf("stderr = %q, want %q", got, want)
 	}
 	if code := s.run(t.Context(), "--socket", socket+"x", "status", "-w"); code != cli.ExitFailed {
-		t.Errorf("without a daemon it exits with %d, want %d", code, cli.ExitFailed)
+		t.Errorf("exit code without a daemon = %d, want %d", code, cli.ExitFailed)
 	}
 	s.Stdout = brokenOutput{}
 	if code := s.run(t.Context(), "status", "-w"); code != cli.ExitFailed {
-		t.Errorf("with an output that is gone it exits with %d, want %d", code, cli.ExitFailed)
+		t.Errorf("exit code with a closed output = %d, want %d", code, cli.ExitFailed)
 	}
 }
 
@@ -187,16 +187,16 @@ func TestDrainWaitInterrupted(t *testing.T) {
 		}
 	}
 	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != cli.ExitInterrupted {
-		t.Errorf("exits with %d, want %d", code, cli.ExitInterrupted)
+		t.Errorf("exit code = %d, want %d", code, cli.ExitInterrupted)
 	}
 	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" takes it back\n"
 	if got := s.err.String(); !strings.HasSuffix(got, want) {
-		t.Errorf("stderr is %q, want it to end in %q", got, want)
+		t.Errorf("stderr = %q, want %q at the end", got, want)
 	}
 	yes := true
 	asked := []api.OverrideRequest{{Service: "web", Address: "192.168.1.11", Draining: &yes, Timeout: 90 * time.Second, By: "ana", Reason: "r"}}
 	if d := cmp.Diff(asked, s.asked); d != "" {
-		t.Errorf("asked of the daemon (-want +got):\n%s", d)
+		t.Errorf("requests to the daemon (-want +got):\n%s", d)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if left, closed := counted(test.endpoints, targets); left != test.left || closed != test.closed {
-				t.Errorf("got %d left, closed %v; want %d, %v", left, closed, test.left, test.closed)
+				t.Errorf("left = %d, closed = %v; want %d, %v", left, closed, test.left, test.closed)
 			}
 		})
 	}
@@ -250,13 +250,13 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != cli.ExitDone {
-				t.Errorf("exits with %d: %s", code, s.err)
+				t.Errorf("exit code = %d: %s", code, s.err)
 			}
 			if !waited {
-				t.Error("it did not wait for the connection that is open still")
+				t.Error("drain did not wait for the open connection")
 			}
 			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
-				t.Errorf("stdout is %q, want it to end in %q", s.out, want)
+				t.Errorf("stdout = %q, want %q at the end", s.out, want)
 			}
 		})
 	}
@@ -287,10 +287,10 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != cli.ExitDone {
-				t.Errorf("exits with %d: %s", code, s.err)
+				t.Errorf("exit code = %d: %s", code, s.err)
 			}
 			if got := s.out.String(); !strings.HasSuffix(got, test.want) {
-				t.Errorf("stdout is %q, want it to end in %q", got, test.want)
+				t.Errorf("stdout = %q, want %q at the end", got, test.want)
 			}
 		})
 	}
@@ -327,15 +327,15 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		s.out.b.Reset()
 		if code := s.run(t.Context(), line...); code != cli.ExitDone {
-			t.Errorf("%q exits with %d: %s", line, code, s.err)
+			t.Errorf("exit code of %q = %d: %s", line, code, s.err)
 		}
 		got := s.out.String()
 		if !strings.HasPrefix(got, usage) {
-			t.Errorf("%q begins with %.60q, want %q", line, got, usage)
+			t.Errorf("help of %q starts with %.60q, want %q", line, got, usage)
 		}
 		for _, l := range strings.Split(got, "\n") {
 			if table.Width(l) > 80 || strings.HasSuffix(l, " ") {
-				t.Errorf("%q: a line of %d columns: %q", line, table.Width(l), l)
+				t.Errorf("line of %q has %d columns: %q", line, table.Width(l), l)
 			}
 		}
 		if v == nil {
@@ -343,11 +343,11 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, part := range []string{v.Example, "\nFlags:\n", "--socket PATH"} {
 			if !strings.Contains(got, part) {
-				t.Errorf("%q does not show %q", line, part)
+				t.Errorf("help of %q lacks %q", line, part)
 			}
 		}
 		if v.Brief == "" || v.About == "" || len(v.Brief) > 65 {
-			t.Errorf("%s: brief is %q", v.Name, v.Brief)
+			t.Errorf("brief text of %s = %q", v.Name, v.Brief)
 		}
 	}
 }
@@ -382,7 +382,7 @@ func TestTablesFitEightyColumns(t *testing.T) {
 		s.run(t.Context(), strings.Fields(line)...)
 		for l := range strings.Lines(s.out.String()) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
-				t.Errorf("%s: a line of %d columns:\n%s", line, w, l)
+				t.Errorf("%s: line has %d columns:\n%s", line, w, l)
 			}
 		}
 	}
@@ -414,7 +414,7 @@ func FuzzTOMLString(f *testing.F) {
 		}
 		a := read.Services["a"]
 		if !slices.Equal(a.VIPs, []string{text}) || a.N != 65535 || !a.Yes || len(a.List) != 2 || a.List[0][text] == nil {
-			t.Errorf("%q is read as %+v from\n%s", text, a, got)
+			t.Errorf("%q is parsed as %+v from\n%s", text, a, got)
 		}
 	})
 }
@@ -425,7 +425,7 @@ func TestRoughly(t *testing.T) {
 		90 * time.Minute: "1h30m", 49 * time.Hour: "2d1h", 400 * 24 * time.Hour: "400d", -3 * time.Second: "3s",
 	} {
 		if got := roughly(d); got != want {
-			t.Errorf("%v is %q, want %q", d, got, want)
+			t.Errorf("roughly(%v) = %q, want %q", d, got, want)
 		}
 	}
 }
@@ -452,15 +452,15 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		s.out, s.Width = &notice{}, c.width
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
+			t.Errorf("exit code of %s = %d: %s", c.line, code, s.err)
 		}
 		got := s.out.String()
 		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
-			t.Errorf("%s in %d columns prints\n%s", c.line, c.width, got)
+			t.Errorf("output of %s in %d columns =\n%s", c.line, c.width, got)
 		}
 		for l := range strings.Lines(got) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
-				t.Errorf("%s: a line of %d columns:\n%s", c.line, w, l)
+				t.Errorf("%s: line has %d columns:\n%s", c.line, w, l)
 			}
 		}
 	}
@@ -479,10 +479,10 @@ func TestTerminalCutsLongCells(t *testing.T) {
 		s.out = &notice{}
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
+			t.Errorf("exit code of %s = %d: %s", c.line, code, s.err)
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
-			t.Errorf("%s prints\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
+			t.Errorf("output of %s =\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
 		}
 	}
 }
@@ -496,20 +496,20 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		s.Width = width
 		s.out.b.Reset()
 		if code := s.run(t.Context(), "status"); code != cli.ExitDone {
-			t.Fatalf("width %d: status exits with %d, want 0: %s", width, code, s.err)
+			t.Fatalf("width %d: exit code of status = %d, want 0: %s", width, code, s.err)
 		}
 		text := s.out.String()
 		if strings.Contains(text, problem) != unbroken {
-			t.Errorf("width %d: the status has the problem in one line: %v, want %v\n%s", width, !unbroken, unbroken, text)
+			t.Errorf("width %d: the problem is in one line = %v, want %v\n%s", width, !unbroken, unbroken, text)
 		}
 		findings := []doctor.Finding{{Check: "kernel", Level: doctor.Warning, What: problem + ", because " + problem}}
 		text += findingsText(&cli.Printer{World: s.World}, findings)
 		if got := strings.Contains(text, findings[0].What); got != unbroken {
-			t.Errorf("width %d: doctor has the finding in one line: %v, want %v\n%s", width, got, unbroken, text)
+			t.Errorf("width %d: the finding is in one line = %v, want %v\n%s", width, got, unbroken, text)
 		}
 		for line := range strings.Lines(text) {
 			if got := table.Width(strings.TrimSuffix(line, "\n")); width > 0 && got >= width {
-				t.Errorf("width %d: a line has %d columns: %s", width, got, line)
+				t.Errorf("width %d: line has %d columns: %s", width, got, line)
 			}
 		}
 	}

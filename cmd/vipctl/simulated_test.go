@@ -202,7 +202,7 @@ func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Bound(2*within))
 	defer cancel()
 	if got := run(ctx, l.world, append(f.flags(), args...)); got != code {
-		f.t.Errorf("vipctl %s exits with %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)
+		f.t.Errorf("exit code of vipctl %s = %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)
 	}
 	return l.out.String(), l.err.String()
 }
@@ -254,7 +254,7 @@ func (l *line) ends(code int) {
 		return ended
 	})
 	if l.code != code {
-		l.t.Errorf("vipctl exits with %d, want %d", l.code, code)
+		l.t.Errorf("exit code of vipctl = %d, want %d", l.code, code)
 	}
 }
 
@@ -318,7 +318,7 @@ func (p *process) ends(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
 	if got := p.ProcessState.ExitCode(); got != code {
-		p.t.Errorf("vipctl exits with %d, want %d", got, code)
+		p.t.Errorf("exit code of vipctl = %d, want %d", got, code)
 	}
 }
 

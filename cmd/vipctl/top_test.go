@@ -45,7 +45,7 @@ type tmux struct {
 
 func startTmux(t *testing.T, folder, command string) *tmux {
 	if _, err := exec.LookPath("tmux"); err != nil {
-		t.Skip("needs tmux: Debian's package of that name")
+		t.Skip("needs tmux: Debian's package tmux")
 	}
 	m := &tmux{t, filepath.Join(folder, "tmux")}
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // the server may have ended with its last window
@@ -131,7 +131,7 @@ func TestTopOnATerminal(t *testing.T) {
 func TestTopWithoutKeys(t *testing.T) {
 	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
-		t.Skip("needs script, of util-linux")
+		t.Skip("needs script of util-linux")
 	}
 	for _, from := range []string{"", " </dev/null"} {
 		folder, err := os.MkdirTemp(dir, "")
@@ -150,7 +150,7 @@ func TestTopWithoutKeys(t *testing.T) {
 		shows("exits with 0")
 		text, err := os.ReadFile(raw)
 		if asks := regexp.MustCompile(`\x1b\[\?(u|[0-9]+\$p)`).FindAll(text, -1); err != nil || len(text) == 0 || len(asks) > 0 {
-			t.Errorf("%v; in %d bytes the terminal is asked for %q", err, len(text), asks)
+			t.Errorf("error = %v; in %d bytes the terminal receives the queries %q", err, len(text), asks)
 		}
 	}
 }
@@ -160,13 +160,13 @@ func TestTopWithoutKeys(t *testing.T) {
 func TestAsksNothingOfTheTerminal(t *testing.T) {
 	script, err := exec.LookPath("script")
 	if err != nil {
-		t.Skip("needs script, of util-linux")
+		t.Skip("needs script of util-linux")
 	}
 	cmd := exec.Command(script, "-qec", "vipctl version", "/dev/null")
 	cmd.Env = append(os.Environ(), "TERM=xterm")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "vipctl ") || strings.Contains(string(out), "\x1b") {
-		t.Errorf("%v, and the terminal gets %q", err, out)
+		t.Errorf("error = %v, output in the terminal = %q", err, out)
 	}
 }
 

@@ -27,10 +27,10 @@ func TestDrainWithoutAnother(t *testing.T) {
 	code, stdout, stderr := f.run(t.Context(), "ana", "drain", "--node", "gw1")
 	if code != cli.ExitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "are elsewhere") ||
 		!strings.Contains(stdout+stderr, `it takes no VIPs until "vipctl undrain --node gw1"`) {
-		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d\n%s%s", code, stdout, stderr)
 	}
 	if _, stdout, stderr = f.run(t.Context(), "ana", "undrain", "--node", "gw1"); !strings.Contains(stdout+stderr, "it may own VIPs again") {
-		t.Errorf("undrain says %s%s", stdout, stderr)
+		t.Errorf("output of undrain = %s%s", stdout, stderr)
 	}
 }
 

@@ -104,7 +104,7 @@ func TestWaitOmittedDrains(t *testing.T) {
 		n := live("a", 5, c.drains...)
 		n.Status.DrainsOmitted = 7
 		if got := who(v, v.look([]fleet.Node{n}, time.Now())); got != c.want {
-			t.Errorf("%s: got %q, want %q", name, got, c.want)
+			t.Errorf("%s: waits for %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -167,20 +167,20 @@ func TestWait(t *testing.T) {
 	f.there(2)
 	select {
 	case <-l.ended:
-		t.Errorf("it did not wait for the one that has joined; stdout: %s", l.out)
+		t.Errorf("wait did not include the node that joined; stdout: %s", l.out)
 	default:
 	}
 	three.tell(at(41))
 	l.ends(cli.ExitDone)
 	if want := "revision 41 is applied on 3 nodes\n"; l.out.String() != want {
-		t.Errorf("stdout is %q, want %q", l.out, want)
+		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
 	// A timeout must name the nodes that are behind.
 	_, stderr, timeout := f.inVain("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not everywhere after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
-		t.Errorf("stderr is %q, want %q", stderr, want)
+		t.Errorf("stderr = %q, want %q", stderr, want)
 	}
 	stdout, _, _ := f.inVain("wait", "--revision", "42", "-o", "json", "--nodes", "gw2, gw9,gw1")
 	var got waited
@@ -198,7 +198,7 @@ func TestWait(t *testing.T) {
 	f.start("gw4", at(42))
 	l.ends(cli.ExitDone)
 	if want := "revision 42 is applied on 1 node\n"; l.out.String() != want {
-		t.Errorf("stdout is %q, want %q", l.out, want)
+		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 }
 
@@ -241,10 +241,10 @@ func TestWaitForOneThatDies(t *testing.T) {
 	l.ahead.Store(int64(absence))
 	l.ends(cli.ExitDone)
 	if want := "vipctl: no longer waited for, because they went away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
-		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
 	if want := "revision 41 is applied on 1 node\n"; l.out.String() != want {
-		t.Errorf("stdout is %q, want %q", l.out, want)
+		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestWaitForNobody(t *testing.T) {
 	f := newStage(t)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41")
 	if want := "vipctl: no vipd runs here: none has a status in this etcd under this prefix\n"; stderr != want {
-		t.Errorf("stderr is %q, want %q", stderr, want)
+		t.Errorf("stderr = %q, want %q", stderr, want)
 	}
 }
 
@@ -272,7 +272,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	f.Members[0].Start()
 	l.ends(cli.ExitDone)
 	if want := "revision 41 is applied on 2 nodes\n"; l.out.String() != want {
-		t.Errorf("stdout is %q, want %q", l.out, want)
+		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
 	f.Members[0].Kill()
@@ -282,7 +282,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	l.ends(cli.ExitFailed)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41", "--timeout", "1s")
 	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
-		t.Errorf("stderr is %q", stderr)
+		t.Errorf("stderr = %q, want no answer of etcd", stderr)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestWaitInterrupted(t *testing.T) {
 	l.stop()
 	l.ends(cli.ExitInterrupted)
 	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
-		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
 }
 
@@ -313,7 +313,7 @@ func TestNames(t *testing.T) {
 		7: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there and 2 nodes more",
 	} {
 		if got := names(lag[:n]); got != want {
-			t.Errorf("of %d got %q, want %q", n, got, want)
+			t.Errorf("names of %d nodes = %q, want %q", n, got, want)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	g.write(mode(to, time.Hour), 0)
 	g.serves(to)
 	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
-		t.Errorf("endpoints %+v, %v, want one live connection", all, err)
+		t.Errorf("endpoints = %+v, %v, want one live connection", all, err)
 	}
 	active := func(want uint64) {
 		t.Helper()

@@ -213,9 +213,9 @@ func detects(t *testing.T, mode string) {
 		switch { // vipd may be late because the clients are
 		case attempt < 3:
 		case late >= applySlack()/10:
-			t.Skipf("requests are lost for longer than is promised, but clients were up to %v late, so this machine is too slow to tell why", late)
+			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
 		case attempt == 6:
-			t.Fatal("requests are lost for longer than is promised")
+			t.Fatal("requests are lost for longer than documented")
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 		}
 	}
 	if measured < len(g.audiences)/2 { // some lose nothing, by chance or because userspace mode retries another endpoint
-		g.t.Errorf("only %d of %d kinds of failures were noticed by clients", measured, len(g.audiences))
+		g.t.Errorf("clients noticed only %d of %d kinds of failures", measured, len(g.audiences))
 	}
 	g.noneHealthy()
 
@@ -336,7 +336,7 @@ func (g *checkedGateway) noneHealthy() {
 		met[c.Server] = true
 	}
 	if len(met) != 2 {
-		g.t.Errorf("of a service that panics, %v answer", met)
+		g.t.Errorf("answering endpoints of a service that panics = %v, want both", met)
 	}
 }
 

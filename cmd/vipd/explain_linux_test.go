@@ -41,18 +41,18 @@ func (g *gateway) explains(open net.Conn) {
 		return err
 	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
-		g.t.Errorf("explained as %+v", e.Answer)
+		g.t.Errorf("answer = %+v", e.Answer)
 	}
 	for _, s := range e.Steps {
 		if s.Wrong {
-			g.t.Errorf("the step %q is wrong: %s", s.What, s.Text)
+			g.t.Errorf("step %q has a failure: %s", s.What, s.Text)
 		}
 	}
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
-		g.t.Errorf("%s is not among the existing connections %v: %+v", client, e.Existing, e.Steps)
+		g.t.Errorf("existing connections lack %s: %v: %+v", client, e.Existing, e.Steps)
 	}
 	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
-		g.t.Errorf("the live connection came to %+v", l)
+		g.t.Errorf("live connection = %+v", l)
 	}
 	for at, want := range map[string]explain.Answer{
 		"10.96.0.10:81": {Verdict: explain.Refused, Summary: "10.96.0.10 serves 80/tcp"},
@@ -63,7 +63,7 @@ func (g *gateway) explains(open net.Conn) {
 		lab.Eventually(g.t, time.Minute, "an explanation of "+at, func() (err error) { e, err = g.api.Explain(g.t.Context(), client, k, false); return err })
 		has := func(s explain.Step) bool { return strings.Contains(s.Text, want.Summary) }
 		if e.Verdict != want.Verdict || !slices.ContainsFunc(e.Steps, has) {
-			g.t.Errorf("%s is explained as %+v; want %s and %q", at, e.Answer, want.Verdict, want.Summary)
+			g.t.Errorf("answer for %s = %+v; want %s and %q", at, e.Answer, want.Verdict, want.Summary)
 		}
 	}
 }
@@ -117,12 +117,12 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		k, err := g.api.Kill(ctx, dataplane.ConnectionQuery{Client: client}, "ana")
 		if mode == "ipvs" {
 			if err == nil {
-				g.t.Error("single connections of IPVS are ended, they say:", k)
+				g.t.Error("result of ending a single IPVS connection = ", k)
 			}
 			return netip.AddrPort{}
 		}
 		if err != nil || k.Connections != 1 {
-			g.t.Errorf("in %s mode, ending one connection came to %+v, %v", mode, k, err)
+			g.t.Errorf("result of ending a connection in %s mode = %+v, %v", mode, k, err)
 		}
 		if err := echoes(c); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)

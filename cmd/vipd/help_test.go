@@ -10,13 +10,13 @@ import (
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {
-		t.Fatalf("exits with %d; stderr: %s", code, &errs)
+		t.Fatalf("exit code = %d; stderr: %s", code, &errs)
 	}
 	for _, line := range []string{
 		"\n  --config FILE        FILE to read (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    least LEVEL to log: ", "\n  --version            print the version and exit\n",
 	} {
 		if !strings.Contains(out.String(), line) {
-			t.Errorf("got\n%swant %q in it", &out, line)
+			t.Errorf("help =\n%swant %q in it", &out, line)
 		}
 	}
 }

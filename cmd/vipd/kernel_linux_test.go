@@ -61,7 +61,7 @@ func newPlainGateway(t testing.TB) *gateway {
 	// A client's port may have been used by an earlier test for a connection to an endpoint that no
 	// longer exists.
 	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
-		t.Fatal("forgetting connections of tests before: ", err)
+		t.Fatal("deleting connections of earlier tests: ", err)
 	}
 	dropVIP(t) // the VIP must not look like an address of the host
 	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml")}
@@ -89,7 +89,7 @@ func dropVIP(t testing.TB) {
 		if a, err := netlink.ParseAddr("10.96.0.10/32"); err != nil {
 			t.Fatal(err)
 		} else if err := netlink.AddrDel(l, a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			t.Fatalf("removing what a test before has left: %v", err)
+			t.Fatalf("removing addresses of earlier tests: %v", err)
 		}
 	}
 }
@@ -233,16 +233,16 @@ func TestIPTablesMode(t *testing.T) {
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-					t.Errorf("from %s: %v answer", from.Name, got)
+					t.Errorf("servers that answer %s = %v", from.Name, got)
 				}
 			}
 			a, open := g.ask(g.client)
 			if a.Client.Addr() != netip.MustParseAddr("10.1.0.2") {
-				t.Errorf("the server sees %v, want the client's own address", a.Client)
+				t.Errorf("client of the server = %v, want the client's own address", a.Client)
 			}
 			for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
 				if got := g.Host().ReadSysctl(name); got != "1" {
-					t.Errorf("%s is %s", name, got)
+					t.Errorf("%s = %s, want 1", name, got)
 				}
 			}
 
@@ -252,24 +252,24 @@ func TestIPTablesMode(t *testing.T) {
 			g.write(settings("iptables", backend), 1)
 			began := time.Now()
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-				t.Errorf("reload: %+v, %v", r, err)
+				t.Errorf("reload = %+v, %v", r, err)
 			}
 			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
 				g.settled()
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
-				t.Errorf("after the reload %v answer, want s2", got)
+				t.Errorf("servers after the reload = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
-				t.Error("the connection that was open:", err)
+				t.Error("echo on the open connection: ", err)
 			}
 
 			g.stop()
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
-				t.Errorf("after the stop %v answer, want s2", got)
+				t.Errorf("servers after the stop = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
-				t.Error("the connection that was open, after the stop:", err)
+				t.Error("echo on the open connection after the stop: ", err)
 			}
 			g.cleanup(before)
 		})
@@ -283,7 +283,7 @@ func (g *gateway) counted(open net.Conn) {
 	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
 	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
 	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
-		g.t.Errorf("the open connection %s is not among %+v", open.LocalAddr(), all)
+		g.t.Errorf("connections lack the open connection %s: %+v", open.LocalAddr(), all)
 	}
 	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
 		services, err := g.api.Services(g.t.Context())
@@ -325,11 +325,11 @@ func (g *gateway) examine(findings ...string) {
 	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
 	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
 		if !strings.Contains(out, f) {
-			g.t.Errorf("doctor does not say %q:\n%s", f, out)
+			g.t.Errorf("doctor's output lacks %q:\n%s", f, out)
 		}
 	}
 	if after := g.rules(); !sameRules(before, after) {
-		g.t.Errorf("doctor changed the rules from\n%s\nto\n%s", before, after)
+		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s", before, after)
 	}
 }
 
@@ -341,17 +341,17 @@ func (g *gateway) cleanup(before string) {
 		g.t.Errorf("cleanup says:\n%s", out)
 	}
 	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
-		g.t.Errorf("the rules were\n%s\nand are\n%s", before, after)
+		g.t.Errorf("rules before =\n%s\nafterwards =\n%s", before, after)
 	}
 	if sets := g.Host().Exec("ipset", "list", "-n"); strings.Contains(sets, "vipd-") {
-		g.t.Errorf("sets are left:\n%s", sets)
+		g.t.Errorf("sets after cleanup =\n%s", sets)
 	}
 	if addresses := g.Host().Exec("ip", "address"); strings.Contains(addresses, "10.96.0.10") {
-		g.t.Errorf("an address is left:\n%s", addresses)
+		g.t.Errorf("addresses after cleanup =\n%s", addresses)
 	}
 	for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
 		if got := g.Host().ReadSysctl(name); got != "0" {
-			g.t.Errorf("%s is %s after the cleanup", name, got)
+			g.t.Errorf("%s after cleanup = %s", name, got)
 		}
 	}
 }

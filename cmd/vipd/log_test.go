@@ -36,12 +36,12 @@ func TestJournalLines(t *testing.T) {
 		rest, ok := strings.CutPrefix(line, want[i][:3])
 		var fields map[string]any
 		if err := json.Unmarshal([]byte(rest), &fields); !ok || err != nil || fields[slog.TimeKey] == nil || fields[slog.LevelKey] == nil {
-			t.Errorf("json in the journal: got %q (%v), want %s, time and level", line, err, want[i][:3])
+			t.Errorf("JSON in the journal = %q (%v), want %s, time and level", line, err, want[i][:3])
 		}
 	}
 	for _, line := range write("text", false) {
 		if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " level=") {
-			t.Errorf("text elsewhere: got %q, want time and level", line)
+			t.Errorf("text elsewhere = %q, want time and level", line)
 		}
 	}
 }
@@ -63,6 +63,6 @@ func TestLibrariesAreHeard(t *testing.T) {
 	}()
 	got, err := io.ReadAll(out)
 	if err != nil || !strings.HasPrefix(string(got), `<4>msg="http: panic serving `) || !strings.Contains(string(got), "oops") {
-		t.Errorf("the log has %q (%v)", got, err)
+		t.Errorf("log = %q (%v)", got, err)
 	}
 }

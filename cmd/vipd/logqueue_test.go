@@ -43,7 +43,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "dropped")
 		fmt.Fprintln(q, "dropped")
 		if waited := time.Since(began); waited != stalledAfter {
-			t.Errorf("two lines were waited for %s", waited)
+			t.Errorf("the queue waited for two lines for %s", waited)
 		}
 		close(to.answers)
 		synctest.Wait()
@@ -56,7 +56,7 @@ func TestLogTakesNoLines(t *testing.T) {
 			fmt.Fprintln(&want, "last", i)
 		}
 		if got := regexp.MustCompile(`"time":"[^"]*",`).ReplaceAllString(to.String(), ""); got != want.String() {
-			t.Errorf("the log has %q, want %q", got, want.String())
+			t.Errorf("log = %q, want %q", got, want.String())
 		}
 
 		to = &stalledLog{answers: make(chan struct{})}

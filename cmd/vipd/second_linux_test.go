@@ -32,7 +32,7 @@ func (g *gateway) second() {
 		}
 		for _, w := range want {
 			if !strings.Contains(string(out), w) {
-				t.Errorf("%s %v printed\n%s\nwant %q in it", program, args, out, w)
+				t.Errorf("output of %s %v =\n%s\nwant %q in it", program, args, out, w)
 			}
 		}
 	}
@@ -45,7 +45,7 @@ func (g *gateway) second() {
 		t.Errorf("cleanup --dry-run of another config:\n%s", out)
 	}
 	if after := g.kernel(); after != before {
-		t.Errorf("what the first vipd has in the kernel was\n%s\nand is\n%s", before, after)
+		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s", before, after)
 	}
 	if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
 		t.Errorf("while another vipd was refused, servers = %v, want s1 and s2", got)

@@ -171,10 +171,10 @@ func (g *gateway) lists(c net.Conn, what string) {
 		}
 	}
 	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
-		g.t.Errorf("the connection %s is listed with the endpoints %v", what, found)
+		g.t.Errorf("endpoints of the connection %s = %v", what, found)
 	}
 	if conns := g.connections(dataplane.ConnectionQuery{Client: client}); len(conns) != 1 {
-		g.t.Errorf("asked for alone, the connection %s is listed as %v", what, conns)
+		g.t.Errorf("filtered list of the connection %s = %v", what, conns)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestSwitchBackAndForth(t *testing.T) {
 	for _, intercept := range []string{"auto", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
 			if intercept == "bind" && !wait.Soaking() {
-				t.Skip("make soak runs it: the switch is the same, and the suite of userspace mode has bind")
+				t.Skip("make soak runs it: the switch is the same, and the suite of userspace mode covers bind")
 			}
 			g := newGateway(t)
 			mode := func(name string) string {
@@ -291,7 +291,7 @@ func TestSwitchByFile(t *testing.T) {
 	g.write(settings("userspace", "auto"), 0, 1)
 	g.start()
 	if got := g.Host().ReadSysctl(liberal); got != "1" {
-		t.Errorf("%s is %s while redirects lead here", liberal, got)
+		t.Errorf("%s = %s while redirects lead here, want 1", liberal, got)
 	}
 	g.write(settings("iptables", "auto"), 0, 1)
 	wait.For(t, 20*time.Second, "the mode to change", func() bool {
@@ -326,7 +326,7 @@ func TestBytesOverSwitches(t *testing.T) {
 		}
 		g.serves(mode)
 		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
-			t.Errorf("in %s mode, endpoints %+v, %v, want one live connection", mode, all, err)
+			t.Errorf("endpoints in %s mode = %+v, %v, want one live connection", mode, all, err)
 		}
 		for range 20 {
 			if err := echoes(c); err != nil {

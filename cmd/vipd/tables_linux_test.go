@@ -107,17 +107,17 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	g.start()
 	s := g.status()
 	if s.Mode.InUse != "userspace" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "not iptables, ipvs, nftables: nf_tables can't hold vipd's rules of ipv4 here") {
-		t.Errorf("the mode is %+v; want userspace, and why", s.Mode)
+		t.Errorf("mode = %+v, want userspace and the reason", s.Mode)
 	}
 	if !strings.HasPrefix(s.Mode.Detail, "bind, because ") {
-		t.Errorf("it intercepts by %q, want bind, and why", s.Mode.Detail)
+		t.Errorf("detail = %q, want bind and the reason", s.Mode.Detail)
 	}
 	wait.For(t, wait.Patience, "the predecessor's rules to be removed", func() bool {
 		return !strings.Contains(g.formerState(), "VIPD-") && !strings.Contains(g.formerState(), "vipd-held4")
 	})
 	for _, from := range []*lab.NS{g.client, g.Host()} {
 		if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-			t.Errorf("from %s: %v answer", from.Name, got)
+			t.Errorf("servers that answer %s = %v", from.Name, got)
 		}
 	}
 	text := ""
@@ -126,7 +126,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	}
 	for _, want := range []string{"userspace mode serves instead of iptables", "addresses that vipd holds answer on every port"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("there is no %q in the problems:\n%s", want, text)
+			t.Errorf("problems lack %q:\n%s", want, text)
 		}
 	}
 }
@@ -147,13 +147,13 @@ func TestStrictModeWithoutTables(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_ = d.Run(ctx)
 			cancel()
-			t.Fatalf("in %s mode it starts", mode)
+			t.Fatalf("vipd starts in %s mode, want an error", mode)
 		}
 		if want := "mode " + mode + " is not usable here, and strict_mode forbids another: nf_tables can't hold vipd's rules of ipv4 here"; !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 	if after := g.formerState(); after != before {
-		t.Errorf("the rules were\n%s\nand are\n%s", before, after)
+		t.Errorf("rules before =\n%s\nafterwards =\n%s", before, after)
 	}
 }

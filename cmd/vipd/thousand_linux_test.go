@@ -135,13 +135,13 @@ func TestThousandDown(t *testing.T) {
 			most := g.maxSyncs(took)
 			t.Logf("%d syncs in %v, %d at most", syncs, took.Round(time.Millisecond), most)
 			if syncs < 1 || syncs > most {
-				t.Errorf("%d syncs in %v, want %d at most", syncs, took, most)
+				t.Errorf("%d syncs in %v, want at most %d", syncs, took, most)
 			}
 			if _, lines := l.down(); lines != thousand {
-				t.Errorf("%d lines of the log say that an endpoint is down, want %d", lines, thousand)
+				t.Errorf("log lines about endpoints that are down = %d, want %d", lines, thousand)
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s1"}) {
-				t.Errorf("%v answer, want s1 alone", got)
+				t.Errorf("servers that answer = %v, want s1 alone", got)
 			}
 		})
 	}

@@ -50,18 +50,18 @@ endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 		return err == nil && found != nil
 	})
 	if found.Service != "web" || !strings.HasPrefix(found.Text, "10.2.2.2:8080 did not answer ") {
-		t.Errorf("the problem is %s", found)
+		t.Errorf("problem = %s", found)
 	}
 	for _, part := range []string{"`ip route replace 10.1.0.2 via 10.2.2.1` on the endpoint", `snat = "always" for service web`} {
 		if !strings.Contains(found.Text, part) {
-			t.Errorf("the problem is %q, want %q in it", found.Text, part)
+			t.Errorf("problem = %q, want %q in it", found.Text, part)
 		}
 	}
 	g.countsUnanswered("10.2.0.2:8080", "10.2.2.2:8080")
 	key := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
 	e, err := g.api.Explain(t.Context(), netip.MustParseAddrPort("10.1.0.2:0"), key, false)
 	if want := "served by one of 2 endpoints, but 10.2.2.2:8080 did not answer "; err != nil || !strings.HasPrefix(e.Summary, want) {
-		t.Errorf("explain says %q, %v, want %q", e.Summary, err, want)
+		t.Errorf("summary of explain = %q, %v, want %q", e.Summary, err, want)
 	}
 }
 
@@ -85,10 +85,10 @@ func (g *gateway) countsUnanswered(healthy, silent string) {
 		count[e.Address] = append(count[e.Address], e.Unanswered)
 	}
 	if n := count[silent]; len(n) != 2 || n[0] == 0 || n[1] == 0 || traffic.Services[0].Unanswered == 0 {
-		g.t.Errorf("%s has %v unanswered connections, its service %d, want some", silent, n, traffic.Services[0].Unanswered)
+		g.t.Errorf("unanswered connections of %s = %v, of its service = %d, want some", silent, n, traffic.Services[0].Unanswered)
 	}
 	if n := count[healthy]; len(n) != 2 || n[0] != 0 || n[1] != 0 {
-		g.t.Errorf("%s, which answers, has %v unanswered connections", healthy, n)
+		g.t.Errorf("unanswered connections of %s, which answers = %v", healthy, n)
 	}
 	metrics, page := g.page("/metrics"), g.page("/services/web")
 	series := func(endpoint string) string {

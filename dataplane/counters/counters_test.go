@@ -27,7 +27,7 @@ func TestForgets(t *testing.T) {
 		got := s.With(live, now)
 		for k, n := range want {
 			if got[k] != n {
-				t.Errorf("%v: %d, want %d", k, got[k], n)
+				t.Errorf("count of %v = %d, want %d", k, got[k], n)
 			}
 		}
 		if len(got) != len(want) {
@@ -67,15 +67,15 @@ func TestNothingGoesBack(t *testing.T) {
 			for k, n := range all {
 				services[key{service: k.service}] += n
 				if now.Sub(seen[k]) > Retention && k.endpoint != 0 {
-					t.Fatalf("seed %d: %v is remembered, although it was removed %v ago", seed, k, now.Sub(seen[k]))
+					t.Fatalf("seed %d: the count of %v is kept %v after its removal", seed, k, now.Sub(seen[k]))
 				}
 				if k.endpoint != 0 && n < was[k] {
-					t.Fatalf("seed %d: %v decreases from %d to %d", seed, k, was[k], n)
+					t.Fatalf("seed %d: the count of %v decreases from %d to %d", seed, k, was[k], n)
 				}
 			}
 			for k, n := range was {
 				if k.endpoint == 0 && services[k] < n && now.Sub(seen[k]) <= Retention {
-					t.Fatalf("seed %d: service %v decreases from %d to %d", seed, k, n, services[k])
+					t.Fatalf("seed %d: the count of service %v decreases from %d to %d", seed, k, n, services[k])
 				}
 			}
 			was = services

@@ -73,13 +73,13 @@ func (b *bare) holds(when string, want balancer.Desired) {
 		}
 	}
 	if !maps.Equal(seen.Digests, digests) {
-		b.Errorf("%s Observe finds %v, want %v", when, seen.Digests, digests)
+		b.Errorf("%s Observe = %v, want %v", when, seen.Digests, digests)
 	}
 	if len(seen.Damage) > 0 {
-		b.Errorf("%s Observe finds damage %q, want none", when, seen.Damage)
+		b.Errorf("%s damage of Observe = %q, want none", when, seen.Damage)
 	}
 	if reason, err := b.dp.Intact(b.Context()); reason != "" || err != nil {
-		b.Errorf("%s Intact finds %q, %v, want nothing", when, reason, err)
+		b.Errorf("%s Intact = %q, %v, want no reason", when, reason, err)
 	}
 }
 

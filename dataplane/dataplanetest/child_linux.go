@@ -148,7 +148,7 @@ func (c *child) awaitReady() {
 		}
 		said = append(said, c.lines.Text())
 	}
-	c.t.Fatalf("the process to be killed ended before it was ready:\n%s", strings.Join(said, "\n"))
+	c.t.Fatalf("the process ended before it was ready to be killed:\n%s", strings.Join(said, "\n"))
 }
 
 // goOn lets the child start its changes.

@@ -22,7 +22,7 @@ const usuallyMended = 1500 * time.Millisecond
 // repaired, idle connections survive it, and new clients are served.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
-		t.Skip("the subject names no damage")
+		t.Skip("the subject has no kinds of damage")
 	}
 	s.stage = newStage(t, s)
 	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {

@@ -66,7 +66,7 @@ func scriptGuard(script string) func(t testing.TB) {
 		t.Helper()
 		tables := guardTables(t)
 		if len(tables) == 0 {
-			t.Skip("the guard is not in nf_tables")
+			t.Skip("the guard has no table in nf_tables")
 		}
 		var lines strings.Builder
 		for _, table := range tables {
@@ -84,7 +84,7 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 		run(t, "nft", "delete", "element", family, "vipd-guard", "served", fmt.Sprintf("{ %s . tcp . %d }", vip, vipPort))
 		return
 	}
-	t.Skipf("the guard has no entry about %s", vip)
+	t.Skipf("the guard lacks an entry for %s", vip)
 }
 
 // flushTables empties every chain of iptables, like a firewall that restarts.
@@ -100,7 +100,7 @@ func (s *Subject) flushTables(t testing.TB) {
 func (s *Subject) hasChains(t testing.TB) {
 	t.Helper()
 	if len(s.ourChains(t, "")) == 0 {
-		t.Skip("it has no chains in iptables")
+		t.Skip("the dataplane has no chains in iptables")
 	}
 }
 
@@ -109,7 +109,7 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
 	if len(chains) == 0 {
-		t.Skipf("it has no chain in table %s", table)
+		t.Skipf("the dataplane has no chain in table %s", table)
 	}
 	last := chains[len(chains)-1]
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
@@ -142,7 +142,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 	t.Helper()
 	jumps := s.ourJumps(t)
 	if len(jumps) == 0 {
-		t.Skip("no rule of iptables leads to chains of ours")
+		t.Skip("no iptables rule leads to our chains")
 	}
 	restores := s.tools("-restore")
 	for i, tool := range s.tools("") { // one command: mending may come between two
@@ -160,7 +160,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 func (s *Subject) destroySets(t testing.TB) {
 	t.Helper()
 	if len(ourSets(t)) == 0 {
-		t.Skip("it has no ipsets")
+		t.Skip("the dataplane has no ipsets")
 	}
 	lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
 		for _, restore := range s.tools("-restore") {
@@ -270,7 +270,7 @@ func removeAddresses(t testing.TB, vips []netip.Addr) {
 		})
 	}
 	if len(all) == 0 {
-		t.Fatal("no device holds a VIP")
+		t.Fatal("no device has a VIP")
 	}
 	for _, h := range all {
 		if err := netlink.AddrDel(h.link, &h.Addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {

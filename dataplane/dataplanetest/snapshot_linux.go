@@ -83,7 +83,7 @@ func (s *snapshot) nftables(t testing.TB) {
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
-		t.Errorf("%s others have\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
+		t.Errorf("%s foreign state =\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
 	}
 }
 
@@ -91,6 +91,6 @@ func sameForeign(t testing.TB, when string, before snapshot) {
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {
-		t.Errorf("%s there is\n%s\nwant nothing of ours", when, strings.Join(s.ours, "\n"))
+		t.Errorf("%s our state =\n%s\nwant nothing", when, strings.Join(s.ours, "\n"))
 	}
 }

@@ -16,10 +16,10 @@ func TestChiLimit(t *testing.T) {
 			tail += math.Exp(float64(k)*math.Log(half) - half - lg)
 		}
 		if tail < 2e-11 || tail > 1.5e-9 {
-			t.Errorf("%d degrees of freedom: %.1f is exceeded with probability %.2g, want about 1e-9", freedom, 2*half, tail)
+			t.Errorf("%d degrees of freedom: probability beyond %.1f = %.2g, want about 1e-9", freedom, 2*half, tail)
 		}
 	}
 	if got := chiLimit(0); got != 0 {
-		t.Errorf("one endpoint alone: limit %v, want 0", got)
+		t.Errorf("limit for a single endpoint = %v, want 0", got)
 	}
 }

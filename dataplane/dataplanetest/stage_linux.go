@@ -97,7 +97,7 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 		b := &bare{onStage(t, s)}
 		t.Cleanup(func() {
 			if err := b.host.Finish(context.Background(), balancer.Desired{}.Frontends); err != nil {
-				t.Errorf("removing what the host holds: %v", err)
+				t.Errorf("removing the host's objects: %v", err)
 			}
 		})
 		f(b)

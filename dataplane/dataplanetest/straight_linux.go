@@ -74,7 +74,7 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 // clients and clients without an endpoint are treated as the service says.
 func testStraight(t *testing.T, s *Subject) {
 	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
-		t.Skipf("%s can't forward but by nat", s.Name)
+		t.Skipf("%s can forward only by nat", s.Name)
 	}
 	host := s.newHost(t)
 	for _, forward := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {

@@ -262,13 +262,13 @@ func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	t.Helper()
 	seen, err := dp.Observe(context.Background())
 	if err != nil {
-		t.Errorf("observing what was left: %v", err)
+		t.Errorf("observing earlier objects: %v", err)
 	}
 	if len(seen.Digests) > 0 {
-		t.Errorf("a dataplane that was closed before left %v", seen.Digests)
+		t.Errorf("objects of a closed dataplane = %v, want none", seen.Digests)
 	}
 	if left := s.leftServers(t); len(left) > len(s.foreign) {
-		t.Errorf("a dataplane that was closed before left some of the virtual servers %q", left)
+		t.Errorf("virtual servers of a closed dataplane = %q, want only foreign servers", left)
 	}
 }
 

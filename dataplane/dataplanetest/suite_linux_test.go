@@ -89,7 +89,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestReference/"+noticed[f]) {
-				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", noticed[f], f, err, out)
+				t.Errorf("case %s accepts a dataplane that %s: %v\n%s", noticed[f], f, err, out)
 			}
 		})
 	}

@@ -87,7 +87,7 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	after := virtualServers(t)
 	for name, was := range before {
 		if after[name] != was {
-			t.Fatalf("%s the virtual server of others %s is\n%s\nwant\n%s", when, name, after[name], was)
+			t.Fatalf("%s the foreign virtual server %s =\n%s\nwant\n%s", when, name, after[name], was)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	t.Helper()
 	for name, text := range virtualServers(t) {
 		if _, ok := wanted[name]; !ok {
-			t.Errorf("%s there is the virtual server\n%s\nwant none of ours", when, text)
+			t.Errorf("%s virtual server =\n%s\nwant none of ours", when, text)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestAddressesOfDevices(t *testing.T) {
 			slices.SortFunc(got, netip.Prefix.Compare)
 			slices.SortFunc(want, netip.Prefix.Compare)
 			if !slices.Equal(got, want) {
-				t.Errorf("%s has %v, want %v", d.Name, got, want)
+				t.Errorf("addresses of %s = %v, want %v", d.Name, got, want)
 			}
 		}
 		return nil

@@ -120,7 +120,7 @@ func TestAdvertsArrive(t *testing.T) {
 		}
 	}
 	if !a.silent() {
-		t.Errorf("the sender receives its own packet %v", a.next(t))
+		t.Errorf("the sender received its own packet %v", a.next(t))
 	}
 	if err := a.Send("lan", netip.MustParseAddr("10.9.0.77"), vrrpGroup(true), nil); err == nil {
 		t.Error("a packet was sent from an address of another host")
@@ -179,7 +179,7 @@ func TestAdvertsQueued(t *testing.T) {
 	close(held)
 	for range 3 {
 		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
-			t.Errorf("a packet that was sent by %s is stamped %s", sent, got.At)
+			t.Errorf("receive time of a packet sent at %s = %s, want the time before the delay", sent, got.At)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			times = append(times, s.at.Round(10*time.Millisecond))
 		}
 		if want := []time.Duration{0, 100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond, 62200 * time.Millisecond}; !slices.Equal(times, want) {
-			t.Errorf("one was announced after %v, want %v", times, want)
+			t.Errorf("announced at %v, want %v", times, want)
 		}
 
 		n.Forget([]netip.Addr{one})
@@ -73,7 +73,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			}
 		}
 		if took := seen()[999].at; first != 1000 || took < 380*time.Millisecond || took > 410*time.Millisecond {
-			t.Errorf("%d of 1,000 came in their order, in %s; 2,000 frames take 400 ms", first, took)
+			t.Errorf("%d of 1,000 arrived in order, in %s; 2,000 frames take 400 ms", first, took)
 		}
 		time.Sleep(2 * time.Second) // 1,000 repeats of two frames take 4 s
 		synctest.Wait()
@@ -81,17 +81,17 @@ func TestAnnouncementSchedule(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 		if last := seen()[len(seen())-1].addr; last != other && seen()[len(seen())-2].addr != other {
-			t.Errorf("a new one waited for repeats: the last is %s", last)
+			t.Errorf("a new announcement waited for repeats: the last is %s", last)
 		}
 		if repeats := len(seen()) - 1001; repeats < 480 || repeats > 650 {
-			t.Errorf("%d repeats were sent in 2.4 s, of 250 a second", repeats)
+			t.Errorf("repeats in 2.4 s = %d, want 250 a second", repeats)
 		}
 		n.Forget(append(many, other))
 		count := len(seen())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if len(seen()) != count {
-			t.Errorf("%d were announced after they were forgotten", len(seen())-count)
+			t.Errorf("announcements of forgotten addresses = %d, want 0", len(seen())-count)
 		}
 		cancel()
 		running.Wait()
@@ -227,7 +227,7 @@ func TestLateReader(t *testing.T) {
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
 		if err != nil || !told.Load() {
-			t.Errorf("%s is claimed: %t, %v", vip, told.Load(), err)
+			t.Errorf("%s is claimed = %t, %v", vip, told.Load(), err)
 		}
 	}
 }

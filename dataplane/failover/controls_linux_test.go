@@ -20,7 +20,7 @@ func TestControlAddresses(t *testing.T) {
 	var v6 int
 	for _, a := range controls {
 		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
-			t.Errorf("%s is a control", a)
+			t.Errorf("unexpected control %s", a)
 		}
 		if near6.Contains(a) {
 			v6++
@@ -30,7 +30,7 @@ func TestControlAddresses(t *testing.T) {
 		t.Errorf("controls = %v, want two near the IPv6 VIP, at most two near the others, and %s", controls, documentation)
 	}
 	if got := controlsFor(nil); len(got) != 0 {
-		t.Errorf("without VIPs the controls are %v", got)
+		t.Errorf("controls without VIPs = %v, want none", got)
 	}
 }
 

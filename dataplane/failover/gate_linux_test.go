@@ -75,7 +75,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	silent := func(when string) {
 		t.Helper()
 		if found := answers(t, client, vip4, vip6); len(found) > 0 {
-			t.Errorf("%s: %v answer", when, found)
+			t.Errorf("%s: answers = %v, want none", when, found)
 		}
 		if err := askServer(t, client); err == nil {
 			t.Errorf("%s: a packet was forwarded", when)
@@ -117,7 +117,7 @@ func askServer(t *testing.T, client *lab.NS) error {
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
-		t.Fatalf("the trial says: %v", err)
+		t.Fatalf("Trial() = %v", err)
 	}
 	g, err := NewGate(GateOptions{Timeout: time.Hour}) // nothing here depends on time
 	if err != nil {
@@ -149,10 +149,10 @@ func TestGateLifecycle(t *testing.T) {
 			return nil
 		})
 		if is, err := g.IsOpen(); err != nil || is != open {
-			t.Errorf("%s: open is %t, %v", when, is, err)
+			t.Errorf("%s: open = %t, %v", when, is, err)
 		}
 		if reason, err := g.Intact(); reason != "" || err != nil {
-			t.Errorf("%s: %q, %v", when, reason, err)
+			t.Errorf("%s: Intact() = %q, %v", when, reason, err)
 		}
 	}
 	state("installed", 0, false)
@@ -180,11 +180,11 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("after \"nft flush ruleset\": %q, %v; this kernel keeps others from it: %t", reason, err, !g.shared)
+		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v; other programs can't change the table = %t", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
-		t.Errorf("after its table was deleted it is intact, %v", err)
+		t.Errorf("Intact() after its table was deleted reports no reason, %v", err)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestAddedAddressPassesGate(t *testing.T) {
 		}
 		for _, a := range both {
 			if !isLocal(a) && time.Since(began) < settling {
-				t.Errorf("%s is added, and not taken for this host's", a)
+				t.Errorf("%s was added, but is not a local address", a)
 			}
 		}
 		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
@@ -232,22 +232,22 @@ func TestLostVIPs(t *testing.T) {
 		t.Helper()
 		got := k.Lost()
 		if slices.SortFunc(got, netip.Addr.Compare); !slices.Equal(got, want) {
-			t.Errorf("%v are lost, want %v", got, want)
+			t.Errorf("lost = %v, want %v", got, want)
 		}
 	}
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
-		t.Fatal("the VIPs are not there: ", err)
+		t.Fatal("binding the VIPs failed: ", err)
 	}
 	lost()
 	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
 	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
 	lost(both...)
 	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
-		t.Errorf("putting back fails for %v", failed)
+		t.Errorf("failures of restoring = %v, want only the second VIP's", failed)
 	}
 	lost()
 	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
-		t.Errorf("%v are announced, want %s", got, both[0])
+		t.Errorf("announced = %v, want %s", got, both[0])
 	}
 }
 
@@ -267,13 +267,13 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
-		t.Fatal("the VIP is not there: ", err)
+		t.Fatal("binding the VIP failed: ", err)
 	}
 	if err := k.Cover(on("other")); err != nil {
 		t.Fatal(err)
 	}
 	if failed := k.Bind(k.Lost()); len(failed) > 0 {
-		t.Errorf("putting it on the other device fails for %v", failed)
+		t.Errorf("failures of restoring on the other device = %v", failed)
 	}
 	held := func() (n int) {
 		all, err := Held()
@@ -283,10 +283,10 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 		return strings.Count(fmt.Sprint(all), vip4)
 	}
 	if n := held(); n != 1 {
-		t.Errorf("the VIP is on %d devices", n)
+		t.Errorf("devices with the VIP = %d, want 1", n)
 	}
 	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
-		t.Errorf("the VIP stays on %d devices when it goes to another host, %v", held(), err)
+		t.Errorf("devices with the VIP after it moved to another host = %d, %v", held(), err)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	removed := func(when string) {
 		t.Helper()
 		if held, err := Held(); err != nil || strings.Contains(fmt.Sprint(held), vip4) {
-			t.Errorf("%s, the VIP is still here: %v, %v", when, held, err)
+			t.Errorf("%s, the VIP still exists: %v, %v", when, held, err)
 		}
 	}
 	k := next()
@@ -391,6 +391,6 @@ func TestThousandVIPs(t *testing.T) {
 	t.Logf("%d VIPs: the gate took %s, the addresses %s, the announcements %s", n, installed.Sub(began), added.Sub(installed), time.Since(added))
 	x.Remove(device.Index, vips[:n/2])
 	if own, err := x.Strip(vips); err != nil || len(own) > 0 {
-		t.Errorf("stripping left %v, %v", own, err)
+		t.Errorf("addresses after Strip = %v, %v", own, err)
 	}
 }

@@ -107,7 +107,7 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell 
 		t.Helper()
 		fmt.Fprintln(in)
 		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "told\n" {
-			t.Fatalf("the owner answers %q, %v", line, err)
+			t.Fatalf("answer of the owner = %q, %v", line, err)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func clean(t *testing.T, vips []string) {
 		all = append(all, netip.MustParseAddr(v))
 	}
 	if own, err := x.Strip(all); len(own) > 0 || err != nil {
-		t.Errorf("the host's own are %v, %v", own, err)
+		t.Errorf("the host's own addresses = %v, %v", own, err)
 	}
 	if err := g.Remove(); err != nil {
 		t.Error(err)

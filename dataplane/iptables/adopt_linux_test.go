@@ -41,7 +41,7 @@ func TestFindTree(t *testing.T) {
 				return s.findTree()
 			}
 			if wrong := read(); wrong != "" || y.unsure || !reflect.DeepEqual(y.tree.root, wanted.root) {
-				t.Fatalf("%s, %d keys: %q, unsure %v", source.name, n, wrong, y.unsure)
+				t.Fatalf("%s, %d keys: %q, unsure = %v", source.name, n, wrong, y.unsure)
 			}
 			for name, rules := range s.rules {
 				at := r.IntN(len(rules))

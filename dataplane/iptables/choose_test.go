@@ -138,7 +138,7 @@ func TestTurns(t *testing.T) {
 				got[takeTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
-				t.Fatalf("round %d of %d backends selects %d of them", round, n, len(got))
+				t.Fatalf("round %d of %d backends selects %d", round, n, len(got))
 			}
 		}
 	}
@@ -257,7 +257,7 @@ func TestBySource(t *testing.T) {
 			if n > 1 {
 				t.Logf("IPv4 %v, %d backends: %.1f %% of the others' clients move with one", is4, n, 100*float64(moved)/clients)
 				if moved > clients/4 {
-					t.Errorf("IPv4 %v, %d backends: %d of %d clients of others move", is4, n, moved, clients)
+					t.Errorf("IPv4 %v, %d backends: %d of %d clients of the other backends move", is4, n, moved, clients)
 				}
 			}
 		}

@@ -27,11 +27,11 @@ func TestRestartWritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if total, _, _ := r.counted(); total != 1 {
-			t.Errorf("counted %d connections, want 1", total)
+			t.Errorf("counted connections = %d, want 1", total)
 		}
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
-			t.Errorf("the chain was written though it was right: %+v", c)
+			t.Errorf("the chain was written although it was correct: %+v", c)
 		}
 	})
 }
@@ -61,17 +61,17 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 			}
 			for _, f := range []*balancer.Frontend{tcp, udp} {
 				if digest, there := seen.Digests[f.Key]; !there || digest != 0 {
-					t.Errorf("%s has digest %d, %t; want 0, true", f.Key, digest, there)
+					t.Errorf("digest of %s = %d, %t; want 0, true", f.Key, digest, there)
 				}
 			}
 			if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: tcp.Key, New: r.web(balancer.TCP, servers)}, {Key: udp.Key}}); err != nil {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server != "s3" {
-				t.Errorf("%s answered, want s3", server)
+				t.Errorf("answer from %s, want s3", server)
 			}
 			if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
-				t.Errorf("%s still has %v, %v", former.Variant(), left, err)
+				t.Errorf("chains of %s after the switch = %v, %v", former.Variant(), left, err)
 			}
 			if err := former.Restore(context.Background(), string(rules)); err != nil {
 				t.Fatal(err)

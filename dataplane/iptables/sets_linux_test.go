@@ -45,13 +45,13 @@ func TestCleanupGoesOnWithSets(t *testing.T) {
 		run(t, "iptables-nft", holder...)
 		lab.Eventually(t, 5*time.Second, "a cleanup once nft has let go of the set", func() error { _, err := Cleanup(t.Context(), false); return err })
 		if left := run(t, "ipset", "list", "-n"); left != "" {
-			t.Fatalf("set %d was in use before: left %q", held, left)
+			t.Fatalf("sets after set %d was in use = %q, want none", held, left)
 		}
 	}
 }
 
-// TestForeignSets creates foreign sets with our names. They are replaced, or if they are in use, an
-// error names the command that removes them.
+// TestForeignSets creates foreign sets with our names. They must be replaced. If they are in use,
+// the error must name the command that removes them.
 func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {

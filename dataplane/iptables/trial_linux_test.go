@@ -182,7 +182,7 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
-		t.Error("legacy's table is another one: ", err)
+		t.Error("the table of the legacy variant is also used by nft: ", err)
 	} else {
 		if _, err := legacy.Observe(t.Context()); err != nil {
 			t.Error("taking over from nft: ", err)
@@ -192,7 +192,7 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
-		t.Errorf("rules left: %s", left)
+		t.Errorf("rules after the switch = %s", left)
 	}
 }
 

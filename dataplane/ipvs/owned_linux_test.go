@@ -30,7 +30,7 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	for _, dry := range []bool{true, false} {
 		done, err := Cleanup(t.Context(), dir, dry)
 		if len(done) != 1 || done[0] != "remove file "+half {
-			t.Errorf("dry %v: %q, want the half-written file removed", dry, done)
+			t.Errorf("dry = %v: %q, want the incomplete file removed", dry, done)
 		}
 		if _, err := os.Stat(half); dry != (err == nil) {
 			t.Errorf("dry %v: half-written file: %v", dry, err)

@@ -113,13 +113,13 @@ func TestMissingSchedulers(t *testing.T) {
 		instead, nearest := d.Capabilities().Nearest[balancer.Scheduler(name)]
 		switch has := name == "rr" || name == "lc" || name == "sh"; {
 		case has == nearest, nearest && instead != balancer.RoundRobin:
-			t.Errorf("%s: %q, %v", name, instead, nearest)
+			t.Errorf("%s: substitute = %q, %v", name, instead, nearest)
 		case !has && name != "random" && !strings.Contains(d.Traits().Detail, fmt.Sprint("scheduler ", name)):
-			t.Errorf("Detail does not say that %s is missing: %s", name, d.Traits().Detail)
+			t.Errorf("Detail lacks the missing %s: %s", name, d.Traits().Detail)
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
-		t.Error("what one kernel lacks is said of all")
+		t.Error("a scheduler that one kernel lacks is missing for all kernels")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
 		t.Errorf("without schedulers: %v", err)

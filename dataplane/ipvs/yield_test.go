@@ -36,11 +36,11 @@ func TestYield(t *testing.T) {
 			synctest.Wait()
 			table, err := p.k.Fake.Table(context.Background())
 			if err != nil || len(table) != len(want) {
-				t.Errorf("%s %d virtual servers are there, want %d; %v", when, len(table), len(want), err)
+				t.Errorf("%s %d virtual servers exist, want %d; %v", when, len(table), len(want), err)
 			}
 			for _, f := range want {
 				if _, ok := table[f.Key]; !ok {
-					t.Errorf("%s the virtual server %s is gone", when, f.Key)
+					t.Errorf("%s the virtual server %s is missing", when, f.Key)
 				}
 			}
 		}
@@ -69,7 +69,7 @@ func TestYield(t *testing.T) {
 		}
 		there("after Close")
 		if got := counted(); got != before+1 {
-			t.Errorf("%d connections are counted, %d before the yield, want one more", got, before)
+			t.Errorf("connections counted = %d, before the yield %d, want one more", got, before)
 		}
 	})
 }

@@ -70,7 +70,7 @@ func TestExec(t *testing.T) {
 // TestExecUser: whoever the definition names, and nobody where it names none.
 func TestExecUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root runs programs as another user")
+		t.Skip("needs root to run programs as another user")
 	}
 	for user, want := range map[string]string{"": "nobody", "daemon": "daemon", "root": "root"} {
 		got := newProbe(shell("id -un", func(h *balancer.Health) { h.User = user }), balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
@@ -105,7 +105,7 @@ func TestExecLeavesNothing(t *testing.T) {
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {
-				t.Errorf("%s: it took %s, the limit is %s", name, took, h.Timeout)
+				t.Errorf("%s: check took %s, the timeout is %s", name, took, h.Timeout)
 			}
 			text, err := os.ReadFile(filepath.Join(dir, name))
 			if err == nil {
@@ -117,7 +117,7 @@ func TestExecLeavesNothing(t *testing.T) {
 			h.Timeout *= 4
 		}
 		if pid == 0 {
-			t.Fatalf("%s: the program did not get as far as it should: %s: %s", name, got.Outcome, got.Text)
+			t.Fatalf("%s: the program did not start its child: %s: %s", name, got.Outcome, got.Text)
 		}
 		wait.For(t, 5*time.Second, name+": the end of what the program had started", func() bool { return syscall.Kill(pid, 0) != nil })
 	}

@@ -90,7 +90,7 @@ func TestFlapping(t *testing.T) {
 		f := &flapper{pass: func() bool { n++; return n%3 == 1 }} // two failures in a row, and never two passes
 		f.flap(t, h, 1, time.Hour)
 		if len(f.weights) != 1 || f.weights[0].weight != 7 || len(f.results) < 1000 {
-			t.Errorf("two failures at a time, %d checks: the weights are %v, want 7 alone", len(f.results), f.weights)
+			t.Errorf("two failures at a time, %d checks: weights = %v, want only 7", len(f.results), f.weights)
 		}
 	})
 }
@@ -99,7 +99,7 @@ func TestFlapping(t *testing.T) {
 func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 	t.Helper()
 	if len(f.weights) < 10 {
-		t.Fatalf("seed %d: only %d changes in %d checks", seed, len(f.weights), len(f.results))
+		t.Fatalf("seed %d: %d changes in %d checks, want at least 10", seed, len(f.weights), len(f.results))
 	}
 	for i, w := range f.weights[1:] {
 		needed := h.Rise
@@ -108,10 +108,10 @@ func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 		}
 		before := f.weights[i]
 		if w.after-before.after < needed {
-			t.Errorf("seed %d: the weight changes to %d after %d results, want %d at least", seed, w.weight, w.after-before.after, needed)
+			t.Errorf("seed %d: the weight changes to %d after %d results, want at least %d", seed, w.weight, w.after-before.after, needed)
 		}
 		if gap, least := w.at.Sub(before.at), time.Duration(needed-1)*h.FastInterval*9/10; gap < least {
-			t.Errorf("seed %d: the weight changes to %d after %v, want %v at least", seed, w.weight, gap, least)
+			t.Errorf("seed %d: the weight changes to %d after %v, want at least %v", seed, w.weight, gap, least)
 		}
 		for _, passed := range f.results[w.after-needed : w.after] {
 			if passed != (w.weight > 0) {

@@ -68,10 +68,10 @@ func TestProxyHeader(t *testing.T) {
 				h := define(c.kind, c.change)
 				h.Timeout = wait.Patience
 				if got := patient(t, probe.New(health.Subject{Proto: balancer.TCP, Header: version, Health: h}), at); got.Outcome != health.Passed {
-					t.Errorf("with the header: %s %q, want passed", got.Outcome, got.Text)
+					t.Errorf("result with the header = %s %q, want passed", got.Outcome, got.Text)
 				}
 				if got := patient(t, newProbe(define(c.kind, c.change), balancer.TCP), at); got.Outcome != health.Failed {
-					t.Errorf("without the header: %s %q, want failed", got.Outcome, got.Text)
+					t.Errorf("result without the header = %s %q, want failed", got.Outcome, got.Text)
 				}
 			})
 		}

@@ -12,13 +12,13 @@ func TestBackendRest(t *testing.T) {
 	const start = int64(time.Hour)
 	patience := 3 * time.Second
 	if b.resting(start) || !b.awake(start, patience) {
-		t.Error("a backend without a failure rests")
+		t.Error("resting() of a backend without a failure = true")
 	}
 	if !b.failed(start) || b.failed(start) {
 		t.Error("failed() = true, true; want only the first")
 	}
 	if !b.resting(start+1) || b.awake(start+1, patience) {
-		t.Error("a backend that has just failed does not rest")
+		t.Error("resting() of a backend that has just failed = false")
 	}
 	after := start + int64(Rest)
 	if b.resting(after) || !b.awake(after, patience) {

@@ -270,7 +270,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			eventually(t, "afterwards", func() error { _, err := askOnce(vip, ""); return err })
 			_ = in.Close()
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("the child: %v\n%s", err, out.String())
+				t.Errorf("result of the child: %v\n%s", err, out.String())
 			}
 		})
 	}
@@ -280,7 +280,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 func TestExhaustedChild(t *testing.T) {
 	how, backend, ok := strings.Cut(os.Getenv(exhaustionVar), " ")
 	if !ok {
-		t.Skip("it is the child of TestDescriptorExhaustion")
+		t.Skip("this is the child of TestDescriptorExhaustion")
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
 		t.Fatal(err)

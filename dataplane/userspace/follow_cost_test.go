@@ -38,6 +38,6 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 	two := 2 * float64(fastest) / looks
 	t.Logf("two looks take %.1f ns, a connection %s: %.4f %%", two, connection, 100*two/float64(connection))
 	if two > 0.02*float64(connection) {
-		t.Error("that is more than 2 %")
+		t.Error("the cost exceeds 2 %")
 	}
 }

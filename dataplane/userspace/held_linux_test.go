@@ -39,7 +39,7 @@ func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if first := w.Host().Exec("sh", "-c", "ip -6 -o address show dev remote scope global | head -n 1"); !strings.Contains(first, "fd00:96::9/128") {
-		t.Skip("needs a kernel whose redirects lead to the VIP, as the interface's first address; that is ", first)
+		t.Skip("needs a kernel whose redirects lead to the VIP as the interface's first address, which is ", first)
 	}
 	wantServed(t, w, all...)
 }

@@ -57,12 +57,12 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 func TestErrorsOfFlows(t *testing.T) {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
 		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
-			t.Errorf("%v does not end the flow as a refusal", e)
+			t.Errorf("refuses(%v) = false, want true", e)
 		}
 	}
 	for _, e := range []error{syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR} {
 		if refuses(e) || !passing(os.NewSyscallError("read", e)) {
-			t.Errorf("%v ends the flow", e)
+			t.Errorf("passing(%v) = false, want true", e)
 		}
 	}
 }
@@ -91,14 +91,14 @@ func attached(t *testing.T, s syscall.Conn) int {
 // fit is removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
-		t.Skip("needs root: bounds the memory of filters")
+		t.Skip("needs root to limit the memory of filters")
 	}
 	old, err := os.ReadFile("/proc/sys/net/core/optmem_max")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile("/proc/sys/net/core/optmem_max", []byte("20480"), 0); err != nil {
-		t.Skip("needs the bound of filters' memory to be writable here: ", err)
+		t.Skip("needs a writable limit of filter memory: ", err)
 	}
 	t.Cleanup(func() { _ = os.WriteFile("/proc/sys/net/core/optmem_max", old, 0) })
 	conf := func(n int) *config {
@@ -217,7 +217,7 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
-		t.Error("a connection outlives its backend's time")
+		t.Error("a connection continues after its backend's time")
 	}
 }
 
@@ -261,7 +261,7 @@ func TestRenamesKeepConnections(t *testing.T) {
 	bounded := with(f, func(f *balancer.Frontend) { f.Port = "bounded"; f.Backends[0].MaxConnections = 1 })
 	d.apply(bounded)
 	if _, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Error("the bound ignores a connection from before the new name")
+		t.Error("the limit ignores a connection from before the new name")
 	}
 	d.apply(with(bounded, func(g *balancer.Frontend) {
 		g.Port = "moved"
@@ -339,7 +339,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 		b := choose(i)
 		b.release()
 		if b == first {
-			t.Fatalf("client %d got a resting backend", i)
+			t.Fatalf("backend of client %d is resting", i)
 		}
 	}
 	first.answered()
@@ -361,6 +361,6 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	back("after own failures")
 	if strings.Contains(fmt.Sprint(of[0].addr), "10.0.0.1") {
-		t.Error("a client stays on the backend that it could not reach")
+		t.Error("a client keeps the backend that it could not reach")
 	}
 }

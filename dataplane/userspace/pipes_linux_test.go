@@ -94,7 +94,7 @@ func TestPipesAreBounded(t *testing.T) {
 	}
 	have := memory()
 	if have < 16<<20 {
-		t.Fatalf("memory = %d bytes", have)
+		t.Fatalf("memory = %d bytes, want at least 16 MiB", have)
 	}
 	if p := newPipes(newBudget(1 << 30)); uint64(p.most)*pipeSize > have/32 {
 		t.Errorf("the limit of %d pipes exceeds a 32nd of %d bytes", p.most, have)

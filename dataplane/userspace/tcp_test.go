@@ -186,6 +186,6 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 			t.Errorf("error at the backend = %v, want a reset", err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the backend did not notice the reset")
+		t.Error("the backend's connection was not reset")
 	}
 }

@@ -88,7 +88,7 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 // buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("elsewhere each waits with a buffer")
+		t.Skip("other systems use a buffer for each waiting flow")
 	}
 	const n = 200
 	d := start(t, Options{})
@@ -204,7 +204,7 @@ func TestFlowsEnd(t *testing.T) {
 		}
 	}
 	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
-		t.Errorf("total flows = %d, want %d: the oldest makes room, not the busy one", got, want)
+		t.Errorf("total flows = %d, want %d: the oldest flow ends, not the busy flow", got, want)
 	}
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {

@@ -64,7 +64,7 @@ func start(t *testing.T) *running {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the server does not say where it serves: %q", r.out)
+			t.Fatalf("the server did not report its address: %q", r.out)
 		}
 	}
 }
@@ -97,11 +97,11 @@ func TestAnswers(t *testing.T) {
 	r := start(t)
 	for _, path := range []string{"/", "/slow?ms=1"} {
 		if got := r.fetch(t, path); !strings.HasPrefix(got, "a 127.0.0.1:") {
-			t.Errorf("GET %s: got %q, want the name and the client's address", path, got)
+			t.Errorf("GET %s = %q, want the name and the client's address", path, got)
 		}
 	}
 	if got := r.fetch(t, "/healthz"); got != "ok\n" {
-		t.Errorf("GET /healthz: got %q, want ok", got)
+		t.Errorf("GET /healthz = %q, want ok", got)
 	}
 
 	conn, err := net.Dial("tcp", r.tcp)
@@ -112,13 +112,13 @@ func TestAnswers(t *testing.T) {
 	lines := bufio.NewReader(conn)
 	first, _ := lines.ReadString('\n')
 	if want := fmt.Sprintf("a %s\n", conn.LocalAddr()); first != want {
-		t.Errorf("TCP: got %q first, want %q", first, want)
+		t.Errorf("first TCP line = %q, want %q", first, want)
 	}
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := lines.ReadString('\n'); got != "hello\n" {
-		t.Errorf("TCP: got %q, want the echo of hello", got)
+		t.Errorf("TCP echo = %q, want hello", got)
 	}
 	_ = conn.Close()
 
@@ -133,19 +133,19 @@ func TestAnswers(t *testing.T) {
 	answer := make([]byte, 100)
 	_ = packets.SetReadDeadline(time.Now().Add(time.Minute))
 	if n, err := packets.Read(answer); err != nil || string(answer[:n]) != "a hello" {
-		t.Errorf("UDP: got %q, %v, want \"a hello\"", answer[:n], err)
+		t.Errorf("UDP echo = %q, %v, want \"a hello\"", answer[:n], err)
 	}
 
 	const want = "accepted http=2 tcp=1 udp=1\n"
 	if got := r.fetch(t, "/count"); got != want {
-		t.Errorf("GET /count: got %q, want %q", got, want)
+		t.Errorf("GET /count = %q, want %q", got, want)
 	}
 	if got, err := os.ReadFile(r.countFile); err != nil || string(got) != want {
-		t.Errorf("the count file: got %q, %v, want %q", got, err, want)
+		t.Errorf("count file = %q, %v, want %q", got, err, want)
 	}
 	r.end(t)
 	if got := r.out.String(); !strings.HasSuffix(got, "a: "+want) {
-		t.Errorf("at the end: got %q, want %q last", got, want)
+		t.Errorf("output at the end = %q, want %q last", got, want)
 	}
 }
 
@@ -166,16 +166,16 @@ func TestGracefulEnd(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.fetch(t, "/count"), "http=1"); {
 		if time.Now().After(deadline) {
-			t.Fatal("the slow request does not arrive")
+			t.Fatal("the slow request did not arrive")
 		}
 	}
 	r.end(t)
 	if got := <-answer; !strings.HasPrefix(got, "a ") {
-		t.Errorf("the request in hand: got %q, want its answer", got)
+		t.Errorf("answer of the open request = %q", got)
 	}
 	if conn, err := net.Dial("tcp", r.http); err == nil {
 		_ = conn.Close()
-		t.Error("the ended server still accepts")
+		t.Error("the stopped server still accepts connections")
 	}
 }
 
@@ -195,7 +195,7 @@ func TestWrongUse(t *testing.T) {
 	} {
 		err := run(t.Context(), args, io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("echo %v: got the error %v, want one with %q", args, err, want)
+			t.Errorf("echo %v: error = %v, want %q in it", args, err, want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestReader(t *testing.T) {
 	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 	f.stop()
 	if strings.Contains(log.String(), password) || log.Len() == 0 {
-		t.Errorf("the log has the password, or nothing:\n%s", log.String())
+		t.Errorf("the log has the password, or is empty:\n%s", log.String())
 	}
 }
 
@@ -98,7 +98,7 @@ func TestUntrusted(t *testing.T) {
 	config := overTLS(c)
 	config.Endpoints = []string{"https://" + ln.Addr().String()}
 	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || client.Untrusted(err) || !client.Unreachable(err) {
-		t.Errorf("who hangs up says nothing of certificates: %v", err)
+		t.Errorf("error of a closed connection mentions certificates: %v", err)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestNoAccess(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 		s := f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
 		if s.Connected || strings.Contains(s.Err.Error(), "secret") || strings.Contains(s.Err.Error(), "guess") {
-			t.Errorf("connected %t, %v", s.Connected, s.Err)
+			t.Errorf("connected = %t, %v", s.Connected, s.Err)
 		}
 		f.stop()
 	}
@@ -161,7 +161,7 @@ func TestNoAccessChanges(t *testing.T) {
 	began := time.Now()
 	says("the user half may not read /vipda/endpoints/")
 	if took := time.Since(began); took > wait.Scaled(28*time.Second) {
-		t.Errorf("the next reason is told after %s", took)
+		t.Errorf("next reason was logged after %s", took)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestRevoked(t *testing.T) {
 		step.away()
 		s := f.wait(step.want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), step.want) })
 		if s.Connected || s.Services != before.Services || !strings.Contains(s.Err.Error(), "; serving revision ") {
-			t.Errorf("without the right: connected %t, %d services, %v", s.Connected, s.Services.Len(), s.Err)
+			t.Errorf("without the right: connected = %t, %d services, %v", s.Connected, s.Services.Len(), s.Err)
 		}
 		name = change()
 		step.back()
@@ -225,7 +225,7 @@ func TestRevoked(t *testing.T) {
 	c.Revoke("vipd", "/vipda/vips/") // the rest does not need it
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
-		t.Errorf("without the right: connected %t, %v", s.Connected, s.Problems)
+		t.Errorf("without the right: connected = %t, %v", s.Connected, s.Problems)
 	}
 	name := change()
 	f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
@@ -253,7 +253,7 @@ func TestConfig(t *testing.T) {
 		c.Endpoints = append([]string(nil), good.Endpoints...)
 		edit(&c)
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf("want %q, got %v", want, err)
+			t.Errorf("error = %[2]v, want %[1]q", want, err)
 		}
 	}
 }

@@ -52,21 +52,21 @@ func TestParallelAllocation(t *testing.T) {
 			by[name] = true
 		}
 		if len(by) != n || len(p.holders()) != n {
-			t.Errorf("%d addresses for %d services", len(p.holders()), len(by))
+			t.Errorf("addresses = %d for %d services", len(p.holders()), len(by))
 		}
 		s, err := shared.Read(t.Context(), nil)
 		if err != nil || s.Services.Len() != n || len(s.Problems) > 0 {
-			t.Fatalf("%d services, %v, %v", s.Services.Len(), s.Problems, err)
+			t.Fatalf("services = %d, problems = %v, error = %v", s.Services.Len(), s.Problems, err)
 		}
 		for name, service := range s.Services.All() {
 			if len(service.Allocated) != 1 || p.holders()[service.Allocated[0].String()] != string(name) {
-				t.Errorf("%s has %v", name, service.Allocated)
+				t.Errorf("addresses of %s = %v", name, service.Allocated)
 			}
 			break
 		}
 		pools, err := shared.Pools(t.Context())
 		if err != nil || len(pools) != 1 || pools[0].Held != n || pools[0].Free != pools[0].Size-n {
-			t.Errorf("the pools are %+v, %v", pools, err)
+			t.Errorf("pools = %+v, %v", pools, err)
 		}
 		if _, err = shared.Apply(t.Context(), definitions.Change{Name: "more", Fields: auto("")}); i == 0 {
 			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
@@ -94,31 +94,31 @@ func TestAllocation(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
-		t.Fatalf("web holds %q, followed as %+v", first, s)
+		t.Fatalf("web has %q; snapshot = %+v", first, s)
 	}
 	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
-		t.Errorf("the same again: %+v", again)
+		t.Errorf("repeated change = %+v", again)
 	}
 	changed := auto("", "blue")
 	changed["scheduler"] = "lc"
 	r = apply(t, w, definitions.Change{Name: "web", Fields: changed, Base: definitions.Any})
 	second := p.vips("web")
 	if len(second) != 2 || !slices.Contains(second, first[0]) {
-		t.Errorf("with one more it holds %q, before %q", second, first)
+		t.Errorf("addresses with a second VIP = %q, first %q", second, first)
 	}
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
-		t.Errorf("with one more it is followed with %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v", s.Allocated)
 	}
 	// A text that was written without allocating must use its addresses, and applying it must
 	// allocate the rest.
 	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
 	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
 	if len(s.Allocated) != 2 {
-		t.Errorf("it is followed with %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v", s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "", "blue"), Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 3 {
-		t.Errorf("it is followed with %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v", s.Allocated)
 	}
 }
 
@@ -146,18 +146,18 @@ func TestAllocationEnds(t *testing.T) {
 	// With fewer requests, the oldest address must stay.
 	apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {
-		t.Errorf("with one left it holds %q, before %q", got, first)
+		t.Errorf("addresses with one VIP left = %q, first %q", got, first)
 	}
 	// An address that is named now must no longer be allocated.
 	pinned := auto("blue")
 	pinned["vips"] = append(pinned["vips"].([]any), first[0])
 	r = apply(t, w, definitions.Change{Name: "web", Fields: pinned, Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 1 || len(s.VIPs) != 1 || s.Allocated[0].String() == first[0] {
-		t.Errorf("followed with %v and %v", s.VIPs, s.Allocated)
+		t.Errorf("VIPs in the snapshot = %v, allocated %v", s.VIPs, s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	if s := f.reaches(r.Revision); s.Services.Has("web") || len(s.Problems) > 0 || len(p.vips("web")) > 0 {
-		t.Errorf("removed: %v, held are %q", s.Problems, p.vips("web"))
+		t.Errorf("after the removal: problems = %v, held = %q", s.Problems, p.vips("web"))
 	}
 }
 
@@ -262,18 +262,18 @@ func (h *allocations) check() {
 		in := func(p netip.Prefix) bool { return p.Contains(addr) }
 		hasAddress := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
 		if !slices.ContainsFunc(h.asks[by], hasAddress) {
-			h.t.Errorf("%s holds %s, and asks for %v of %v", by, a, h.asks[by], h.pools)
+			h.t.Errorf("%s holds %s, but requests %v of %v", by, a, h.asks[by], h.pools)
 		}
 		count[by]++
 	}
 	for name, asks := range h.asks {
 		if count[name] != len(asks) {
-			h.t.Errorf("%s asks for %v and holds %d", name, asks, count[name])
+			h.t.Errorf("%s requests %v and holds %d", name, asks, count[name])
 		}
 	}
 	for a, by := range h.had {
 		if now[a] != by && now[a] != "" {
-			h.t.Errorf("%s went from %s to %s in one step", a, by, now[a])
+			h.t.Errorf("%s moved from %s to %s in one step", a, by, now[a])
 		}
 	}
 	h.had = now
@@ -290,7 +290,7 @@ func (h *allocations) follows(f *follower) {
 		}
 	}
 	if !maps.Equal(followed, h.had) || len(s.Problems) > 0 {
-		h.t.Errorf("followed %v, want %v; problems %v", followed, h.had, s.Problems)
+		h.t.Errorf("allocated in snapshots = %v, want %v; problems %v", followed, h.had, s.Problems)
 	}
 	read, err := h.writer().Read(h.t.Context(), nil)
 	if err := errors.Join(err, agree(read, s)); err != nil {

@@ -33,19 +33,19 @@ func TestClaims(t *testing.T) {
 	apply(t, other, at(30, 1))
 	var stale *definitions.StaleError
 	if r, err := w.Apply(t.Context(), checked(at(31, 60))); !errors.As(err, &stale) {
-		t.Errorf("claims of another are passed over: %+v, %v", r, err)
+		t.Errorf("Apply next to another's claims = %+v, %v", r, err)
 	}
 	look = apply(t, w, at(32, 60)).Revision
 	apply(t, w, checked(at(33, 60)))
 	apply(t, other, at(34, 60))
 	if r, err := w.Apply(t.Context(), checked(at(35, 1))); !errors.As(err, &stale) {
-		t.Errorf("many claims of another are passed over: %+v, %v", r, err)
+		t.Errorf("Apply next to many other claims = %+v, %v", r, err)
 	}
 	look = apply(t, w, at(36, 1)).Revision
 	apply(t, w, checked(at(37, 1)))
 	p.put("/claims/7ff", "s38")
 	if r, err := w.Apply(t.Context(), checked(at(39, 1))); !errors.As(err, &stale) {
-		t.Errorf("claims of an earlier version are passed over: %+v, %v", r, err)
+		t.Errorf("Apply next to an earlier version's claims = %+v, %v", r, err)
 	}
 	same := checked(at(1, 1))
 	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // without a new claim

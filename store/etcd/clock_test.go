@@ -54,7 +54,7 @@ func TestClockJump(t *testing.T) {
 			time.Sleep(3 * time.Second) // the stream's silence is checked many times
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
-				t.Errorf("the jump was told in %d snapshots, the last with %d endpoints, connected %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
+				t.Errorf("the jump caused %d snapshots, the last with %d endpoints, connected = %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
 			}
 			if err := lost.Load(); err != nil {
 				t.Errorf("the jump looked like an outage: %v", *err)

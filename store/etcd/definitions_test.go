@@ -39,11 +39,11 @@ func TestSays(t *testing.T) {
 	plain := &definitions.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
 	plain.Service, _ = balancer.DecodeService("web", plain.Fields, nil, nil, "")
 	if !plain.Says(object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "protocol": "tcp", "target_port": 80}], "endpoints": []}`)) {
-		t.Error("the same in other words is a change")
+		t.Error("Says() = false for the same definition in other words")
 	}
 	for _, text := range []string{`{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "scheduler": "wrr"}`, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "health": null}`} {
 		if plain.Says(object(t, text)) {
-			t.Errorf("%s: a host's defaults make a difference", text)
+			t.Errorf("%s: defaults of a host change the definition", text)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func TestDefinitions(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
 	if d, err := w.Definitions(t.Context()); err != nil || len(d.Services) != 0 {
-		t.Fatalf("of an empty etcd: %v, %v", d, err)
+		t.Fatalf("definitions of an empty etcd = %v, %v", d, err)
 	}
 	change := definitions.Change{Name: "web", Fields: fields(80), By: "alice"}
 	change.Fields["color"] = "red"
@@ -80,10 +80,10 @@ func TestDefinitions(t *testing.T) {
 	d, err := w.Definitions(t.Context())
 	all := d.Services
 	if err != nil || len(all) != 2 || d.Revision != last {
-		t.Fatalf("got %d at revision %d, %v", len(all), d.Revision, err)
+		t.Fatalf("services = %d at revision %d, %v", len(all), d.Revision, err)
 	}
 	if want := map[netip.Addr]balancer.Name{netip.MustParseAddr("10.97.0.1"): "web"}; !reflect.DeepEqual(d.Held, want) {
-		t.Errorf("held are %v, want %v", d.Held, want)
+		t.Errorf("held = %v, want %v", d.Held, want)
 	}
 	if s := all[0]; s.Name != "broken" || s.Service != nil || s.Fields != nil || len(s.Problems) != 1 || s.Revision != broken {
 		t.Errorf("broken: %+v", s)
@@ -92,6 +92,6 @@ func TestDefinitions(t *testing.T) {
 		t.Errorf("web: %+v", s)
 	}
 	if names, err := w.Names(t.Context()); err != nil || !reflect.DeepEqual(names, []balancer.Name{"broken", "web"}) {
-		t.Errorf("names: %v, %v", names, err)
+		t.Errorf("names = %v, %v", names, err)
 	}
 }

@@ -26,11 +26,11 @@ func TestExpiry(t *testing.T) {
 		for _, w := range want {
 			text := c.Expiry(ends.Add(-w.before))
 			if says := w.says + ends.UTC().Format(time.RFC3339); w.says == "" && text != "" || w.says != "" && !strings.HasPrefix(text, c.CertFile+says) {
-				t.Errorf("of one for %s, %s before: %q, want %q", until, w.before, text, w.says)
+				t.Errorf("certificate until %s, %s before: text = %q, want %q", until, w.before, text, w.says)
 			}
 		}
 	}
 	if text := (client.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
-		t.Errorf("of a file without a certificate: %s", text)
+		t.Errorf("Expiry of a file without a certificate = %s", text)
 	}
 }

@@ -208,7 +208,7 @@ func TestOneRevision(t *testing.T) {
 		f.stop()
 		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
 		if e := s.Endpoints.At(balancer.EndpointID{Service: "a", ID: "z"}); a != z || e.Weight != int(a) {
-			t.Fatalf("the first state has %d, %d and %d of one transaction", a, z, e.Weight)
+			t.Fatalf("the first snapshot splits a transaction: %d, %d and %d", a, z, e.Weight)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 			return
 		}
 		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, which an election may need on a busy machine
-			t.Fatalf("a write during an election: %+v, %v", r, err)
+			t.Fatalf("write during an election = %+v, %v", r, err)
 		}
 	}
 }

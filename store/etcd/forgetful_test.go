@@ -126,7 +126,7 @@ func TestProxyForgets(t *testing.T) {
 			f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
 			f.reaches(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
 			if proxy.asked.Load() == 0 {
-				t.Error("the source never asked for the lost watch")
+				t.Error("the source did not request the lost watch again")
 			}
 		})
 	}

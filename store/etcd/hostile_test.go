@@ -88,7 +88,7 @@ func TestHostileKeys(t *testing.T) {
 			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
-			t.Errorf("%s: others are affected", key)
+			t.Errorf("%s: other keys are also rejected", key)
 		}
 		p.remove(key)
 		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
@@ -128,7 +128,7 @@ func TestHostileNames(t *testing.T) {
 	for _, problem := range s.Problems {
 		length += len(problem.String())
 		if text := problem.String(); strings.Contains(text, "\x1b") {
-			t.Errorf("a problem is told as %q", text)
+			t.Errorf("problem has control characters: %q", text)
 		}
 	}
 	if length > 100_000 || s.Services.Len() != 3 {
@@ -157,7 +157,7 @@ func TestHostileStart(t *testing.T) {
 		}
 	}
 	if followed.Services.At("web") == nil || followed.Services.Len() != 2 || followed.Endpoints.Len() != 0 || followed.Overrides.Len() != 0 {
-		t.Errorf("%d services, %d endpoints, %d overrides are served", followed.Services.Len(), followed.Endpoints.Len(), followed.Overrides.Len())
+		t.Errorf("services = %d, endpoints = %d, overrides = %d", followed.Services.Len(), followed.Endpoints.Len(), followed.Overrides.Len())
 	}
 }
 
@@ -183,7 +183,7 @@ func TestLastGood(t *testing.T) {
 		return len(keys) == 3
 	})
 	if broken.Services != before.Services || broken.Endpoints != before.Endpoints || broken.Overrides != before.Overrides {
-		t.Error("what was good did not stay")
+		t.Error("valid definitions changed")
 	}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.2","rack":"7"}`)
 	f.wait("an endpoint with a warning", func(s store.Snapshot) bool {
@@ -243,7 +243,7 @@ func TestDefaults(t *testing.T) {
 	source.SetDefaults(map[string]any{"scheduler": "fastest"})
 	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if bad.Services.At("a") != after.Services.At("a") {
-		t.Error("bad defaults took the service away")
+		t.Error("broken defaults removed the service")
 	}
 	source.SetDefaults(nil)
 	f.wait("no defaults", func(s store.Snapshot) bool {
@@ -279,11 +279,11 @@ func TestLeases(t *testing.T) {
 	}
 	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
 	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 stay in use") {
-		t.Errorf("the problem is %+v", p)
+		t.Errorf("problem = %+v", p)
 	}
 	for id, e := range kept.Endpoints.All() {
 		if e != before.Endpoints.At(id) {
-			t.Errorf("%v has another pointer", id)
+			t.Errorf("%v has a new pointer", id)
 		}
 	}
 	register("c", `{"address":"10.0.0.3"}`)
@@ -322,6 +322,6 @@ func TestManyLeases(t *testing.T) {
 	}
 	f.wait("all to go: their leases live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
 	if made := relay.Connections() - before; made > 3 { // they may arrive in parts
-		t.Errorf("%d connections were made", made)
+		t.Errorf("connections = %d, want at most 3", made)
 	}
 }

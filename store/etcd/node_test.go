@@ -44,7 +44,7 @@ func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
 	t.Helper()
 	wait.For(t, within, "the configuration", func() bool { return len(c.list()) >= len(want) })
 	if got := c.list(); !slices.Equal(got, want) {
-		t.Fatalf("told %v, want %v", got, want)
+		t.Fatalf("received = %v, want %v", got, want)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n10/config", `{}`)
 	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
 	if f.count() != n {
-		t.Errorf("a configuration of nodes alone was told in %d snapshots", f.count()-n)
+		t.Errorf("a configuration of nodes caused %d snapshots", f.count()-n)
 	}
 	for text, want := range map[string]string{
 		`{"mode":"ipv"}`: `did you mean "ipvs"`, `{"mode":7}`: "mode", `{`: "is not JSON", `[]`: "is not a JSON object", ``: "is empty",
@@ -80,7 +80,7 @@ func TestNodeConfig(t *testing.T) {
 			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text+s.Problems[0].Field, want)
 		})
 		if got := s.Problems[0]; got.Origin.Key != p.config.Prefix+"/nodes/n1/config" || got.Service != "" || s.Services.Len() != 1 {
-			t.Errorf("the problem is %+v", got)
+			t.Errorf("problem = %+v", got)
 		}
 	}
 	c.wait(t, ipvs, both)
@@ -122,7 +122,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(order, []string{"ipvs", "snapshot"}) {
-		t.Errorf("it was told %q", order)
+		t.Errorf("order of reports = %q", order)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestRole(t *testing.T) {
 		}
 	}
 	if written["/vipda/nodes/n1/live"] < 3 || written["/vipda/nodes/n1/status"] < 3 || len(written) != 4 {
-		t.Errorf("written are %v, want those two keys, the configuration and the end", written)
+		t.Errorf("written keys = %v, want those two keys, the configuration and the end", written)
 	}
 }
 
@@ -224,19 +224,19 @@ func TestMissingRights(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
-		t.Errorf("the problems are %v", s.Problems)
+		t.Errorf("problems = %v", s.Problems)
 	}
 	for _, problem := range s.Problems {
 		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
-			t.Errorf("the problem is %+v", problem)
+			t.Errorf("problem = %+v", problem)
 		}
 	}
 	if s.Services.Len() != 2 || s.Endpoints.Len() != 1 || len(s.Services.At("auto").Allocated) != 0 {
-		t.Errorf("followed are %d services, %d endpoints", s.Services.Len(), s.Endpoints.Len())
+		t.Errorf("services = %d, endpoints = %d", s.Services.Len(), s.Endpoints.Len())
 	}
 	read, err := newWriter(t, config).Read(t.Context(), nil)
 	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
-		t.Errorf("read are %d services, %v, %v", read.Services.Len(), read.Problems, err)
+		t.Errorf("services = %d, problems = %v, %v", read.Services.Len(), read.Problems, err)
 	}
 	told.wait(t, schema.NodeConfig{})
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
@@ -254,7 +254,7 @@ func TestMissingRights(t *testing.T) {
 	relay.Heal()
 	s = f.wait("the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 })
 	if len(s.Services.At("auto").Allocated) != 1 {
-		t.Error("what was read before did not stay")
+		t.Error("the earlier services are gone")
 	}
 	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})

@@ -32,22 +32,22 @@ func TestNodes(t *testing.T) {
 	}
 	nodes, revision, err := w.Nodes(t.Context())
 	if err != nil || len(nodes) != 4 || revision != last {
-		t.Fatalf("%+v, revision %d, want %d; %v", nodes, revision, last, err)
+		t.Fatalf("nodes = %+v, revision = %d, want %d; %v", nodes, revision, last, err)
 	}
 	p.put("/nodes/b/status", `{"revision":1000000}`)
 	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes it
 	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last {
-		t.Errorf("the newest revision is %d, want %d of the removal; %v", revision, last, err)
+		t.Errorf("newest revision = %d, want the removal's %d; %v", revision, last, err)
 	}
 	a, b, d := nodes[0], nodes[1], nodes[2]
 	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
-		t.Errorf("a is %+v", a)
+		t.Errorf("node a = %+v", a)
 	}
 	if b.Name != "b" || b.Live != nil || *b.Config != (schema.NodeConfig{Mode: "ipvs"}) || len(b.Problems) != 1 {
-		t.Errorf("b is %+v", b)
+		t.Errorf("node b = %+v", b)
 	}
 	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
-		t.Errorf("c is %+v", d)
+		t.Errorf("node c = %+v", d)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestNewestRevision(t *testing.T) {
 		wait.For(t, within, fmt.Sprintf("revision %d of %s to be the newest", want, key), func() bool {
 			_, got, err := w.Nodes(t.Context())
 			if err != nil || got > want {
-				t.Fatalf("the newest revision is %d, want %d; %v", got, want, err)
+				t.Fatalf("newest revision = %d, want %d; %v", got, want, err)
 			}
 			return got == want
 		})
@@ -83,7 +83,7 @@ func TestNodesOnly(t *testing.T) {
 	c.EnableAuth(waiter)
 	nodes, revision, err := newWriter(t, p.as(t, waiter)).Nodes(t.Context())
 	if err != nil || len(nodes) != 1 || nodes[0].Status == nil || nodes[0].Status.Revision != 2 || revision != 0 {
-		t.Errorf("%+v, revision %d, %v", nodes, revision, err)
+		t.Errorf("nodes = %+v, revision = %d, %v", nodes, revision, err)
 	}
 }
 
@@ -129,20 +129,20 @@ func TestSetNode(t *testing.T) {
 		{"c", func(c *schema.NodeConfig) { c.By = "cleo" }, `{"by":"ben"}(leased)`, false},
 	} {
 		if r, err := set(step.name, step.edit); err != nil || r.Changed != step.changed || text(step.name) != step.want {
-			t.Errorf("%s is told %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
+			t.Errorf("configuration of %s = %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
 		}
 	}
 	if nodes, err := w.Statuses(t.Context()); err != nil || len(nodes) != 1 {
-		t.Errorf("nodes are %+v, %v; want b alone, for c has a note only", nodes, err)
+		t.Errorf("nodes = %+v, %v; want only b, because c has no status", nodes, err)
 	}
 	_, err := set("b", func(c *schema.NodeConfig) { c.Mode = "ipv" })
 	expectError(t, err, `configuring node b: "ipv" is not a mode`)
 	_, err = set("b/c", func(*schema.NodeConfig) {})
 	expectError(t, err, "is not possible")
 	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
-		t.Error("a node with a / in its name may be there")
+		t.Error("Presence accepts a node name with a /")
 	}
 	if _, err := watch.New(watch.Options{Config: p.config, Node: "b c"}); err == nil {
-		t.Error("a node with a space in its name may be followed")
+		t.Error("New accepts a node name with a space")
 	}
 }

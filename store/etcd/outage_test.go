@@ -53,18 +53,18 @@ func TestOutage(t *testing.T) {
 			fault(relay)
 			away := f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 			if away.Services != before.Services || away.Endpoints != before.Endpoints || away.Revision != before.Revision {
-				t.Error("the outage took something away")
+				t.Error("the outage removed something")
 			}
 			if away.Err == nil || !strings.Contains(away.Err.Error(), p.config.Endpoints[0]) || !strings.Contains(away.Err.Error(), "serving revision 3") {
-				t.Errorf("the error is %v", away.Err)
+				t.Errorf("error = %v", away.Err)
 			}
 			relay.Heal()
 			back := f.wait("the return", connected)
 			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
-				t.Errorf("the return changed something; error %v", back.Err)
+				t.Errorf("the reconnection changed something; error = %v", back.Err)
 			}
 			if got := f.turns() - n; got != 2 {
-				t.Errorf("an outage was told as %d, want one beginning and one end", got)
+				t.Errorf("outage events = %d, want one start and one end", got)
 			}
 			f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 		})
@@ -103,7 +103,7 @@ func TestCompaction(t *testing.T) {
 		return !s.Services.Has("c") && s.Services.At("b") != before.Services.At("b")
 	})
 	if after.Services.At("d") != before.Services.At("d") {
-		t.Error("a service that did not change has another pointer")
+		t.Error("an unchanged service has a new pointer")
 	}
 }
 
@@ -146,15 +146,15 @@ func TestRestart(t *testing.T) {
 	f = keep(t, options, dir)
 	kept := f.wait("what was kept", func(store.Snapshot) bool { return true })
 	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
-		t.Errorf("connected %t, error %v; want the place where the state was kept", kept.Connected, kept.Err)
+		t.Errorf("connected = %t, error = %v; want the folder of the saved state", kept.Connected, kept.Err)
 	}
 	if err := agree(kept, store.Snapshot{Services: before.Services, Endpoints: before.Endpoints}); err != nil {
-		t.Errorf("what was kept is not what was published: %v", err)
+		t.Errorf("saved state differs from the published state: %v", err)
 	}
 	relay.Heal()
 	back := f.wait("the return", connected)
 	if back.Services != kept.Services || back.Endpoints != kept.Endpoints || len(back.Problems) != 1 {
-		t.Errorf("what did not change has other pointers, or problems are %v", back.Problems)
+		t.Errorf("unchanged values have new pointers, or problems = %v", back.Problems)
 	}
 	p.remove("/endpoints/web/a")
 	f.wait("a change", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 })
@@ -162,14 +162,14 @@ func TestRestart(t *testing.T) {
 
 	info, err := os.Stat(filepath.Join(dir, "etcd.state"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file: %v, %v; services may hold what only root should read", info.Mode(), err)
+		t.Errorf("mode of the file = %v, %v; services may contain secrets", info.Mode(), err)
 	}
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
 	f = keep(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
-		t.Error("what was kept of another prefix is served")
+		t.Error("the saved state of another prefix is served")
 	}
 }
 
@@ -206,7 +206,7 @@ func TestDamagedState(t *testing.T) {
 		f := keep(t, options, dir)
 		s := f.wait("the start", func(store.Snapshot) bool { return true })
 		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
-			t.Errorf("%s: %d services of revision %d, connected %t, %v", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
+			t.Errorf("%s: %d services of revision %d, connected = %t, %v", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
 		}
 		f.stop()
 		if aside, err := os.ReadFile(path + ".broken"); err != nil || string(aside) != string(damage) {
@@ -232,10 +232,10 @@ func TestUnreadableState(t *testing.T) {
 	f.stop()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
-		t.Errorf("there are %v, %v", files, err)
+		t.Errorf("files = %v, %v", files, err)
 	}
 	if !strings.Contains(log.String(), "it is left as it is") {
-		t.Errorf("the log has %s", log.String())
+		t.Errorf("log = %s", log.String())
 	}
 }
 
@@ -249,7 +249,7 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 		options.Prefix = prefix
 		f := keep(t, options, dir)
 		if s := f.wait("the start", func(store.Snapshot) bool { return true }); s.Services.Len() != 1 {
-			t.Errorf("as %s it serves %d services", prefix, s.Services.Len())
+			t.Errorf("services with prefix %s = %d, want 1", prefix, s.Services.Len())
 		}
 		f.stop()
 	}
@@ -282,7 +282,7 @@ func TestTooManyKeys(t *testing.T) {
 		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; 5 are possible")
 	}
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
-		t.Error("what was there before is not served")
+		t.Error("the earlier services are not served")
 	}
 	second := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
@@ -306,10 +306,10 @@ func TestStateDirMissing(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
 	f.stop()
 	if err := dir.Close(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the end says %v", err)
+		t.Errorf("error of Close = %v", err)
 	}
 	const want = "the last good state of etcd is not kept: keeping etcd.state in state_dir: "
 	if p := dir.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
-		t.Errorf("the problems are %v", p)
+		t.Errorf("problems = %v", p)
 	}
 }

@@ -51,7 +51,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.Tell = func([]failover.RecordChange, int64, bool) {
-		t.Error("records were read by a host that is not registered")
+		t.Error("a host that is not registered read records")
 	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
@@ -72,7 +72,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 		return strings.Contains(reported, want)
 	})
 	if outcome, _, err := o.Write(ctx, failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != failover.Unsent {
-		t.Errorf("writing comes to %v", outcome)
+		t.Errorf("outcome = %v", outcome)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
 			reported.Store(true)
 		} else if err == nil && reported.Load() {
-			t.Error("all is said to be well again, and nothing has changed")
+			t.Error("the recovery is reported although nothing changed")
 		}
 	}
 	var running sync.WaitGroup
@@ -161,10 +161,10 @@ func TestRekey(t *testing.T) {
 	defer mu.Unlock()
 	before, next := reported[0][0], reported[3][0]
 	if bytes.Equal(before, next) || len(next) != 32 {
-		t.Errorf("the next key is %x after %x, want 32 other bytes", next, before)
+		t.Errorf("next key = %x after %x, want 32 other bytes", next, before)
 	}
 	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(reported, want) {
-		t.Errorf("the host was told %x, want %x", reported, want)
+		t.Errorf("reported keys = %x, want %x", reported, want)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		if to, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(life)}); err == nil {
-			t.Errorf("it has moved to %s", to)
+			t.Errorf("VIP moved to %s, want an error", to)
 		}
 	})
 	defer waiting.Wait()
@@ -314,7 +314,7 @@ func TestLateRegistration(t *testing.T) {
 	var member failover.Member
 	all := <-loaded
 	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // a later one than the second if etcd was late
-		t.Errorf("etcd has %+v, %v, want the second run", member, err)
+		t.Errorf("member = %+v, %v, want the second run", member, err)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	o.MemberChanged()
 	upTo("the own key", session+1)
 	if answer, err := p.client.Get(t.Context(), own); err != nil || answer.Kvs[0].ModRevision < session {
-		t.Fatalf("own key = %v, %v, want the last one", answer, err)
+		t.Fatalf("own key = %v, %v, want the last session's", answer, err)
 	}
 	relay.Cut()
 	m.Stop()
@@ -385,7 +385,7 @@ func TestFenceNode(t *testing.T) {
 	fence := func(node, want string) {
 		t.Helper()
 		if err := w.FenceNode(t.Context(), node, failover.Fence{}); err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", node, err, want)
+			t.Errorf("%s: error = %v, want %q", node, err, want)
 		}
 	}
 	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with one are gw1, gw2")

@@ -109,7 +109,7 @@ func TestPlanOvertaken(t *testing.T) {
 			"agreed": s.Err == nil && s.Outcome == definitions.Unchanged,
 		}
 		if !states[s.Name] {
-			t.Errorf("%s is %s with the error %v", s.Name, s.Outcome, s.Err)
+			t.Errorf("outcome of %s = %s with the error %v", s.Name, s.Outcome, s.Err)
 		}
 	}
 }

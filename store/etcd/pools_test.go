@@ -103,7 +103,7 @@ func TestPoolRace(t *testing.T) {
 		running.Wait()
 		pools, err := w.Pools(t.Context())
 		if err != nil || pools[0].Held != uint64(len(p.holders())) {
-			t.Fatalf("%d addresses are held, and %+v, %v", len(p.holders()), pools, err)
+			t.Fatalf("held addresses = %d, pools = %+v, %v", len(p.holders()), pools, err)
 		}
 		for name := range p.holders() {
 			p.remove("/vips/" + name)
@@ -145,13 +145,13 @@ func TestSetPoolRefuses(t *testing.T) {
 		expectError(t, err, `pool default can't be used`, want)
 		pools, err := w.Pools(t.Context())
 		if err != nil || len(pools) != 1 || !strings.Contains(pools[0].Problem, want) || pools[0].Free != 0 {
-			t.Errorf("the pools are %+v, %v", pools, err)
+			t.Errorf("pools = %+v, %v", pools, err)
 		}
 	}
 	p.put("/pools/default", `{"cidrs":["10.96.0.0/24"],"colour":"red"}`)
 	apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	if got := p.holders(); len(got) != 1 {
-		t.Errorf("held are %v", got)
+		t.Errorf("held = %v", got)
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
@@ -189,19 +189,19 @@ func TestOrphanedAddresses(t *testing.T) {
 	p.put("/services/web", `{"vips":["auto"],"ports":[{"port":80}]}`)
 	told("vipctl apply of that service frees it")
 	if got := f.last().Services.At("web").Allocated; len(got) != 1 || got[0].String() != "10.96.0.0" {
-		t.Errorf("the oldest is used, not %v", got)
+		t.Errorf("allocated = %v, want the oldest", got)
 	}
 	if r := apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); !r.Changed {
-		t.Error("nothing was changed")
+		t.Error("Apply changed nothing")
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if got := p.holders(); len(got) != 1 || got["10.96.0.0"] != "web" {
-		t.Errorf("held are %v", got)
+		t.Errorf("held = %v", got)
 	}
 	p.remove("/services/web")
 	told("does not exist")
 	if r := apply(t, w, definitions.Change{Name: "web"}); !r.Changed || len(p.holders()) != 0 {
-		t.Errorf("%+v; held are %v", r, p.holders())
+		t.Errorf("Apply = %+v; held = %v", r, p.holders())
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 }

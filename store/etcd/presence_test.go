@@ -123,12 +123,12 @@ func TestPresence(t *testing.T) {
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	live := p.node("n1", "the node", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
-		t.Errorf("it is there as %+v", live.Live)
+		t.Errorf("node = %+v", live.Live)
 	}
 	n.Tell(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", says(7)).Status
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
-		t.Errorf("its status is %+v", status)
+		t.Errorf("status = %+v", status)
 	}
 	many := schema.NodeStatus{Revision: 8, Drains: make([]schema.NodeDrain, 20000)}
 	for i := range many.Drains {
@@ -137,7 +137,7 @@ func TestPresence(t *testing.T) {
 	n.Tell(many)
 	status = p.node("n1", "more drains than etcd takes", says(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
-		t.Errorf("its status has %d drains and omits %d; the first is %+v", len(status.Drains), status.DrainsOmitted, status.Drains[0])
+		t.Errorf("status has %d drains and omits %d; the first is %+v", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
 	n.Tell(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", says(7))
@@ -159,7 +159,7 @@ func TestPresence(t *testing.T) {
 		late := time.Since(began) >= 2*time.Second
 		nodes, _, err := newWriter(t, p.config).Nodes(t.Context())
 		if ended = err == nil && len(nodes) == 0; !ended && (!late || tries == 5) {
-			t.Fatalf("after its end, the %d. time: %+v, %v", tries, nodes, err)
+			t.Fatalf("after its end, try %d: %+v, %v", tries, nodes, err)
 		}
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
@@ -238,7 +238,7 @@ func TestStatusRate(t *testing.T) {
 	}
 	p.node("n1", "the last status", says(251))
 	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 {
-		t.Errorf("%d writes in %s", n, took)
+		t.Errorf("writes = %d in %s", n, took)
 	}
 	before = writes()
 	for range 3 {
@@ -246,7 +246,7 @@ func TestStatusRate(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond) // the time in which it could have been written
 	}
 	if n := writes() - before; n != 0 {
-		t.Errorf("the same was written %d times", n)
+		t.Errorf("writes of the same status = %d, want 0", n)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the second", func(n *fleet.Node) bool { return says(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
 	if first.heard("held") {
-		t.Errorf("the first said %s", first.all)
+		t.Errorf("reports of the first = %s", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
@@ -332,7 +332,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 	began := time.Now()
 	n.stop()
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("without etcd the end took %s", took)
+		t.Errorf("Close without etcd took %s", took)
 	}
 }
 
@@ -365,7 +365,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	}
 	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease
 		if now := created(); now != was {
-			t.Fatalf("the endpoint of revision %d is now of %d", was, now)
+			t.Fatalf("creation revision of the endpoint was %d, is %d", was, now)
 		}
 	}
 }

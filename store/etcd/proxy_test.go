@@ -102,7 +102,7 @@ func TestProxy(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	f.stop()
 	if got, turns := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > turns {
-		t.Errorf("etcd was lost %d times, and snapshots tell of %d", got, turns)
+		t.Errorf("etcd was lost %d times, snapshots report %d times", got, turns)
 	}
 }
 
@@ -170,14 +170,14 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the endpoint", present)
 	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not be removed
 		if !present() {
-			t.Fatal("the endpoint is gone while its registrar lives")
+			t.Fatal("the endpoint is missing while its registrar runs")
 		}
 	}
 	wait.For(t, within, "the registrar to be well", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
 	for i, text := range said.all { // an answer may be late
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {
-			t.Errorf("the registrar reports %q", said.all)
+			t.Errorf("reports of the registrar = %q", said.all)
 			break
 		}
 	}

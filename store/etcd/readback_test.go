@@ -62,10 +62,10 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	stored, err := member.client.Get(t.Context(), "/vipd/services/web")
 	if err != nil || len(stored.Kvs) != 1 || stored.Kvs[0].Version != 1 || stored.Kvs[0].ModRevision != got.Revision {
-		t.Errorf("Apply reports revision %d, and etcd has %v, %v", got.Revision, stored, err)
+		t.Errorf("Apply reports revision %d, but etcd has %v, %v", got.Revision, stored, err)
 	}
 	if n := member.txns.Load(); n != 3 {
-		t.Errorf("%d transactions, want the lost one, its repetition, and the reading back", n)
+		t.Errorf("transactions = %d, want the lost transaction, its repetition, and the read", n)
 	}
 	if past, err := w.History(t.Context(), "web"); err != nil || len(past) != 1 {
 		t.Errorf("the history has %d entries (%v), want one", len(past), err)

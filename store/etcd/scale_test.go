@@ -114,13 +114,13 @@ func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay
 			changes++
 		}
 		if changes != 1 || after.Services != before.Services {
-			t.Errorf("one changed endpoint changed %d", changes)
+			t.Errorf("changes = %d, want one changed endpoint", changes)
 		}
 	}
 	each := (relay.Bytes() - bytes) / n
 	t.Logf("one changed endpoint: %d bytes, from put to published %s on average, %s at most", each, sum/n, slowest)
 	if each > 2000 {
-		t.Errorf("one changed endpoint costs %d bytes on the network", each)
+		t.Errorf("traffic of a changed endpoint = %d bytes", each)
 	}
 }
 

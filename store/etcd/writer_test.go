@@ -63,14 +63,14 @@ func TestApply(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	first := apply(t, w, definitions.Change{Name: "web", Fields: fields(80), By: "alice"})
 	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
-		t.Fatalf("applied %+v, followed %+v", first, s.Services.At("web"))
+		t.Fatalf("Apply = %+v, snapshot = %+v", first, s.Services.At("web"))
 	}
 	// An equal definition in another form must not be written.
 	other := fields(80)
 	other["endpoints"] = []any{}
 	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
 	if again := apply(t, w, definitions.Change{Name: "web", Fields: other, Base: first.Revision}); again != (client.Result{Revision: first.Revision}) {
-		t.Errorf("the same again: %+v", again)
+		t.Errorf("repeated Apply = %+v", again)
 	}
 	second := apply(t, w, definitions.Change{Name: "web", Fields: fields(81), Base: first.Revision, By: "bob"})
 	expectConflict := func(base int64, want ...string) {
@@ -78,11 +78,11 @@ func TestApply(t *testing.T) {
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
 		var conflict *definitions.ConflictError
 		if !errors.As(err, &conflict) {
-			t.Fatalf("got %v, want a conflict", err)
+			t.Fatalf("error = %v, want a conflict", err)
 		}
 		for _, text := range want {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%v: want %q", err, text)
+				t.Errorf("error = %v, want %q", err, text)
 			}
 		}
 	}
@@ -94,7 +94,7 @@ func TestApply(t *testing.T) {
 	removed := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any, By: "dave"})
 	expectConflict(foreign, "service web was removed by dave")
 	if again := apply(t, w, definitions.Change{Name: "web"}); again.Changed {
-		t.Errorf("removed again: %+v", again)
+		t.Errorf("repeated removal = %+v", again)
 	}
 	f.reaches(removed.Revision)
 
@@ -111,11 +111,11 @@ func TestApply(t *testing.T) {
 		story = append(story, fmt.Sprintf("%d %s %s %t", e.N, e.By, port, e.At.IsZero()))
 	}
 	if want := []string{"1 alice 80 false", "2 bob 81 false", "3  80 true", "4 carol 83 false", "5 dave removed false"}; !reflect.DeepEqual(story, want) {
-		t.Errorf("the history is %q, want %q", story, want)
+		t.Errorf("history = %q, want %q", story, want)
 	}
 	back := apply(t, w, definitions.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
 	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
-		t.Errorf("rolled back to %+v", s)
+		t.Errorf("service after the rollback = %+v", s)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestApplyRefuses(t *testing.T) {
 		}
 	}
 	if s, err := w.Read(t.Context(), nil); err != nil || s.Services.Len() != 0 {
-		t.Errorf("%d services, %v", s.Services.Len(), err)
+		t.Errorf("services = %d, %v", s.Services.Len(), err)
 	}
 }
 
@@ -172,11 +172,11 @@ func TestWritesWhatIsRead(t *testing.T) {
 		},
 	} {
 		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "16384 at most") {
-			t.Errorf("%s: got %v", key, err)
+			t.Errorf("%s: error = %v", key, err)
 		}
 	}
 	if after := p.now(); after != before {
-		t.Errorf("%d writes were made", after-before)
+		t.Errorf("writes = %d, want 0", after-before)
 	}
 }
 
@@ -227,10 +227,10 @@ func TestLargeService(t *testing.T) {
 		dry := w.Check(t.Context(), change, stored)
 		_, err = w.Apply(t.Context(), change)
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
-			t.Errorf("%s: the dry run says %v, writing it %v", what, dry, err)
+			t.Errorf("%s: error of the dry run = %v, of the write = %v", what, dry, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "split the service")) {
-			t.Errorf("%s: got %v", what, err)
+			t.Errorf("%s: error = %v", what, err)
 		}
 	}
 	try("too large", beyond, false)
@@ -311,11 +311,11 @@ func TestRace(t *testing.T) {
 	}
 	running.Wait()
 	if won.Load() != 1 {
-		t.Errorf("%d of %d changes were made to one definition", won.Load(), n)
+		t.Errorf("successful changes to one definition = %d of %d, want 1", won.Load(), n)
 	}
 	s, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if o := s.Overrides.At(target); err != nil || o == nil || *o.Weight != n {
-		t.Errorf("the override is %+v, %v", o, err)
+		t.Errorf("override = %+v, %v", o, err)
 	}
 }
 
@@ -344,11 +344,11 @@ func TestRemove(t *testing.T) {
 	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 121 })
 	before := p.now()
 	if r := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}); r.Revision != before+1 {
-		t.Errorf("it was removed from revision %d to %d, want one", before, r.Revision)
+		t.Errorf("revision before the removal = %d, after = %d, want one more", before, r.Revision)
 	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
 	if s.Endpoints.Len() != 61 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
-		t.Errorf("%d endpoints and %d overrides are left", s.Endpoints.Len(), s.Overrides.Len())
+		t.Errorf("endpoints left = %d, overrides left = %d", s.Endpoints.Len(), s.Overrides.Len())
 	}
 }
 
@@ -456,13 +456,13 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := p.await("the second's endpoint", func(s store.Snapshot) bool { return s.Endpoints.Has(id) }); s.Endpoints.Len() != 1 {
-		t.Error("the first took the second's endpoint away")
+		t.Error("the first registrar removed the second's endpoint")
 	}
 	stopSecond()
 	wait.For(t, within, "the first to be told that the endpoint is the second's", func() bool {
 		err := r.Drain(t.Context())
 		if err == nil {
-			t.Fatal("the first drains the second's endpoint")
+			t.Fatal("the first registrar drained the second's endpoint")
 		}
 		return errors.Is(err, definitions.ErrHeld)
 	})
@@ -471,7 +471,7 @@ func TestRegistrar(t *testing.T) {
 	}
 	f.wait("draining", func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Draining })
 	if got, err := c.Client().Get(t.Context(), p.config.Prefix+"/endpoints/web/a"); err != nil || got.Kvs[0].ModRevision != second.Revision() {
-		t.Errorf("the drain was written at %+v, not at revision %d; %v", got, second.Revision(), err)
+		t.Errorf("the drain was written as %+v, not at revision %d; %v", got, second.Revision(), err)
 	}
 	if err := second.Leave(t.Context()); err != nil {
 		t.Fatal(err)
@@ -502,7 +502,7 @@ func TestRegistrarStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if placed != (len(present.Kvs) > 0) {
-			t.Fatalf("endpoint %d is placed: %v, and etcd has %d keys of it", i, placed, len(present.Kvs))
+			t.Fatalf("endpoint %d is placed = %v, keys in etcd = %d", i, placed, len(present.Kvs))
 		}
 		if placed {
 			if err := r.Drain(t.Context()); err != nil {
@@ -583,7 +583,7 @@ func TestAuthTurnedOn(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "db", Fields: fields(80)})
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	if r := apply(t, w, definitions.Change{Name: "db", Fields: fields(81), Base: definitions.Any}); !r.Changed {
-		t.Error("nothing was written")
+		t.Error("Apply changed nothing")
 	}
 }
 
@@ -596,6 +596,6 @@ func TestNoServer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("it took %s", took)
+		t.Errorf("Apply took %s", took)
 	}
 }

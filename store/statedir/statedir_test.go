@@ -22,7 +22,7 @@ type note struct {
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
-		t.Errorf("%s is %q, %v; want %q", f.name, text, err, want)
+		t.Errorf("%s = %q, %v; want %q", f.name, text, err, want)
 	}
 }
 
@@ -32,7 +32,7 @@ func told(t *testing.T, d *Dir, want string) {
 	t.Helper()
 	p := d.Problems()
 	if want == "" && len(p) > 0 || want != "" && (len(p) != 1 || p[0].Field != "state_dir" || !strings.HasPrefix(p[0].Text, want)) {
-		t.Errorf("the problems are %v, want %q", p, want)
+		t.Errorf("problems = %v, want %q", p, want)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestFilesOutlive(t *testing.T) {
 	f := d.File("a.json", "it is lost", Small)
 	var got note
 	if f.Read(&got) {
-		t.Errorf("a file that is not there: %+v", got)
+		t.Errorf("Read of a missing file = %+v", got)
 	}
 	told(t, d, "")
 	write := func(s string) {
@@ -57,7 +57,7 @@ func TestFilesOutlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !f.Read(&got) || got.Text != s {
-			t.Errorf("read %+v, want %s", got, s)
+			t.Errorf("Read = %+v, want %s", got, s)
 		}
 		told(t, d, "")
 	}
@@ -67,10 +67,10 @@ func TestFilesOutlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.Read(&note{}) {
-			t.Errorf("a file that is %s was read", name)
+			t.Errorf("Read of a file that is %s = true, want false", name)
 		}
 		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
-			t.Errorf("%s: set aside is %q, %v", name, kept, err)
+			t.Errorf("%s: file set aside = %q, %v", name, kept, err)
 		}
 		told(t, d, "reading what an earlier run kept: ")
 	}
@@ -79,7 +79,7 @@ func TestFilesOutlive(t *testing.T) {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
-		t.Errorf("left in the folder: %v, %v", entries, err)
+		t.Errorf("files in the folder = %v, %v", entries, err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestDiskHangs(t *testing.T) {
 		has(t, f, "three")
 		told(t, d, "")
 		if changes != 2 {
-			t.Errorf("%d changes were told, want one when it hung and one when it did not", changes)
+			t.Errorf("reports = %d, want one when it hung and one when it recovered", changes)
 		}
 	})
 }
@@ -187,7 +187,7 @@ func TestTriesAgain(t *testing.T) {
 		synctest.Wait()
 		folder(func(path string) error { return os.Mkdir(path, 0o700) })
 		if err := d.Close(); err != nil || changes != 4 {
-			t.Errorf("%v, %d changes were told, want 2 of each", err, changes)
+			t.Errorf("error = %v, reports = %d; want 2 of each", err, changes)
 		}
 		has(t, f, "three")
 	})
@@ -209,7 +209,7 @@ func TestLargeFiles(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
-			t.Errorf("it was written %d times, want %d", writes, want)
+			t.Errorf("writes = %d, want %d", writes, want)
 		}
 		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then everything continues soon
 		time.Sleep(maxRest + time.Hour)
@@ -223,7 +223,7 @@ func TestLargeFiles(t *testing.T) {
 		}
 		has(t, f, fmt.Sprint("as at ", writes))
 		if f.Held().IsZero() {
-			t.Error("nobody knows since when")
+			t.Error("Held() is zero while a write hangs")
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestLastWriteFails(t *testing.T) {
 		f.Keep(func(*bufio.Writer) error { return full })
 		synctest.Wait() // and it is retried
 		if err := d.Close(); !errors.Is(err, full) {
-			t.Errorf("the end says %v", err)
+			t.Errorf("error of Close = %v", err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func testEnd(t *testing.T, p Place) {
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
 	if err := <-done; err != nil {
-		t.Errorf("Watch returned %v after ctx had ended, want nil", err)
+		t.Errorf("Watch after the end of ctx = %v, want nil", err)
 	}
 }
 

@@ -49,7 +49,7 @@ func watch(t testing.TB, source store.Source) *record {
 			}
 		})
 		if err != nil {
-			t.Errorf("Watch returned %v after ctx had ended, want nil", err)
+			t.Errorf("Watch after the end of ctx = %v, want nil", err)
 		}
 		err = goleak.Find(before)
 		for range 20 { // each try takes some time, during which a busy machine may pause
@@ -139,7 +139,7 @@ func (r *record) check() {
 	}
 	for i, s := range r.snapshots {
 		if now := print(s); now != r.prints[i] {
-			r.t.Errorf("the snapshot of revision %d was changed after it had been published:\n then %s\n  now %s", s.Revision, r.prints[i], now)
+			r.t.Errorf("the snapshot of revision %d changed after it was published:\n then %s\n  now %s", s.Revision, r.prints[i], now)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func testEmpty(t *testing.T, p Place) {
 	r := watch(t, p.Source())
 	first := r.wait("the first snapshot", func(store.Snapshot) bool { return true })
 	if first.Services.Len() != 0 || !first.Connected || first.Err != nil || len(first.Problems) != 0 {
-		t.Errorf("the first snapshot of an empty place has %d services, connected %t, error %v, problems %v",
+		t.Errorf("first snapshot of an empty place: %d services, connected = %t, error = %v, problems = %v",
 			first.Services.Len(), first.Connected, first.Err, first.Problems)
 	}
 }
@@ -104,14 +104,14 @@ func testFirst(t *testing.T, p Place) {
 	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
 	first := r.all()[0]
 	if first.Services.Len() != n || !first.Connected || first.Err != nil || len(first.Problems) != 0 || first.Revision < 1 {
-		t.Fatalf("the first snapshot has %d services, connected %t, error %v, problems %v, revision %d; want all %d services",
+		t.Fatalf("first snapshot: %d services, connected = %t, error = %v, problems = %v, revision %d; want all %d services",
 			first.Services.Len(), first.Connected, first.Err, first.Problems, first.Revision, n)
 	}
 	for i := range n {
 		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !like(got, want) {
 			t.Errorf("service %s:\n got %+v\nwant %+v", name(i), got, want)
 		} else if got.Origin.File == "" && got.Origin.Key == "" {
-			t.Errorf("service %s does not say where it was read", name(i))
+			t.Errorf("service %s lacks its place", name(i))
 		}
 	}
 }
@@ -155,7 +155,7 @@ func testBurst(t *testing.T, p Place) {
 	release()
 	r.wait("all of the burst", func(s store.Snapshot) bool { return s.Services.Len() == n })
 	if got := len(r.all()); got > n/10 {
-		t.Errorf("a burst of %d changes was published in %d snapshots", n, got)
+		t.Errorf("%d changes in a row caused %d snapshots", n, got)
 	}
 }
 
@@ -179,7 +179,7 @@ func testIdentity(t *testing.T, p Place) {
 			return
 		}
 		if !p.Paused() || n == 40 { // otherwise services that a partial file lacked may have been removed and added
-			t.Errorf("service 3 of 10 has changed; wrong are the pointers of %v", wrong)
+			t.Errorf("service 3 of 10 changed; the pointers of %v are wrong", wrong)
 			return
 		}
 		before = after
@@ -207,10 +207,10 @@ func testBad(t *testing.T, p Place) {
 		return maps.Equal(problems(s), map[balancer.Name]string{"web": field, "new": field}) && s.Services.Has("dns")
 	})
 	if after.Services.At("web") != before.Services.At("web") {
-		t.Errorf("web is not what it was before its definition broke: %+v", after.Services.At("web"))
+		t.Errorf("web after its definition broke = %+v, want it unchanged", after.Services.At("web"))
 	}
 	if after.Services.Has("new") {
-		t.Errorf("new was never right and is there: %+v", after.Services.At("new"))
+		t.Errorf("new was never valid, but exists: %+v", after.Services.At("new"))
 	}
 	p.Write("web", definition(1))
 	r.wait("web as it was", func(s store.Snapshot) bool { return maps.Equal(problems(s), map[balancer.Name]string{"new": field}) })
@@ -228,7 +228,7 @@ func testReload(t *testing.T, p Place) {
 		Reload(context.Context) ([]balancer.Problem, error)
 	})
 	if !ok {
-		t.Skipf("%T has nothing to reload", source)
+		t.Skipf("%T has no Reload", source)
 	}
 	r := watch(t, source)
 	bad, field := wrong(2)
@@ -236,7 +236,7 @@ func testReload(t *testing.T, p Place) {
 	p.Write("dns", bad)
 	problems, err := reloader.Reload(t.Context())
 	if err != nil || len(problems) != 1 || problems[0].Service != "dns" || problems[0].Field != field {
-		t.Errorf("Reload: %v, %v; want the problem of dns", problems, err)
+		t.Errorf("Reload = %v, %v; want the problem of dns", problems, err)
 	}
 	all := r.all()
 	if len(all) == 0 || !all[len(all)-1].Services.Has("web") {
@@ -244,7 +244,7 @@ func testReload(t *testing.T, p Place) {
 	}
 	again, err := reloader.Reload(t.Context())
 	if err != nil || !reflect.DeepEqual(problems, again) {
-		t.Errorf("Reload again: %v, %v; want the same problems", again, err)
+		t.Errorf("repeated Reload = %v, %v; want the same problems", again, err)
 	}
 	if now := r.all(); len(now) != len(all) {
 		t.Errorf("Reload without a change published %d snapshots", len(now)-len(all))

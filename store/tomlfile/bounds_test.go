@@ -42,13 +42,13 @@ func TestBounds(t *testing.T) {
 			got += p.String()
 		}
 		if got != c.want || (d == nil) != (c.want != "") {
-			t.Errorf("%s: got %.200q, want %q", what, got, c.want)
+			t.Errorf("%s: problem = %.200q, want %q", what, got, c.want)
 		}
 		if took := after.TotalAlloc - before.TotalAlloc; took > 4*uint64(len(text))+8<<20 {
-			t.Errorf("%s: %d MiB for a text of %d kB", what, took>>20, len(text)>>10)
+			t.Errorf("%s: memory = %d MiB for a text of %d kB", what, took>>20, len(text)>>10)
 		}
 		if err := tomlfile.Decode("f.toml", text, &struct{}{}); c.want != "" && (err == nil || err.Error() != c.want) {
-			t.Errorf("%s: Decode returns %v", what, err)
+			t.Errorf("%s: Decode = %v", what, err)
 		}
 	}
 }

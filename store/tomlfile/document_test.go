@@ -20,7 +20,7 @@ import (
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no files in testdata/where: %v", err)
+		t.Fatalf("files in testdata/where = none, %v", err)
 	}
 	at := regexp.MustCompile(`# @ (.*)$`)
 	for _, file := range files {
@@ -66,15 +66,15 @@ func TestWhatIsMissingIsAtTheNearestThingAround(t *testing.T) {
 		`services.web.health.headers."X.Z"`: 6, `services."web`: 2, "[": 0, ".": 0, "..[": 0,
 	} {
 		if got := doc.Where(path); got.Line != want {
-			t.Errorf("Where(%s) is line %d, want %d", path, got.Line, want)
+			t.Errorf("Where(%s) = line %d, want %d", path, got.Line, want)
 		}
 	}
 	under := doc.Under("services.web")
 	if got := under("ports[0].port").Line; got != 4 {
-		t.Errorf("ports[0].port under services.web is line %d, want 4", got)
+		t.Errorf("line of ports[0].port under services.web = %d, want 4", got)
 	}
 	if got := under("").Line; got != 2 {
-		t.Errorf(`"" under services.web is line %d, want 2`, got)
+		t.Errorf(`line of \"\" under services.web = %d, want 2`, got)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 	} {
 		doc, problems := tomlfile.Parse("f", []byte(text))
 		if doc != nil || len(problems) != 1 {
-			t.Errorf("%q: got a document: %t, problems %v; want one problem and no document", text, doc != nil, problems)
+			t.Errorf("%q: document = %t, problems = %v; want one problem and no document", text, doc != nil, problems)
 			continue
 		}
 		if got := problems[0].String(); got != want {
@@ -125,14 +125,14 @@ func FuzzParse(f *testing.F) {
 		doc, problems := tomlfile.Parse("f", text)
 		if doc == nil {
 			if len(problems) != 1 || problems[0].Text == "" {
-				t.Fatalf("no document, and the problems %v", problems)
+				t.Fatalf("document = nil, problems = %v", problems)
 			}
 			return
 		}
 		want := map[string]bool{}
 		paths(want, "", doc.Tree())
 		if diff := cmp.Diff(want, doc.Paths()); diff != "" {
-			t.Fatalf("paths that the parser found (-) and that the scanner found (+) differ:\n%s", diff)
+			t.Fatalf("paths of the parser (-) and the scanner (+) differ:\n%s", diff)
 		}
 		last := strings.Count(string(text), "\n") + 1
 		for path := range want {

@@ -25,7 +25,7 @@ func TestFieldLines(t *testing.T) {
 		}
 		read := tomlfile.Load(path)
 		if len(read.Snapshot.Problems) > 0 || read.Snapshot.Services.Len() != 3 {
-			t.Fatalf("seed %d: %d services, problems %v of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
+			t.Fatalf("seed %d: %d services, problems = %v of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
 		}
 		doc := parse(t, path, text)
 		for name, s := range read.Snapshot.Services.All() {
@@ -36,7 +36,7 @@ func TestFieldLines(t *testing.T) {
 			} {
 				want := doc.Where(strings.TrimSuffix("services."+string(name)+"."+field, "."))
 				if got := s.Origin.At(field); got != want {
-					t.Fatalf("seed %d: %s of %s is at line %d, want %d of\n%s", seed, field, name, got.Line, want.Line, text)
+					t.Fatalf("seed %d: line of %s of %s = %d, want %d of\n%s", seed, field, name, got.Line, want.Line, text)
 				}
 			}
 		}
@@ -90,10 +90,10 @@ func TestFieldLinesAreShared(t *testing.T) {
 	services := tomlfile.Load(path).Snapshot.Services
 	first, last := services.At("s0").Origin, services.At("s2").Origin
 	if first.Fields == "" || unsafe.StringData(string(first.Fields)) != unsafe.StringData(string(last.Fields)) {
-		t.Errorf("%q and %q are two", first.Fields, last.Fields)
+		t.Errorf("%q and %q do not share memory", first.Fields, last.Fields)
 	}
 	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
-		t.Errorf("the endpoint of the third is at %+v, want line 20", got)
+		t.Errorf("place of the third endpoint = %+v, want line 20", got)
 	}
 }
 
@@ -122,6 +122,6 @@ func TestTablesThatTakeTurns(t *testing.T) {
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	if one, turns := allocated(false), allocated(true); turns > 2*one {
-		t.Errorf("%d kB where they take turns, %d kB one after the other", turns>>10, one>>10)
+		t.Errorf("memory for alternating fields = %d kB, for grouped fields = %d kB", turns>>10, one>>10)
 	}
 }

@@ -49,7 +49,7 @@ func TestAPipeIsNeverWaitedFor(t *testing.T) {
 		case err == nil && string(text) == "x = 1\n":
 			read++
 		case err == nil || !strings.HasSuffix(err.Error(), ": not a regular file"):
-			t.Errorf("got %q, %v; want the text or that it is no regular file", text, err)
+			t.Errorf("text = %q, %v; want the text or the error of an irregular file", text, err)
 		}
 	}
 	close(stop)

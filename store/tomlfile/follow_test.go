@@ -107,7 +107,7 @@ func TestAnEmptyMainFile(t *testing.T) {
 			t.Errorf("reload: %v", problems)
 		}
 		if s := w.is("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
-			t.Error("the settings have gone")
+			t.Error("settings disappeared")
 		}
 	}
 	if problems := w.reloadAs(tomlfile.Reload{AllowEmpty: true}); len(problems) != 0 {

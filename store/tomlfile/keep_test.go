@@ -66,7 +66,7 @@ func TestKeepsOverRestart(t *testing.T) {
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
-			t.Errorf("after a restart the defaults come to %v, %v", b.Scheduler, b.ConnectTimeout)
+			t.Errorf("defaults after a restart = %v, %v", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
@@ -90,7 +90,7 @@ func TestKeptIsBroken(t *testing.T) {
 	for _, cut := range []int{0, 1, len(text) - 2, rand.IntN(len(text) - 1)} {
 		w.write("files.state", string(text[:cut]))
 		if got := describe(w.run()); got != "a=1" {
-			t.Errorf("with %d of %d bytes of what was kept: %s", cut, len(text), got)
+			t.Errorf("state after %d of %d saved bytes = %s", cut, len(text), got)
 		}
 		if _, err := os.Stat(w.path("files.state.broken")); err != nil {
 			t.Errorf("with %d of %d bytes: %v", cut, len(text), err)

@@ -28,15 +28,15 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", file, got, w.in(want))
 		}
 		if want := strings.HasSuffix(file, ".toml") && file != "broken.toml" && file != "none.toml"; (r.Main != nil) != want {
-			t.Errorf("%s: got a document: %t, want %t", file, r.Main != nil, want)
+			t.Errorf("%s: document = %t, want %t", file, r.Main != nil, want)
 		}
 	}
 	r := tomlfile.Load(w.path("vipd.toml"))
 	if got := r.Snapshot.Services.At("a").Scheduler; got != "lc" {
-		t.Errorf("a has the scheduler %s, want that of [defaults]", got)
+		t.Errorf("scheduler of a = %s, want lc from [defaults]", got)
 	}
 	if got := r.Main.Where("mode").Line; got != 1 || r.Main.Tree()["mode"] != "fast" || r.Main.File() != w.path("vipd.toml") {
-		t.Errorf("mode is %v in line %d of %s", r.Main.Tree()["mode"], got, r.Main.File())
+		t.Errorf("mode = %v in line %d of %s", r.Main.Tree()["mode"], got, r.Main.File())
 	}
 }
 
@@ -74,7 +74,7 @@ func TestPathsOfChecks(t *testing.T) {
 				want[i] = w.in(want[i])
 			}
 			if !slices.Equal(found, want) {
-				t.Errorf("%s: %s has\n%q, want\n%q", file, name, found, want)
+				t.Errorf("%s: lines of %s =\n%q, want\n%q", file, name, found, want)
 			}
 		}
 	}

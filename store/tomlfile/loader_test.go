@@ -29,7 +29,7 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 		write(t, filepath.Join(dir, "a.toml"), fmt.Sprintf("[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = %d }]\n", weight))
 		l.load(look{all: true})
 		if got := int(l.state.Services.At("a").Ports[0].Port); got != weight {
-			t.Fatalf("round %d: port %d, want %d", i, got, weight)
+			t.Fatalf("round %d: port = %d, want %d", i, got, weight)
 		}
 	}
 }
@@ -45,18 +45,18 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	old := l.merge.files[path]
 	l.load(look{all: true})
 	if l.merge.files[path] == old {
-		t.Error("a file that was written just now was not read again")
+		t.Error("a file that was just written was not read again")
 	}
 	aged := *l.merge.files[path]
 	aged.read = aged.read.Add(settled)
 	l.merge.files[path] = &aged
 	l.load(look{all: true})
 	if l.merge.files[path] != &aged {
-		t.Error("a file that is as it was long ago was read again")
+		t.Error("a file that is unchanged for long was read again")
 	}
 	l.load(look{all: true, forced: true})
 	if l.merge.files[path] == &aged {
-		t.Error("a forced look did not read the file")
+		t.Error("a forced load did not read the file")
 	}
 	later := aged
 	later.read = later.read.Add(time.Hour)
@@ -87,7 +87,7 @@ func TestPiecesOfAFile(t *testing.T) {
 		t.Helper()
 		l.load(look{all: true})
 		if got := inPieces(l.state); got != want {
-			t.Errorf("%s: %s; want %s", when, got, want)
+			t.Errorf("%s: services = %s; want %s", when, got, want)
 		}
 	}
 	setTime := func(from time.Duration) {
@@ -156,7 +156,7 @@ func TestTextsAreNotKept(t *testing.T) {
 	}
 	own := in.table(doc.Tree())
 	if got, want := fmt.Sprint(own), fmt.Sprint(doc.Tree()); got != want {
-		t.Errorf("copied %s, want %s", got, want)
+		t.Errorf("copy = %s, want %s", got, want)
 	}
 	if len(in) != 5 {
 		t.Errorf("%d strings were copied, want all 5: %v", len(in), in)
@@ -202,13 +202,13 @@ func TestChain(t *testing.T) {
 			wantReal = filepath.Join(dir, want.real)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want.spots) || real != wantReal {
-			t.Errorf("chain of %s:\n got %v to %s\nwant %v to %s", path, got, real, want.spots, wantReal)
+			t.Errorf("chain(%s) = %v to %s\nwant %v to %s", path, got, real, want.spots, wantReal)
 		}
 	}
 	if _, real := chain(filepath.Join(dir, "abs")); real != filepath.Join(dir, "a/b/c") {
-		t.Errorf("abs leads to %s", real)
+		t.Errorf("chain(abs) leads to %s", real)
 	}
 	if spots, real := chain(filepath.Join(dir, "loop")); real != "" || len(spots) == 0 {
-		t.Errorf("a loop leads to %q by %v", real, spots)
+		t.Errorf("chain of a loop = %q by %v", real, spots)
 	}
 }

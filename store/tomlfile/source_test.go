@@ -24,7 +24,7 @@ func TestMainAndFolderTogether(t *testing.T) {
 		"b2": {File: w.path("services.d/b.toml"), Line: 4},
 	} {
 		if got := s.Services.At(name).Origin.At(""); got != want {
-			t.Errorf("%s is from %+v, want %+v", name, got, want)
+			t.Errorf("place of %s = %+v, want %+v", name, got, want)
 		}
 	}
 	w.do(os.Remove(w.path("services.d/b.toml")))
@@ -66,7 +66,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/b.toml", service("b", 5))
 	after := w.is("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("a has another pointer")
+		t.Error("a has a new pointer")
 	}
 	w.write("vipd.toml", "store.path = \"elsewhere\n")
 	w.write("services.d/b.toml", service("b", 6))
@@ -77,7 +77,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/a.toml", service("a", 2)+service("a2", 7))
 	mended := w.is("all mended", "a=2 a2=7 b=6")
 	if before.Services.At("a") != mended.Services.At("a") {
-		t.Error("a was mended to what it had been, and has another pointer")
+		t.Error("a was restored, but has a new pointer")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestABadServiceIsAlone(t *testing.T) {
 	} {
 		got := after.Problems[i]
 		if got.Origin != want.Origin || got.Service != want.Service || got.Field != want.Field || got.Severity != balancer.SeverityError {
-			t.Errorf("problem %+v, want one at %+v", got, want)
+			t.Errorf("problem = %+v, want one at %+v", got, want)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestMovedLinesAreANewOrigin(t *testing.T) {
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2))
 	after := w.until("the moved line", func(s snapshot) bool { return s.Services.At("b").Origin.Line == 5 })
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("a has not moved and has another pointer")
+		t.Error("a has not moved, but has a new pointer")
 	}
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2)+"# a comment\n")
 	w.stays("a comment at the end", 200*time.Millisecond)
@@ -136,10 +136,10 @@ func TestDefaults(t *testing.T) {
 	w.write("vipd.toml", fmt.Sprintf(main, "fastest"))
 	after := w.until("a problem", func(s snapshot) bool { return len(s.Problems) > 0 })
 	if p := after.Problems; len(p) != 1 || p[0].Field != "defaults.scheduler" || p[0].Origin.Line != 4 || p[0].Service != "" {
-		t.Errorf("problems %v, want one of defaults.scheduler in line 4", p)
+		t.Errorf("problems = %v, want one of defaults.scheduler in line 4", p)
 	}
 	if !schedulers("mh rr mh")(after) || after.Services.At("a") != before.Services.At("a") {
-		t.Errorf("broken defaults changed services: %+v", after.Services.At("a"))
+		t.Errorf("a after broken defaults = %+v, want it unchanged", after.Services.At("a"))
 	}
 	w.write("vipd.toml", "store.path = \"services.d\"\n"+service("web", 1))
 	w.until("no defaults", schedulers("wrr rr wrr"))
@@ -179,24 +179,24 @@ func TestReloadReadsEverything(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 	w.follow()
 	if problems := w.reload(); len(problems) != 0 {
-		t.Errorf("problems %v, want none", problems)
+		t.Errorf("problems = %v, want none", problems)
 	}
 	_, before := w.now()
 	for i := range 20 {
 		w.write("services.d/a.toml", service("a", 10+i))
 		w.reload()
 		if s, _ := w.now(); describe(s) != fmt.Sprint("a=", 10+i) {
-			t.Fatalf("after reload %d: %s", i, describe(s))
+			t.Fatalf("state after reload %d = %s", i, describe(s))
 		}
 	}
 	w.stays("nothing is left to be told", 100*time.Millisecond)
 	if _, after := w.now(); after != before+20 {
-		t.Errorf("20 reloads published %d snapshots", after-before)
+		t.Errorf("snapshots of 20 reloads = %d, want 20", after-before)
 	}
 	w.write("services.d/a.toml", "")
 	w.reload()
 	if s, _ := w.now(); s.Services.Len() != 0 {
-		t.Errorf("an empty file was not believed by reload: %s", describe(s))
+		t.Errorf("services after a reload of an empty file = %s", describe(s))
 	}
 }
 
@@ -204,7 +204,7 @@ func TestWatchRunsOnce(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": ""})
 	w.follow()
 	if err := w.source.Watch(t.Context(), nil); err == nil {
-		t.Error("a second Watch began beside the first")
+		t.Error("second Watch = nil, want an error")
 	}
 }
 
@@ -226,7 +226,7 @@ func TestAThousandFiles(t *testing.T) {
 		}
 	}
 	if changed != 1 || after.Revision != before.Revision+1 {
-		t.Errorf("one changed file gave %d services other pointers, and the revision went from %d to %d", changed, before.Revision, after.Revision)
+		t.Errorf("one changed file gave %d services new pointers, and the revision went from %d to %d", changed, before.Revision, after.Revision)
 	}
 	for i := range n / 2 {
 		w.do(os.Remove(w.path(fmt.Sprintf("services.d/%d.toml", i))))

@@ -58,23 +58,23 @@ func TestMistakeOutsideService(t *testing.T) {
 			w.reload()
 			s, _ := w.now()
 			if !s.Services.Has("a") || !s.Services.Has("b") || !s.Services.Has("d") || names(s.Vanished) != c.vanished || names(s.Retained) != c.kept {
-				t.Errorf("services %v, vanished %v, kept %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
+				t.Errorf("services = %v, vanished = %v, kept = %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
 			if reported := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
-				t.Errorf("the problems are %v", s.Problems)
+				t.Errorf("problems = %v", s.Problems)
 			}
 			if reported := strings.Contains(describe(s), "store.path: may be hidden by an error"); reported != (name == "table of the folder") {
-				t.Errorf("the problems are %v", s.Problems)
+				t.Errorf("problems = %v", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
-				t.Error("b, which has no mistake, has not changed")
+				t.Error("b, which is valid, has not changed")
 			}
 			w.write("d/new.toml", "")
 			w.write("d/d.toml", service("d", 1))
 			w.write("vipd.toml", store+service("b", 3))
 			w.reload()
 			if s, _ := w.now(); describe(s) != "b=3 d=1" || len(s.Retained) > 0 {
-				t.Errorf("after the mistake is fixed: %s, kept %v", describe(s), s.Retained)
+				t.Errorf("after the fix: %s, kept = %v", describe(s), s.Retained)
 			}
 		})
 	}
@@ -88,7 +88,7 @@ func TestWrongValueHidesNothing(t *testing.T) {
 	w.write("vipd.toml", service("a", 1)+"scheduler = \"none\"\n")
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 |") || names(s.Retained) != "a" || len(s.Vanished) > 0 {
-		t.Errorf("%s, kept %v, vanished %v", describe(s), s.Retained, s.Vanished)
+		t.Errorf("%s, kept = %v, vanished = %v", describe(s), s.Retained, s.Vanished)
 	}
 }
 
@@ -101,12 +101,12 @@ func TestPrune(t *testing.T) {
 	w.write("vipd.toml", "store.path = \"d\"\n[service.a]\n"+service("b", 2))
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 b=2 c=1 d=1 |") || names(s.Vanished) != "a d" || names(s.Retained) != "a c d" {
-		t.Errorf("%s, vanished %v, kept %v", describe(s), s.Vanished, s.Retained)
+		t.Errorf("%s, vanished = %v, kept = %v", describe(s), s.Vanished, s.Retained)
 	}
 	for range 2 {
 		w.reloadAs(tomlfile.Reload{Prune: true})
 		if s, _ := w.now(); !strings.HasPrefix(describe(s), "b=2 c=1 |") || len(s.Vanished) > 0 || names(s.Retained) != "c" {
-			t.Errorf("after a reload that prunes: %s, vanished %v, kept %v", describe(s), s.Vanished, s.Retained)
+			t.Errorf("after a reload that prunes: %s, vanished = %v, kept = %v", describe(s), s.Vanished, s.Retained)
 		}
 		w.reload()
 	}
@@ -127,16 +127,16 @@ func TestVanishedDefaults(t *testing.T) {
 		w.reload()
 		s, _ := w.now()
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
-			t.Errorf("%q: the service has %s, %s", text, a.Scheduler, a.SNAT)
+			t.Errorf("%q: scheduler = %s, snat = %s", text, a.Scheduler, a.SNAT)
 		}
 		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last one is an error itself
-			t.Errorf("%q: the problems are %v", text, s.Problems)
+			t.Errorf("%q: problems = %v", text, s.Problems)
 		}
 	}
 	w.write("vipd.toml", "[defaults]\nscheduler = \"lc\"\n"+service("a", 1))
 	w.reload()
 	if s, _ := w.now(); s.Services.At("a").SNAT == balancer.AlwaysSNAT {
-		t.Error("without a mistake the service has its former default")
+		t.Error("after the fix the service has its former default")
 	}
 }
 

@@ -20,10 +20,10 @@ func TestVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")
 	first := w.until("both", func(s store.Snapshot) bool { return s.VIPs.Len() == 2 && len(s.Problems) == 0 })
 	if v := first.VIPs.At(a); v.Hold != balancer.HoldOne || v.Origin.At("hold").Line != 3 || v.Origin.At("group").Line != 2 {
-		t.Errorf("the main file's came to %+v", v)
+		t.Errorf("VIP of the main file = %+v", v)
 	}
 	if v := first.VIPs.At(b); v.Withdraw != balancer.WithdrawNoEndpoint || v.Origin.File != w.path("services.d/a.toml") {
-		t.Errorf("the folder's came to %+v", v)
+		t.Errorf("VIP of the folder = %+v", v)
 	}
 
 	w.write("services.d/b.toml", "[vips.\"fd00::1\"]\n\n[vips.\"10.96.0.2\"]\nprefer = [\"gw1\"]\nhold = \"one\"\n[vips.web]\n[vips]\n\"10.96.0.3\" = 1\n")
@@ -41,16 +41,16 @@ func TestVIPs(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	if broken.VIPs.At(a) != first.VIPs.At(a) || broken.VIPs.At(b) != first.VIPs.At(b) {
-		t.Error("settings that have not changed have other pointers")
+		t.Error("unchanged settings have new pointers")
 	}
 
 	w.write("services.d/b.toml", "[vips.\"10.96.0.2\"]\nhold = \"two\"\n")
 	after := w.until("an error", func(s store.Snapshot) bool { return len(s.Problems) == 1 })
 	if p := after.Problems[0]; p.Field != `vips."10.96.0.2".hold` || p.Origin.Line != 2 {
-		t.Errorf("the problem is %s", p)
+		t.Errorf("problem = %s", p)
 	}
 	if v := after.VIPs.At(netip.MustParseAddr("10.96.0.2")); v == nil || v.Hold != balancer.HoldOne {
-		t.Errorf("the last good settings are %+v", v)
+		t.Errorf("last valid settings = %+v", v)
 	}
 	w.write("services.d/b.toml", service("b", 1))
 	w.write("vipd.toml", "store.path = \"services.d\"\n")

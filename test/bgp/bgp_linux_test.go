@@ -239,7 +239,7 @@ func (w *world) frr() {
 	// Like FRR's service, each daemon gets its part of the file.
 	bgp, bfd, found := strings.Cut(recipe(w.t, "frr.conf"), "\nbfd\n")
 	if !found {
-		w.t.Fatal("the recipe has no section bfd")
+		w.t.Fatal("the recipe lacks a section bfd")
 	}
 	for _, d := range []struct{ name, conf string }{{"zebra", "!\n"}, {"bfdd", "bfd\n" + bfd}, {"bgpd", bgp + "\n"}} {
 		name, conf := d.name, dir+"/"+d.name+".conf"

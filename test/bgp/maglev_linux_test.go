@@ -126,7 +126,7 @@ func maglev(t *testing.T, mode string) {
 		served[server] = true
 	}
 	if len(served) < 2 {
-		t.Errorf("%d clients are spread over %d endpoints of 4", len(g.clients), len(served))
+		t.Errorf("%d clients use %d of 4 endpoints", len(g.clients), len(served))
 	}
 	g.lead(0, 1, 2)
 	g.same("by ECMP", want, 2)
@@ -147,6 +147,6 @@ func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) 
 		}
 	}
 	if moved > 0 || by < least {
-		g.t.Errorf("%s: %d of %d clients have another endpoint; they came by %d gateways", when, moved, len(want), by)
+		g.t.Errorf("%s: %d of %d clients have another endpoint; their packets used %d gateways", when, moved, len(want), by)
 	}
 }

@@ -128,7 +128,7 @@ func TestModesKnowNotEachOther(t *testing.T) {
 		}
 	}
 	if len(modes) < 2 {
-		t.Fatalf("cmd/internal/modes imports %v", modes)
+		t.Fatalf("imports of cmd/internal/modes = %v", modes)
 	}
 	for _, f := range files {
 		mine, ok := strings.CutPrefix(f.folder(), "dataplane/")
@@ -157,11 +157,11 @@ func TestPartsOfEtcd(t *testing.T) {
 		}
 		allowed, known := may[part]
 		if !known {
-			t.Errorf("%s is in a package that this test does not know: say what it may import", f.path)
+			t.Errorf("%s is in an unknown package: add the packages that it may import", f.path)
 		}
 		for _, imported := range f.imports {
 			if other, ok := strings.CutPrefix(imported, parent); imported+"/" == parent || ok && !slices.Contains(allowed, other) {
-				t.Errorf("%s imports %s: of its siblings it may import %q", f.path, imported, allowed)
+				t.Errorf("%s imports %s: it may import only these siblings: %q", f.path, imported, allowed)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func TestErrorsOfSockets(t *testing.T) {
 				return true
 			}
 			if text := types.ExprString(call.Args[1]); strings.HasPrefix(text, "syscall.E") {
-				t.Errorf("%s: errors.Is does not know %s on Windows: sockerr.Is does", set.Position(n.Pos()), text)
+				t.Errorf("%s: errors.Is does not match %s on Windows; use sockerr.Is", set.Position(n.Pos()), text)
 			}
 			return true
 		})
@@ -220,15 +220,15 @@ func TestBansBite(t *testing.T) {
 		}
 		if f := (file{path: from + "/x.go"}); !b.covers(f, b.what) || !b.covers(file{path: from + "/below/x.go"}, b.what) ||
 			b.covers(f, b.what+"/below") == b.standard() {
-			t.Errorf("a file in %s may import %s, in spite of: %s", from, b.what, b.why)
+			t.Errorf("a file in %s may import %s, despite: %s", from, b.what, b.why)
 		}
 		for _, part := range b.but {
 			if f := (file{path: part + "/x.go"}); b.covers(f, b.what) {
-				t.Errorf("%s may not import %s, though it is an exception of: %s", part, b.what, b.why)
+				t.Errorf("%s may not import %s, although it is an exception of: %s", part, b.what, b.why)
 			}
 		}
 		if f := (file{path: from + "/x.go"}); b.covers(f, b.what+"other") {
-			t.Errorf("%s is taken for %s", b.what+"other", b.what)
+			t.Errorf("%s is mistaken for %s", b.what+"other", b.what)
 		}
 		if b.why == "" {
 			t.Errorf("the ban of %s has no reason", b.what)
@@ -242,7 +242,7 @@ func TestNames(t *testing.T) {
 	for _, f := range files {
 		for _, part := range strings.Split(f.folder(), "/") {
 			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "types", "misc", "shared"}, part) {
-				t.Errorf("%s: a folder named %s says nothing of what is in it, and attracts everything", f.path, part)
+				t.Errorf("%s: a folder named %s does not describe its content", f.path, part)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ func TestOnlyMainEnds(t *testing.T) {
 			continue // test kits end test programs like a TestMain
 		}
 		for _, call := range endings(f.syntax) {
-			t.Errorf("%s calls %s: return an error instead; only main.go picks an exit code", set.Position(call.Pos()), call.Sel.Name)
+			t.Errorf("%s calls %s: return an error instead; only main.go sets an exit code", set.Position(call.Pos()), call.Sel.Name)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestNoHiddenStart(t *testing.T) {
 	for _, f := range files {
 		for _, d := range f.syntax.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
-				t.Errorf("%s: init runs at import, where nobody can say no: call it from where it is needed", set.Position(fn.Pos()))
+				t.Errorf("%s: init runs at import and can't return an error; use a function", set.Position(fn.Pos()))
 			}
 			if vars, ok := d.(*ast.GenDecl); ok && vars.Tok.String() == "var" && !f.test && vars.Doc.Text() == "" {
 				reportVariables(t, vars, func(n ast.Node) string { return set.Position(n.Pos()).String() })
@@ -66,7 +66,7 @@ func reportVariables(t *testing.T, vars *ast.GenDecl, at func(ast.Node) string) 
 			if name.Name == "_" || spec.Doc.Text() != "" || i < len(spec.Values) && isError(spec.Values[i]) {
 				continue
 			}
-			t.Errorf("%s: the package variable %s has no comment that says why it is not state that two daemons would share",
+			t.Errorf("%s: the package variable %s lacks a comment that explains why two daemons may share it",
 				at(name), name.Name)
 		}
 	}

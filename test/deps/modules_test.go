@@ -28,7 +28,7 @@ func TestDependenciesHaveAReason(t *testing.T) {
 		}
 	}
 	if len(required) < 10 {
-		t.Fatalf("go.mod requires %d modules directly: the pattern no longer fits it", len(required))
+		t.Fatalf("go.mod requires %d modules directly: the pattern no longer matches it", len(required))
 	}
 	for _, m := range regexp.MustCompile("`([a-z.]+\\.[a-z]+/[^`]+)`").FindAllStringSubmatch(section, -1) {
 		if !required[m[1]] {

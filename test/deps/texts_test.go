@@ -41,7 +41,7 @@ func TestTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), all.String()); d != "" {
-		t.Errorf("texts have changed: read them as an operator does (go test ./test/deps -update writes them; -want +got):\n%s", d)
+		t.Errorf("texts have changed: read them as an operator (go test ./test/deps -update writes them; -want +got):\n%s", d)
 	}
 }
 

@@ -41,7 +41,7 @@ func readTree(t *testing.T) (*token.FileSet, []file) {
 		t.Fatal(err)
 	}
 	if len(all.files) < 20 {
-		t.Fatalf("read only %d files: the walk misses the tree", len(all.files))
+		t.Fatalf("read only %d files: the walk misses parts of the tree", len(all.files))
 	}
 	return all.set, all.files
 }

@@ -33,7 +33,7 @@ func TestCluster(t *testing.T) {
 		return err == nil
 	})
 	if _, err := client.Get(t.Context(), "/a"); err == nil {
-		t.Error("nobody may read")
+		t.Error("Get without a right = nil, want an error")
 	}
 }
 
@@ -50,17 +50,17 @@ func TestRelay(t *testing.T) {
 	}
 	wait.For(t, wait.Patience, "an answer through the relay", func() bool { return get() == nil })
 	if r.Bytes() == 0 {
-		t.Fatal("nothing went through the relay")
+		t.Fatal("bytes through the relay = 0")
 	}
 	r.Cut()
 	if get() == nil {
-		t.Error("a cut link carries")
+		t.Error("a cut link forwards data")
 	}
 	r.Heal()
 	wait.For(t, wait.Patience, "an answer after healing", func() bool { return get() == nil })
 	r.Freeze()
 	if get() == nil {
-		t.Error("a frozen link carries")
+		t.Error("a frozen link forwards data")
 	}
 	r.Heal()
 	wait.For(t, wait.Patience, "an answer after thawing", func() bool { return get() == nil })
@@ -73,13 +73,13 @@ func TestWipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if revision := c.Compact(); revision < 2 {
-		t.Errorf("compacted at revision %d", revision)
+		t.Errorf("revision of the compaction = %d", revision)
 	}
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
 	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 0 {
-		t.Errorf("after a wipe: %v, %v", got, err)
+		t.Errorf("key after a wipe = %v, %v", got, err)
 	}
 }
 

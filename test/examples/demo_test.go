@@ -34,7 +34,7 @@ func TestRunTwice(t *testing.T) {
 		second := tree.Start(t, "demo", "run")
 		<-second.Done()
 		if want := "tcp 127.10.0.1:8080"; second.Err() == nil || !strings.Contains(second.Output(), want) {
-			t.Errorf("a second run: got %v\n%s\nwant a failure that names %q", second.Err(), second.Output(), want)
+			t.Errorf("second run = %v\n%s\nwant a failure that names %q", second.Err(), second.Output(), want)
 		}
 		end(t, p)
 	}

@@ -74,7 +74,7 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
-			t.Errorf("%s from the host: got %+v (%v), want an answer to the host's own address", vip, a, err)
+			t.Errorf("%s from the host = %+v (%v), want an answer to the host's own address", vip, a, err)
 		}
 	}
 	if err := daemon.Stop(wait.Patience); err != nil {
@@ -85,7 +85,7 @@ func TestIPVSDirect(t *testing.T) {
 	}
 	out := e.do(t, here, "sudo bin/vipctl cleanup")
 	if left := l.Host().Exec("ipvsadm", "-Sn"); strings.TrimSpace(left) != "" {
-		t.Errorf("cleanup said\n%sand left\n%s", out, left)
+		t.Errorf("cleanup printed\n%sand left\n%s", out, left)
 	}
 }
 
@@ -119,7 +119,7 @@ func copied(t *testing.T) (example, [][]string) {
 		}
 	}
 	if len(blocks) != 4 || len(blocks[3]) > 0 {
-		t.Fatalf("direct.toml has the commands %q: want those of servers, of servers behind tunnels, and of this host", blocks)
+		t.Fatalf("commands in direct.toml = %q, want those for servers, servers behind tunnels, and this host", blocks)
 	}
 	return e, blocks
 }
@@ -140,7 +140,7 @@ func find(t *testing.T, commands []string, start string) []string {
 			return strings.Fields(strings.TrimPrefix(command, "sudo "))
 		}
 	}
-	t.Fatalf("direct.toml no longer tells %q; it has %q", start, commands)
+	t.Fatalf("direct.toml lacks %q; it has %q", start, commands)
 	return nil
 }
 

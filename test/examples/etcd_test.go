@@ -76,7 +76,7 @@ func (e *etcdExample) install(m *etcdMember) {
 	text := e.read(filepath.Join(folder, "etcd.default"))
 	for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
 		if !strings.Contains(text, old) {
-			e.t.Fatalf("etcd.default has no %s any more", old)
+			e.t.Fatalf("etcd.default lacks %s", old)
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
@@ -181,7 +181,7 @@ func (e *etcdExample) start(members ...*etcdMember) {
 			e.t.Fatal(err)
 		}
 		if _, complaint, ok := strings.Cut(m.running.Output(), "unrecognized environment variable"); ok {
-			e.t.Errorf("etcd does not know a setting: %.100s", complaint)
+			e.t.Errorf("etcd rejects a setting: %.100s", complaint)
 		}
 	}
 }
@@ -306,12 +306,12 @@ func (e *etcdExample) testRights(t *testing.T) {
 		t.Run(user, func(t *testing.T) {
 			for _, command := range rights.yes {
 				if out, err := e.run("etcdctl "+command, e.as(user)...); err != nil {
-					t.Errorf("%s may not: %v\n%s", user, err, out)
+					t.Errorf("%s can't: %v\n%s", user, err, out)
 				}
 			}
 			for _, command := range rights.no {
 				if out, err := e.run("etcdctl "+command, append(e.as(user), e.only(0))...); err == nil || !strings.Contains(out, "permission denied") {
-					t.Errorf("%s: etcdctl %s: got %v, want permission denied; it printed\n%s", user, command, err, out)
+					t.Errorf("%s: etcdctl %s: error = %v, want permission denied; output:\n%s", user, command, err, out)
 				}
 			}
 		})
@@ -345,7 +345,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	e.do("for role in viewer drainer; do ./ctl role grant-permission $role read --prefix=true /vipd/; done")
 	for _, user := range users {
 		if out := e.do("etcdctl get "+secret, e.as(user)...); !strings.Contains(out, "c2VjcmV0") {
-			t.Fatalf("%s does not read the key with the earlier right: %s", user, out)
+			t.Fatalf("%s can't read the key with its earlier right: %s", user, out)
 		}
 	}
 	e.do("./users viewer vic && ./users drainer deploy")
@@ -355,7 +355,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	for _, user := range users {
 		for _, command := range unreadable() {
 			if out, err := e.run("etcdctl "+command, append(e.as(user), e.only(0))...); err == nil || !strings.Contains(out, "permission denied") {
-				t.Errorf("%s: etcdctl %s: got %v, want permission denied; it printed\n%s", user, command, err, out)
+				t.Errorf("%s: etcdctl %s: error = %v, want permission denied; output:\n%s", user, command, err, out)
 			}
 		}
 		if out, err := ctl(user, "get vips"); !strings.Contains(out, "10.96.0.1") {
@@ -367,14 +367,14 @@ func (e *etcdExample) testReaders(t *testing.T) {
 			}
 		}
 		if out, err := ctl(user, "ownership rekey"); err == nil || !strings.Contains(out, "may not") {
-			t.Errorf("%s: vipctl ownership rekey: got %v, want that it may not\n%s", user, err, out)
+			t.Errorf("%s: vipctl ownership rekey: error = %v, want permission denied\n%s", user, err, out)
 		}
 	}
 	if out, err := ctl("ann", "ownership rekey"); err != nil {
 		t.Errorf("vipctl ownership rekey: %v\n%s", err, out)
 	}
 	if out := e.do("./ctl get " + secret); strings.Contains(out, "c2VjcmV0") || !strings.Contains(out, `"key"`) {
-		t.Errorf("after vipctl ownership rekey the key is\n%s", out)
+		t.Errorf("key after vipctl ownership rekey =\n%s", out)
 	}
 	e.do("./ctl del --prefix /vipd/ownership/ && ./ctl del /vipd/services/web")
 }
@@ -384,10 +384,10 @@ func (e *etcdExample) testReaders(t *testing.T) {
 func (e *etcdExample) testStrangers(t *testing.T) {
 	nameless := e.as("ann")[:5]
 	if out, err := e.run("etcdctl get /vipd/services/web", nameless...); err == nil || !strings.Contains(out, "user name is empty") && !strings.Contains(out, "permission denied") {
-		t.Errorf("with a certificate and no name: got %v\n%s", err, out)
+		t.Errorf("with a certificate and no name: error = %v\n%s", err, out)
 	}
 	if out, err := e.run("etcdctl get /vipd/services/web", append(e.as("ann"), "ETCDCTL_PASSWORD=guess")...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("with a wrong password: got %v\n%s", err, out)
+		t.Errorf("with a wrong password: error = %v\n%s", err, out)
 	}
 	user, member := filepath.Join(e.out, "users", "ann"), e.members[0]
 	tls := func(port, ca, certificate string) string {
@@ -408,7 +408,7 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 		// With TLS 1.3 the server's refusal arrives after the client's part of the handshake.
 		out, err := e.run(strings.Replace(test.line, "openssl s_client", "openssl s_client -tls1_2", 1))
 		if (err == nil) != test.ok {
-			t.Errorf("%s: got %v, want success %t\n%s", name, err, test.ok, out)
+			t.Errorf("%s: error = %v, want success = %t\n%s", name, err, test.ok, out)
 		}
 	}
 }
@@ -422,7 +422,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		}
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s has the mode %v", path, info.Mode())
+			t.Errorf("mode of %s = %v", path, info.Mode())
 		}
 		return err
 	})
@@ -433,7 +433,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		e.do("openssl verify -x509_strict -CAfile $OUT/" + authority + " $OUT/" + file)
 		out := e.do("openssl x509 -noout -subject -in $OUT/" + file)
 		if strings.Contains(out, "CN") {
-			t.Errorf("%s: etcd would take the CN for a user: %s", file, out)
+			t.Errorf("%s: etcd would use the CN as a user: %s", file, out)
 		}
 	}
 }
@@ -445,7 +445,7 @@ func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.start(e.members[0])
 	out := e.do("./ctl get --consistency s /vipd/services/meanwhile", e.only(0))
 	if !strings.Contains(out, "{}") {
-		t.Errorf("the member that came back has %q", out)
+		t.Errorf("value of the restored member = %q", out)
 	}
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
 		t.Errorf("./ctl endpoint health: %s", out)
@@ -462,7 +462,7 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 		t.Errorf("got %v\n%s", err, out)
 	}
 	if out := e.do("./ctl role list"); strings.Contains(out, "node-away") {
-		t.Errorf("a role is left: %s", out)
+		t.Errorf("a role still exists: %s", out)
 	}
 }
 
@@ -471,7 +471,7 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	old := e.as("vic")
 	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
 	if out, err := e.run("etcdctl get --prefix /vipd/services/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("with the old password: got %v\n%s", err, out)
+		t.Errorf("with the old password: error = %v\n%s", err, out)
 	}
 	e.do("etcdctl get --prefix /vipd/services/", append(e.as("vic"), e.only(0))...)
 	serial := func(command string) string {
@@ -481,7 +481,7 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	}
 	served := serial("openssl s_client -connect " + e.members[0].address + ":2379 -cert $OUT/users/vic/client.crt -key $OUT/users/vic/client.key </dev/null 2>&1 | openssl x509 -noout -serial")
 	if file := serial("openssl x509 -noout -serial -in $OUT/members/etcd1/server.crt"); served != file || served == "" {
-		t.Errorf("etcd serves the certificate %q, and its file is %q", served, file)
+		t.Errorf("certificate of etcd = %q, of its file = %q", served, file)
 	}
 }
 
@@ -509,10 +509,10 @@ func (e *etcdExample) testProxy(t *testing.T) {
 		}
 	}
 	if out, err := e.run("etcdctl get --prefix /vipd/", through("ann")[:5]...); err == nil {
-		t.Errorf("through a proxy a certificate is enough: %s", out)
+		t.Errorf("through a proxy a certificate is sufficient: %s", out)
 	}
 	if out, err := e.run(fmt.Sprintf("timeout 60 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
-		t.Errorf("a proxy lets in who has no certificate: %s", out)
+		t.Errorf("a proxy accepts a client without a certificate: %s", out)
 	}
 }
 
@@ -552,10 +552,10 @@ func (e *etcdExample) testRestore(t *testing.T) {
 	e.start(e.members...)
 	out := e.do("etcdctl get --prefix /vipd/services/", e.as("vic")...)
 	if !strings.Contains(out, "/vipd/services/kept") || strings.Contains(out, "/vipd/services/later") {
-		t.Errorf("after the restore there is\n%s", out)
+		t.Errorf("keys after the restore =\n%s", out)
 	}
 	if out, err := e.run("etcdctl put /vipd/services/kept x", e.as("vic")...); err == nil {
-		t.Errorf("after the restore a viewer writes: %s", out)
+		t.Errorf("a viewer writes after the restore: %s", out)
 	}
 	e.do("etcdctl put /vipd/services/kept '{}'", e.as("ann")...)
 }

@@ -45,7 +45,7 @@ func TestExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run, ok := cases[name]
 			if !ok {
-				t.Fatalf("nothing tests %s: add it to TestExamples", file)
+				t.Fatalf("%s has no test: add it to TestExamples", file)
 			}
 			e, mode := example{tree, name}, "userspace"
 			if run == nil {
@@ -60,7 +60,7 @@ func TestExamples(t *testing.T) {
 			run(t, e)
 			if out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", wait.Patience); err != nil ||
 				!strings.Contains(out, `"problems": []`) {
-				t.Errorf("vipctl status: got %v and %s, want no problems", err, out)
+				t.Errorf("vipctl status: %v and %s, want no problems", err, out)
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func (e example) say(t *testing.T, start string) string {
 	t.Helper()
 	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })
 	if i < 0 {
-		t.Fatalf("%s.toml no longer documents %q; it has %q", e.name, start, e.commands(t))
+		t.Fatalf("%s.toml lacks %q; it has %q", e.name, start, e.commands(t))
 	}
 	command := e.commands(t)[i]
 	limit := wait.Patience
@@ -123,14 +123,14 @@ func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 		}
 		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
 		if !slices.Contains(servers, name) {
-			t.Fatalf("%s: got %q, want an answer of one of %v", start, out, servers)
+			t.Fatalf("%s: answer = %q, want one of %v", start, out, servers)
 		}
 		seen[name] = true
 		if len(seen) == len(servers) {
 			return
 		}
 	}
-	t.Errorf("%s: got answers of %v only, want all of %v", start, seen, servers)
+	t.Errorf("%s: answers are from %v only, want all of %v", start, seen, servers)
 }
 
 func quickstart(t *testing.T, e example) {
@@ -145,7 +145,7 @@ func quickstart(t *testing.T, e example) {
 		return strings.HasSuffix(e.say(t, "nc 127.10.0.1 7000"), "\nhello\n")
 	})
 	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "userspace") {
-		t.Errorf("vipctl status: got %q, want the mode in it", out)
+		t.Errorf("vipctl status = %q, want the mode in it", out)
 	}
 }
 
@@ -180,7 +180,7 @@ func webTier(t *testing.T, e example) {
 		answers[name]++
 	}
 	if want := (map[string]int{"a": 8, "b": 4}); !maps.Equal(answers, want) {
-		t.Errorf("12 connections at once: got answers %v, want %v: a has weight 2, b 1", answers, want)
+		t.Errorf("answers of 12 connections at once = %v, want %v: a has weight 2, b 1", answers, want)
 	}
 	e.sayUntil(t, "curl 127.10.1.1:9000", "a")
 }
@@ -197,7 +197,7 @@ func database(t *testing.T, e example) {
 		})
 		for range 3 {
 			if out := e.say(t, "psql"); !strings.HasPrefix(out, want+" ") {
-				t.Errorf("got %q, want an answer of the %s", out, want)
+				t.Errorf("answer = %q, want an answer of the %s", out, want)
 			}
 		}
 	}
@@ -224,18 +224,18 @@ func sticky(t *testing.T, e example) {
 			}
 			name, _, _ := strings.Cut(out, " ")
 			if first != "" && name != first {
-				t.Errorf("client 127.0.0.%d: got %s after %s, want the same server each time", client, name, first)
+				t.Errorf("server of client 127.0.0.%d = %s after %s, want the same server each time", client, name, first)
 			}
 			first = name
 		}
 		servers[first] = true
 	}
 	if len(servers) != 3 {
-		t.Errorf("ten clients: got the servers %v, want all three in use", servers)
+		t.Errorf("servers of ten clients = %v, want all three", servers)
 	}
 	first := e.say(t, "curl 127.10.4.1:8080")
 	if again := e.say(t, "curl 127.10.4.1:8080"); again[:1] != first[:1] {
-		t.Errorf("got %q after %q, want the same server", again, first)
+		t.Errorf("answer = %q after %q, want the same server", again, first)
 	}
 	e.say(t, "curl --interface 127.0.0.2")
 }

@@ -47,7 +47,7 @@ func readGatewayGuide(t *testing.T) gatewayGuide {
 	}
 	for _, host := range []string{"gateway foreground", "gateway", "endpoint", "client"} {
 		if g.commands[host] == "" {
-			t.Fatalf("docs/gateway.md has no commands of %q", host)
+			t.Fatalf("docs/gateway.md lacks commands for %q", host)
 		}
 	}
 	return g
@@ -84,13 +84,13 @@ func TestGateway(t *testing.T) {
 		}
 		name, from, _ := strings.Cut(strings.TrimSpace(out), " ")
 		if from != "192.168.1.50" {
-			t.Fatalf("%s sees the client as %q, want 192.168.1.50", name, from)
+			t.Fatalf("client of %s = %q, want 192.168.1.50", name, from)
 		}
 		seen[name] = true
 		return len(seen) == 2
 	})
 	if out := runShell(t, l.Host(), g.commands["gateway"]); !strings.Contains(out, "10.1.0.11") {
-		t.Errorf("the commands of the gateway print\n%s\nwant the endpoints", out)
+		t.Errorf("output of the gateway's commands =\n%s\nwant the endpoints", out)
 	}
 }
 

@@ -54,7 +54,7 @@ func (g *guide) block(t testing.TB, whose, text string) string {
 			return b.text
 		}
 	}
-	t.Fatalf("docs/fleet.md has no block of %s with %q any more", whose, text)
+	t.Fatalf("docs/fleet.md lacks a block of %s with %q", whose, text)
 	return ""
 }
 
@@ -63,7 +63,7 @@ func (g *guide) finished(t testing.TB, whose string) {
 	t.Helper()
 	for _, b := range g.blocks {
 		if b.whose == whose && !b.followed {
-			t.Errorf("docs/fleet.md:%d: nothing runs this:\n%s", b.line, b.text)
+			t.Errorf("docs/fleet.md:%d: no test runs this:\n%s", b.line, b.text)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestPair(t *testing.T) {
 		`one host owns the VIP: gw[12]\n$`,
 	} {
 		if !regexp.MustCompile(want).Match(out) {
-			t.Errorf("demo printed no %q:\n%s", want, out)
+			t.Errorf("output of demo lacks %q:\n%s", want, out)
 		}
 	}
 	t.Logf("%s", out)

@@ -132,7 +132,7 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	w.t.Helper()
 	w.each(func(n *node) {
 		if got := n.written(); got != since[n] {
-			w.t.Errorf("%s: %s wrote to the kernel, though nothing had changed: it counted %g changes, and what was\n%s\nis\n%s",
+			w.t.Errorf("%s: %s wrote to the kernel although nothing changed: it counted %g changes; state before =\n%s\nafterwards =\n%s",
 				what, n.name, got.changes-since[n].changes, since[n].kernel, got.kernel)
 		}
 	})
@@ -277,11 +277,11 @@ func (w *world) restarts(mode string, l *loop) {
 	w.each(func(n *node) {
 		s := n.await("vipd to serve without etcd", func(s status) bool { return s.Ready })
 		if s.Store.Connected || s.Store.Revision != revisions[n] || !strings.Contains(s.Store.Error, "kept in") {
-			w.t.Errorf("%s, started without etcd, says %+v; want revision %d", n.name, s.Store, revisions[n])
+			w.t.Errorf("store of %s, started without etcd = %+v; want revision %d", n.name, s.Store, revisions[n])
 		}
 		n.drained()
 		if got := n.kernel(); mode == "iptables" && handles.ReplaceAllString(got, "") != handles.ReplaceAllString(rules[n], "") {
-			w.t.Errorf("%s, started without etcd, has other rules, sets or addresses: they were\n%s\nand are\n%s", n.name, rules[n], got)
+			w.t.Errorf("%s, started without etcd, has other rules, sets or addresses; before =\n%s\nafterwards =\n%s", n.name, rules[n], got)
 		}
 		before[n] = n.written()
 	})

@@ -15,7 +15,7 @@ import (
 // TestFleet runs three vipd through all cases, in each mode that every kernel has.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
-		t.Skip("needs half a minute: not with -short")
+		t.Skip("needs half a minute, which is too long for -short")
 	}
 	lab.Require(t)
 	bin := program.Bin(t)
@@ -105,7 +105,7 @@ func (w *world) keepTheirPorts() {
 		at := fmt.Sprintf("10.1.%d.1", i)
 		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := patiently(n.behind, at+":30100"); return err == nil && who == "e1" })
 		if who, err := patiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
-			w.t.Errorf("at port %d of %s, where a program listens, a client meets %q: %v", hostPort, n.name, who, err)
+			w.t.Errorf("answer at port %d of %s, where a program listens = %q: %v", hostPort, n.name, who, err)
 		}
 	}
 	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {
@@ -140,7 +140,7 @@ func BenchmarkFleet(b *testing.B) {
 				all.report(b, "node")
 				last.report(b, "all")
 				if got := last.at(0.99); got > kernelWithin {
-					b.Errorf("99 of 100 changes were in effect within %s, want %s", got, kernelWithin)
+					b.Errorf("99 of 100 changes applied within %s, want %s", got, kernelWithin)
 				}
 				if mode == "userspace" { // the source is the same
 					continue

@@ -81,7 +81,7 @@ func (f *follower) line(format string, into ...any) {
 		f.t.Fatalf("the follower has ended: %v", f.out.Err())
 	}
 	if _, err := fmt.Sscanf(f.out.Text(), format, into...); err != nil {
-		f.t.Fatalf("the follower says %q: %v", f.out.Text(), err)
+		f.t.Fatalf("output of the follower = %q: %v", f.out.Text(), err)
 	}
 }
 
@@ -131,7 +131,7 @@ func (f *follower) seen(puts *puts) (all spread) {
 		}
 	}
 	if want := len(bySource) * len(puts.began); len(all) != want {
-		f.t.Errorf("%d of %d changes were seen", len(all), want)
+		f.t.Errorf("%d of %d changes were received", len(all), want)
 	}
 	return all
 }

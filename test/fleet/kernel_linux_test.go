@@ -92,7 +92,7 @@ func (n *node) meets(server string, began time.Time) time.Duration {
 		case err == nil && got == server:
 			return now.Sub(began)
 		case now.After(deadline):
-			n.t.Errorf("%s: %q answers (%v), not %s", n.name, got, err, server)
+			n.t.Errorf("%s: answer = %q (%v), want %s", n.name, got, err, server)
 			return 0
 		}
 		time.Sleep(time.Millisecond) // leaves CPU time to the change under test

@@ -162,7 +162,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 				return true
 			}
 			if gap := w.gap(began); gap < leaderless {
-				t.Fatalf("vipctl %q: %v after %s, while others had no answer for %s at most\n%s", args, err, time.Since(began), gap, out)
+				t.Fatalf("vipctl %q: %v after %s, while etcd answered others after at most %s\n%s", args, err, time.Since(began), gap, out)
 			}
 			return false
 		})
@@ -177,7 +177,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	gap := w.gap(began)
 	heal()
 	if after := f.registered(t); !maps.Equal(before, after) && gap < leaderless {
-		t.Errorf("keys of registrars with the revisions of their creation: %v, before the cut %v", after, before)
+		t.Errorf("creation revisions of registrars' keys = %v, before the cut %v", after, before)
 	}
 }
 

@@ -217,7 +217,7 @@ func (n *node) metric(name string) float64 {
 			return f
 		}
 	}
-	n.t.Fatalf("%s has no metric %s", n.name, name)
+	n.t.Fatalf("%s lacks the metric %s", n.name, name)
 	return 0
 }
 

@@ -20,7 +20,7 @@ func (w *world) keepsSecret() {
 		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services", "-o", "json"}, {"describe", "service", "web"}, {"doctor", "--config", n.config()}} {
 			out, err := n.ctl(args...)
 			if out == "" {
-				w.t.Errorf("vipctl %q says nothing: %v", args, err)
+				w.t.Errorf("output of vipctl %q is empty: %v", args, err)
 			}
 			look("what vipctl says: "+args[0], []byte(out))
 		}
@@ -56,6 +56,6 @@ func (w *world) keepsSecret() {
 		}
 	}
 	if found < len(w.nodes) {
-		w.t.Errorf("%d of %d vipd were found among the processes", found, len(w.nodes))
+		w.t.Errorf("found %d of %d vipd among the processes", found, len(w.nodes))
 	}
 }

@@ -24,7 +24,7 @@ const (
 // TestSources measures sources and etcd without vipd, for a short time.
 func TestSources(t *testing.T) {
 	if testing.Short() {
-		t.Skip("needs half a minute: not with -short")
+		t.Skip("needs half a minute, which is too long for -short")
 	}
 	binary := buildFollower(t)
 	t.Run("many sources", func(t *testing.T) {
@@ -37,13 +37,13 @@ func TestSources(t *testing.T) {
 		t.Logf("10,000 services: first state after %s with %.0f MiB at most; 200 changes a second are published after %s, the last after %s; %.1f MiB in use, then %.1f more",
 			l.first, mib(l.memory), l.lag, l.end, mib(l.heap), mib(l.heapMore))
 		if l.memory > firstMemory {
-			t.Errorf("the first state took %.0f MiB, want %.0f MiB at most", mib(l.memory), mib(firstMemory))
+			t.Errorf("memory of the first state = %.0f MiB, want at most %.0f MiB", mib(l.memory), mib(firstMemory))
 		}
 		if l.changeBytes > 1000 {
-			t.Errorf("one changed endpoint costs %d bytes on the network", l.changeBytes)
+			t.Errorf("traffic of a changed endpoint = %d bytes", l.changeBytes)
 		}
 		if l.heapMore > l.heap/10 {
-			t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
+			t.Errorf("memory after changes grew from %d by %d bytes", l.heap, l.heapMore)
 		}
 		holds(t, "the first state", firstWithin, l.first)
 		holds(t, "publishing a change", lagWithin, l.lag.at(0.99))

@@ -50,7 +50,7 @@ func memory(t testing.TB, pid int) (now, most int64) {
 		}
 	}
 	if most == 0 {
-		t.Fatal("the kernel does not tell a process's memory")
+		t.Fatal("the kernel does not report a process's memory")
 	}
 	return now, most
 }
@@ -77,7 +77,7 @@ func (s spread) String() string {
 func holds(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()
 	if bound := wait.Bound(5 * aim); got > bound {
-		t.Errorf("%s: %s, want %s at most", what, got, bound)
+		t.Errorf("%s = %s, want at most %s", what, got, bound)
 	}
 }
 

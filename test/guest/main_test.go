@@ -14,13 +14,13 @@ func TestParse(t *testing.T) {
 	o, command, err := parse([]string{"-c", "1", "-m", "512", "-t", "90s", "-w", "/tmp/x", "--", "ls", "-l"}, &printed)
 	want := vm.Options{CPUs: 1, Memory: 512, Limit: 90 * time.Second, Writable: "/tmp/x"}
 	if err != nil || o.CPUs != want.CPUs || o.Memory != want.Memory || o.Limit != want.Limit || o.Writable != want.Writable {
-		t.Errorf("options %+v, %v, want %+v", o, err, want)
+		t.Errorf("options = %+v, %v, want %+v", o, err, want)
 	}
 	if !slices.Equal(command, []string{"ls", "-l"}) || printed.Len() > 0 {
-		t.Errorf("command %q, printed %q", command, printed.String())
+		t.Errorf("command = %q, output = %q", command, printed.String())
 	}
 	if _, command, err := parse([]string{"ls", "-t", "x"}, &printed); err != nil || !slices.Equal(command, []string{"ls", "-t", "x"}) {
-		t.Errorf("the command's own flags: %q, %v", command, err)
+		t.Errorf("the command's own flags = %q, %v", command, err)
 	}
 }
 
@@ -37,14 +37,14 @@ func TestWrongUse(t *testing.T) {
 	} {
 		var out, complaints strings.Builder
 		if status := run(t.Context(), strings.Fields(line), &out, &complaints); status != 2 {
-			t.Errorf("guest %s: status %d, want 2", line, status)
+			t.Errorf("guest %s: status = %d, want 2", line, status)
 		}
 		if !strings.Contains(complaints.String(), want) || !strings.Contains(complaints.String(), "usage: guest") || out.Len() > 0 {
-			t.Errorf("guest %s: stdout %q, stderr %q, want %q and how it is used", line, out.String(), complaints.String(), want)
+			t.Errorf("guest %s: stdout = %q, stderr = %q, want %q and the usage", line, out.String(), complaints.String(), want)
 		}
 	}
 	var complaints strings.Builder
 	if status := run(t.Context(), []string{"-h"}, nil, &complaints); status != 0 || !strings.Contains(complaints.String(), "FOLDER") {
-		t.Errorf("guest -h: status %d, %q", status, complaints.String())
+		t.Errorf("guest -h: status = %d, %q", status, complaints.String())
 	}
 }

@@ -13,14 +13,14 @@ import (
 func HangFolder(t testing.TB, dir string) (release func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("to have a folder hang takes root")
+		t.Skip("needs root to make a folder hang")
 	}
 	group, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
 	if err == nil {
 		err = unix.FanotifyMark(group, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_EVENT_ON_CHILD, unix.AT_FDCWD, dir)
 	}
 	if err != nil {
-		t.Skip("this kernel can't have a folder hang: ", err)
+		t.Skip("needs a kernel that can make a folder hang: ", err)
 	}
 	release = sync.OnceFunc(func() { _ = unix.Close(group) }) // all waiting opens continue
 	t.Cleanup(release)

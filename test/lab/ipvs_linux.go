@@ -16,7 +16,7 @@ import (
 func NeedIPVS(t testing.TB) {
 	t.Helper()
 	if name := t.Name(); !strings.HasPrefix(name, "TestIPVS") && !strings.HasPrefix(name, "BenchmarkIPVS") {
-		t.Fatalf("%s needs IPVS, so its name has to begin with TestIPVS: it would never run in the guest", name)
+		t.Fatalf("%s needs IPVS, so its name must start with TestIPVS, or it never runs in the guest", name)
 	}
 	Require(t)
 	err := ipvs.Load()
@@ -25,6 +25,6 @@ func NeedIPVS(t testing.TB) {
 	case os.Getenv(vm.GuestVar) != "":
 		t.Fatal("the guest has no IPVS: ", err)
 	default:
-		t.Skipf("needs IPVS (%v): make test-ipvs runs it in a guest that has it", err)
+		t.Skipf("needs IPVS (%v): make test-ipvs runs it in a guest with IPVS", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestIPVSServes(t *testing.T) {
 			_ = c.Close()
 		}
 		if got["server"] != 3 || got["other"] != 3 {
-			t.Errorf("%s: answers by server %v, want 3 of each", vip, got)
+			t.Errorf("%s: answers by server = %v, want 3 of each", vip, got)
 		}
 	}
 }

@@ -45,10 +45,10 @@ func TestPacketsAreRoutedThroughTheHost(t *testing.T) {
 			}
 			want := Answer{"s1", addrPort(c.LocalAddr()), netip.MustParseAddrPort(to)}
 			if got != want || got.Client.Addr() != netip.MustParseAddr(from) {
-				t.Errorf("%s %s: answer %+v, want %+v", network, to, got, want)
+				t.Errorf("%s %s: answer = %+v, want %+v", network, to, got, want)
 			}
 			if got := s.Accepted(); got != 1 {
-				t.Errorf("%s %s: accepted %d, want 1", network, to, got)
+				t.Errorf("%s %s: accepted = %d, want 1", network, to, got)
 			}
 			echoes(t, c)
 			_ = c.Close()
@@ -64,7 +64,7 @@ func echoes(t *testing.T, c net.Conn) {
 	}
 	got := make([]byte, len(text))
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
-		t.Errorf("echo %q, %v, want %q", got, err, text)
+		t.Errorf("echo = %q, %v, want %q", got, err, text)
 	}
 }
 
@@ -80,21 +80,21 @@ func TestEndingAServerEndsItsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Open() != 1 {
-		t.Errorf("%d connections open, want 1", s.Open())
+		t.Errorf("open connections = %d, want 1", s.Open())
 	}
 	s.Close()
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("reading after the server's end: %v, want a reset", err)
+		t.Errorf("read after the server's end = %v, want a reset", err)
 	}
 	if _, err := client.Dial(t.Context(), "tcp", s.Addr.String()); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("dialing after the server's end: %v, want a refusal", err)
+		t.Errorf("dial after the server's end = %v, want a refusal", err)
 	}
 }
 
 func TestNamespacesAreApart(t *testing.T) {
 	l, client, _ := routed(t)
 	if _, err := l.Host().Dial(t.Context(), "tcp", "10.1.0.2:81"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("host to the client: %v, want a refusal", err)
+		t.Errorf("dial from the host to the client = %v, want a refusal", err)
 	}
 	ln, err := client.Listen("tcp", "127.0.0.1:81")
 	if err != nil {
@@ -107,7 +107,7 @@ func TestNamespacesAreApart(t *testing.T) {
 		_ = c.Close()
 	}
 	if _, err := net.Dial("tcp", "127.0.0.1:81"); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("host's loopback reaches the client's: %v, want a refusal", err)
+		t.Errorf("dial from the host's loopback to the client's = %v, want a refusal", err)
 	}
 	out := client.Exec("ip", "-o", "address")
 	if !strings.Contains(out, "10.1.0.2/24") || strings.Contains(out, "10.2.0.1/24") {
@@ -133,7 +133,7 @@ func TestBridgeJoinsAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := Ask(c); err != nil || got.Server != "n3" {
-			t.Errorf("%s: answer %+v, %v, want n3", to, got, err)
+			t.Errorf("%s: answer = %+v, %v, want n3", to, got, err)
 		}
 		_ = c.Close()
 	}
@@ -174,7 +174,7 @@ func TestTheHostIsLeftAsItWas(t *testing.T) {
 	look := func() string {
 		out, err := exec.Command("sh", "-c", "ip -o link; ip -o address; ip route; ip -6 route; cat /proc/sys/net/ipv4/ip_forward; ls /run").CombinedOutput()
 		if err != nil {
-			t.Fatalf("looking at the host: %v\n%s", err, out)
+			t.Fatalf("reading the host's state: %v\n%s", err, out)
 		}
 		return string(out)
 	}
@@ -190,7 +190,7 @@ func TestTheHostIsLeftAsItWas(t *testing.T) {
 		}
 	})
 	if after := look(); after != before {
-		t.Errorf("after a test the host has\n%s\nwant\n%s", after, before)
+		t.Errorf("state of the host after a test =\n%s\nwant\n%s", after, before)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestMainPassesOn(t *testing.T) {
 		cmd.Env = append(cmd.Env, "VIPD_LAB_CHILD="+ask)
 		out, _ := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != want.code || !strings.Contains(string(out), want.text) {
-			t.Errorf("%s: exit code %d, want %d with %q in\n%s", ask, code, want.code, want.text, out)
+			t.Errorf("%s: exit code = %d, want %d with %q in\n%s", ask, code, want.code, want.text, out)
 		}
 		if strings.Contains(string(out), "TestPackets") {
 			t.Errorf("%s: -test.run was not passed on:\n%s", ask, out)
@@ -239,10 +239,10 @@ func TestTheRunFolderIsPrivate(t *testing.T) {
 	Require(t)
 	entries, err := os.ReadDir("/run")
 	if err != nil || len(entries) > 1 { // iptables of another test may have left its lock
-		t.Errorf("/run has %v, %v, want nothing", entries, err)
+		t.Errorf("/run contains %v, %v, want nothing", entries, err)
 	}
 	if os.Getpid() != 1 {
-		t.Errorf("pid %d, want 1: nothing may outlive the tests", os.Getpid())
+		t.Errorf("pid = %d, want 1: nothing may outlive the tests", os.Getpid())
 	}
 }
 
@@ -255,7 +255,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		again, err := parseAnswer((&Server{Name: a.Server}).answer(a.Client, a.Local))
 		if err != nil || again != a {
-			t.Errorf("%q reads as %+v, and written as %+v, %v", line, a, again, err)
+			t.Errorf("%q is parsed as %+v, and written as %+v, %v", line, a, again, err)
 		}
 	})
 }

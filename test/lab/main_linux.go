@@ -153,12 +153,12 @@ func Require(t testing.TB) {
 	switch state := os.Getenv(insideVar); {
 	case state == inside:
 	case testing.Short():
-		t.Skip("needs network namespaces, which -short does without")
+		t.Skip("needs network namespaces, which is too much for -short")
 	case state != "":
 		t.Skip("needs network namespaces: ", state)
 	case os.Geteuid() != 0:
-		t.Skip("needs root: builds network namespaces")
+		t.Skip("needs root to make network namespaces")
 	default:
-		t.Fatal("lab.Main was not called by this package's TestMain")
+		t.Fatal("this package's TestMain does not call lab.Main")
 	}
 }

@@ -13,11 +13,11 @@ func Main(m Tests) { os.Exit(m.Run()) }
 // Require skips the test.
 func Require(t testing.TB) {
 	t.Helper()
-	t.Skip("needs Linux: builds network namespaces")
+	t.Skip("needs Linux to make network namespaces")
 }
 
 // NeedIPVS skips the test.
 func NeedIPVS(t testing.TB) {
 	t.Helper()
-	t.Skip("needs Linux: uses IPVS")
+	t.Skip("needs Linux to use IPVS")
 }

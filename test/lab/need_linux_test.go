@@ -21,7 +21,7 @@ func TestTestsThatNeedIPVSHaveItInTheirNames(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s may need IPVS, but nobody would run it", name)
+					t.Errorf("%s may need IPVS, but runs in no guest", name)
 				}
 			}()
 			NeedIPVS(named{t, name})

@@ -234,7 +234,7 @@ func TestIPVSTablesOfKeepalived(t *testing.T) {
 	plan := vipctl(t, "plan", "--mode", "ipvs", file(t, "services.toml", vipctl(t, "convert", "--from", "keepalived", origin)))
 	want := table(strings.ReplaceAll(plan, " -b sh-fallback", ""))
 	if len(want) != 14 {
-		t.Fatalf("the plan has not the 6 virtual servers with 8 destinations: %q", want)
+		t.Fatalf("the plan lacks the 6 virtual servers with 8 destinations: %q", want)
 	}
 
 	folder := t.TempDir()

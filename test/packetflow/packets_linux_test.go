@@ -117,7 +117,7 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 	}
 	for line := range planned {
 		if !present[line] {
-			t.Errorf("planned, and not there: %s", line)
+			t.Errorf("planned, but missing: %s", line)
 		}
 	}
 }

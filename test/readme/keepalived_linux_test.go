@@ -67,14 +67,14 @@ func TestKeepalived(t *testing.T) {
 	l, bin, faults := lab.New(t), program.Bin(t), faults()
 	rows := table(t)
 	if len(rows) != len(faults) {
-		t.Errorf("the table of docs/gateway.md has %d rows, want the %d faults of this test", len(rows), len(faults))
+		t.Errorf("docs/gateway.md lists %d faults, want the %d faults of this test", len(rows), len(faults))
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i, row := range rows {
 		begin, ok := faults[row.fault]
 		if !ok {
-			t.Errorf("docs/gateway.md says of %q, which no test tries", row.fault)
+			t.Errorf("docs/gateway.md lists %q, which no test covers", row.fault)
 			continue
 		}
 		p := newPair(l)
@@ -104,7 +104,7 @@ func table(t *testing.T) (rows []row) {
 		}
 	}
 	if len(rows) < 2 {
-		t.Fatal("docs/gateway.md has no table of what fails any more")
+		t.Fatal("docs/gateway.md lacks its table of faults")
 	}
 	return rows[2:] // below the headings
 }
@@ -126,7 +126,7 @@ func (p *pair) moves(begin fault) {
 	p.wait("the host to be ready again", func() bool { return m.waited() > before })
 	p.settled()
 	if two() {
-		p.t.Error("for a moment two hosts held an address")
+		p.t.Error("for a moment two hosts had an address")
 	}
 }
 

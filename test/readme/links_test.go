@@ -30,13 +30,13 @@ func TestLinks(t *testing.T) {
 					to = filepath.Join(filepath.Dir(file), m[1])
 				}
 				if _, err := os.Stat(to); err != nil || m[2] != "" && !slices.Contains(anchors(t, to), m[2]) {
-					t.Errorf("%s:%d: the link %s leads nowhere", file, number+1, m[0])
+					t.Errorf("%s:%d: the target of the link %s is missing", file, number+1, m[0])
 				}
 			}
 			if m := place.FindStringSubmatch(line); m != nil && filepath.Base(file) == "README.md" {
 				for _, folder := range m[1:] {
 					if _, err := os.Stat(filepath.Join(top, folder)); err != nil {
-						t.Errorf("%s:%d: there is no %s", file, number+1, folder)
+						t.Errorf("%s:%d: %s does not exist", file, number+1, folder)
 					}
 				}
 			}

@@ -341,7 +341,7 @@ func (m *member) end() {
 	for _, k := range m.runs {
 		k.Kill() // this also ends the other process
 		if out := k.Output(); m.t.Failed() || strings.Contains(out, "ignoring") {
-			m.t.Errorf("keepalived of %s says:\n%s", m.Name, out)
+			m.t.Errorf("log of keepalived on %s:\n%s", m.Name, out)
 		}
 	}
 	if m.vipd != nil {

@@ -59,7 +59,7 @@ func blocks(t *testing.T, file string) []block {
 		}
 	}
 	if open != nil {
-		t.Fatalf("%s: the block of line %d does not end", file, open.line)
+		t.Fatalf("%s: the block of line %d has no end", file, open.line)
 	}
 	return found
 }
@@ -92,7 +92,7 @@ func TestREADME(t *testing.T) {
 			t.Run(b.name(), func(t *testing.T) { r.service(t, b, all) })
 		case b.needs == "systemd": // test/systemd runs it
 		default:
-			t.Errorf("README.md:%d: what is %q?", b.line, b.needs)
+			t.Errorf("README.md:%d: %q is unknown", b.line, b.needs)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (r *reader) run(t *testing.T, script string) string {
 	case <-p.Done():
 	case <-time.After(patience):
 		p.Kill()
-		t.Fatalf("this does not end:\n%s\nit printed:\n%s", script, p.Output())
+		t.Fatalf("the script does not end:\n%s\noutput:\n%s", script, p.Output())
 	}
 	if err := p.Err(); err != nil {
 		t.Fatalf("%s\n%v", script, err)
@@ -164,7 +164,7 @@ func (r *reader) runBeside(t *testing.T, b block) {
 		select {
 		case <-p.Done():
 		case <-time.After(time.Minute):
-			t.Errorf("README.md:%d: Ctrl-C does not end it; it printed:\n%s", b.line, p.Output())
+			t.Errorf("README.md:%d: Ctrl-C does not end it; output:\n%s", b.line, p.Output())
 			p.Kill()
 		}
 	})
@@ -188,7 +188,7 @@ func (r *reader) install(t *testing.T, b block) {
 		"usr/local/lib/modprobe.d/vipd.conf", "usr/local/lib/modules-load.d/vipd.conf", "usr/local/lib/sysctl.d/vipd.conf",
 	} {
 		if info, err := os.Stat(filepath.Join(r.destination, file)); err != nil || info.Size() == 0 {
-			t.Errorf("installed: got %v, want %s with something in it", err, file)
+			t.Errorf("installed file = %v, want %s with content", err, file)
 		}
 	}
 	mine := "# mine\n" + read(t, r.config())
@@ -209,7 +209,7 @@ func (r *reader) uninstall(t *testing.T) {
 	r.run(t, "make uninstall DESTDIR="+other)
 	err := filepath.WalkDir(other, func(path string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && path != filepath.Join(other, "etc/vipd/vipd.toml") {
-			t.Errorf("make uninstall has left %s", path)
+			t.Errorf("%s still exists after make uninstall", path)
 		}
 		return err
 	})
@@ -233,7 +233,7 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	lab.Require(t)
 	i := slices.IndexFunc(all, func(b block) bool { return b.language == "toml" })
 	if i < 0 {
-		t.Fatal("README.md has no TOML any more")
+		t.Fatal("README.md has no TOML")
 	}
 	state := t.TempDir()
 	text := strings.Replace(read(t, r.config()), `#state_dir = "/var/lib/vipd"`, fmt.Sprintf("state_dir = %q", state), 1)

@@ -67,7 +67,7 @@ func TestAgain(t *testing.T) {
 			readErr, waitErr := runAll(p, s)
 			os.Unsetenv("FIRST")
 			if readErr != nil || waitErr == nil {
-				t.Fatalf("the first run: %v, %v", readErr, waitErr)
+				t.Fatalf("first run = %v, %v", readErr, waitErr)
 			}
 			if s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
 				waitErr = nil

@@ -44,7 +44,7 @@ func TestInside(t *testing.T) {
 	}
 	needing, err := needingIPVS(all)
 	if err != nil || strings.Join(paths(needing), " ") != "vipd/bad vipd/good vipd/hang vipd/skip" {
-		t.Fatalf("packages that need IPVS: %q, %v", paths(needing), err)
+		t.Fatalf("packages that need IPVS = %q, %v", paths(needing), err)
 	}
 	o, err := build(t.Context(), plan{guest: needing}, t.TempDir())
 	if err != nil {
@@ -54,7 +54,7 @@ func TestInside(t *testing.T) {
 	for o.Limit = 2 * time.Second; o.Limit < time.Minute; o.Limit *= 4 { // until a busy machine has time for all but the one that hangs
 		events.Reset()
 		if status := inside(saved(t, o), &events); status != 1 {
-			t.Errorf("status %d, want 1", status)
+			t.Errorf("status = %d, want 1", status)
 		}
 		if strings.Count(events.String(), "panic: test timed out") < 2 {
 			break
@@ -67,7 +67,7 @@ func TestInside(t *testing.T) {
 	}
 	for _, k := range needing {
 		if !s.ended(k.path, where) || s.ended(k.path, "") {
-			t.Errorf("%s has ended in the guest: %t, here: %t", k.path, s.ended(k.path, where), s.ended(k.path, ""))
+			t.Errorf("%s ended in the guest = %t, here = %t", k.path, s.ended(k.path, where), s.ended(k.path, ""))
 		}
 	}
 	s.take(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
@@ -108,11 +108,11 @@ func TestPieces(t *testing.T) {
 		{Path: "vipd/x", Run: "^TestIPVSLong$/^(a|c)$"}, {Path: "vipd/y", Run: "^TestOther$"}, {Path: "vipd/x", Run: "^TestIPVSLong$"},
 	})
 	if len(o.Pieces) != 3 {
-		t.Fatalf("pieces %q, want two and the rest", o.Pieces)
+		t.Fatalf("pieces = %q, want two and the rest", o.Pieces)
 	}
 	var events strings.Builder
 	if status := inside(saved(t, o), &events); status != 1 {
-		t.Errorf("status %d, want 1", status)
+		t.Errorf("status = %d, want 1", status)
 	}
 	for _, name := range []string{"TestIPVSLong/a", "TestIPVSLong/b", "TestIPVSLong/c", "TestIPVSShort"} {
 		if n := strings.Count(events.String(), `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
@@ -129,7 +129,7 @@ func TestPieces(t *testing.T) {
 	has(t, out.String(), "FAIL  vipd/x", "--- failed: x.TestIPVSLong/b (in the guest)\n", "--- failed: x.TestIPVSLong (in the guest)\n",
 		"\nFAIL: 3 passed, 2 failed, 0 skipped, in 1 packages\n")
 	if n := strings.Count(out.String(), "vipd/x"); n != 1 {
-		t.Errorf("the report has %d lines of the package, want 1:\n%s", n, out.String())
+		t.Errorf("lines of the package in the report = %d, want 1:\n%s", n, out.String())
 	}
 }
 
@@ -149,7 +149,7 @@ func has(t *testing.T, report string, all ...string) {
 // TestWrongOrders passes unreadable orders. The guest must report that.
 func TestWrongOrders(t *testing.T) {
 	if status := inside(filepath.Join(t.TempDir(), "missing"), os.Stdout); status != 1 {
-		t.Errorf("orders that are not there: status %d, want 1", status)
+		t.Errorf("status without orders = %d, want 1", status)
 	}
 }
 
@@ -159,6 +159,6 @@ func TestWhatDoesNotBuildIsNotRun(t *testing.T) {
 	t.Chdir(module(t, map[string]string{"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSX(t *testing.T) { undefined() }\n"}))
 	_, err := build(t.Context(), plan{guest: []pkg{{path: "vipd/x"}}}, t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {
-		t.Errorf("building what does not build: %v", err)
+		t.Errorf("build of invalid code = %v", err)
 	}
 }

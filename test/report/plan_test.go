@@ -32,7 +32,7 @@ func TestPlace(t *testing.T) {
 		p := plan{here: true, flags: c.flags}
 		p.place(needing, c.only, c.noIPVS, c.noGuest)
 		if p.here != c.here || (p.guest != nil) != c.guest || !slices.Equal(p.flags, c.want) || !strings.Contains(p.note, c.note) {
-			t.Errorf("%s: %+v, want here %t, guest %t, flags %q, a note with %q", name, p, c.here, c.guest, c.want, c.note)
+			t.Errorf("%s: plan = %+v, want here = %t, guest = %t, flags %q, a note with %q", name, p, c.here, c.guest, c.want, c.note)
 		}
 	}
 }
@@ -43,11 +43,11 @@ func TestPlanOfThisTree(t *testing.T) {
 	t.Chdir("../..")
 	p, err := newPlan([]string{"-ipvs", "-count=1"})
 	if err != nil || !slices.Contains(p.packages, "vipd/test/lab") || slices.Contains(p.packages, "vipd/test/wait") {
-		t.Errorf("-ipvs runs %q, %v", p.packages, err)
+		t.Errorf("packages of -ipvs = %q, %v", p.packages, err)
 	}
 	p, err = newPlan([]string{"-kernel", "./test/...", "./balancer"})
 	if err != nil || !slices.Contains(p.packages, "vipd/test/lab") || !slices.Contains(p.packages, "vipd/test/packetflow") ||
 		slices.Contains(p.packages, "vipd/balancer") || slices.Contains(p.packages, "vipd/dataplane/host") {
-		t.Errorf("-kernel runs %q, %v", p.packages, err)
+		t.Errorf("packages of -kernel = %q, %v", p.packages, err)
 	}
 }

@@ -44,10 +44,10 @@ func lines(text string) []string {
 func TestNothingIsActive(t *testing.T) {
 	for _, file := range []string{"../../systemd/modules-load.d/vipd.conf", "../../systemd/sysctl.d/vipd.conf"} {
 		if got := lines(read(t, file)); len(got) > 0 {
-			t.Errorf("%s: got %q active, want nothing", file, got)
+			t.Errorf("%s: active settings = %q, want none", file, got)
 		}
 		if _, text := active(t, file); len(lines(text)) < 8 {
-			t.Errorf("%s: got %q to be activated: the pattern no longer fits it", file, lines(text))
+			t.Errorf("%s: settings to activate = %q: the pattern no longer matches", file, lines(text))
 		}
 	}
 }
@@ -62,10 +62,10 @@ func TestModuleOptions(t *testing.T) {
 	}
 	want := []string{"options ip_vs conn_tab_bits=20"}
 	if got := lines(read(t, "../../systemd/modprobe.d/vipd.conf")); !slices.Equal(got, want) {
-		t.Errorf("the file has %q, want %q", got, want)
+		t.Errorf("lines of the file = %q, want %q", got, want)
 	}
 	if !slices.Contains(lines(string(out)), want[0]) {
-		t.Errorf("modprobe does not know of %q:\n%s", want[0], out)
+		t.Errorf("modprobe does not know %q:\n%s", want[0], out)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestIPVSBootFiles(t *testing.T) {
 	for _, line := range lines(text) {
 		name, want, _ := strings.Cut(strings.TrimPrefix(line, "-"), " = ")
 		if got, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/")); err != nil || strings.TrimSpace(string(got)) != want {
-			t.Errorf("%s: got %q (%v), want %s", name, got, err, want)
+			t.Errorf("%s = %q (%v), want %s", name, got, err, want)
 		}
 	}
 }

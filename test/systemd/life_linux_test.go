@@ -144,7 +144,7 @@ func echoes(t *testing.T, c net.Conn) {
 	if _, err := c.Write([]byte(line)); err != nil {
 		t.Errorf("on the open connection: %v", err)
 	} else if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
-		t.Errorf("on the open connection: got %q (%v)", got, err)
+		t.Errorf("echo on the open connection = %q (%v)", got, err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestUnitLife(t *testing.T) {
 	g.booted()
 	for _, line := range readmeBlock(t, "systemd") {
 		if out, err := g.try(line); err != nil {
-			t.Fatalf("README.md says %s: %v\n%s\n%s", line, err, out, g.journal(""))
+			t.Fatalf("command %s of README.md: %v\n%s\n%s", line, err, out, g.journal(""))
 		}
 	}
 	g.sandbox()
@@ -200,7 +200,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	})
 	for name, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_ignore": "1"} {
 		if got := g.ns.ReadSysctl(name); got != want {
-			t.Errorf("%s is %s after the boot, want %s", name, got, want)
+			t.Errorf("%s after the boot = %s, want %s", name, got, want)
 		}
 	}
 	g.run("systemctl start vipd")
@@ -215,7 +215,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	g.run("systemctl restart vipd; systemctl stop vipd")
 	echoes(t, open)
 	if n := stop(); n < 5 {
-		t.Errorf("%d clients were served, want more", n)
+		t.Errorf("served clients = %d, want more", n)
 	}
 	g.serves("10.96.0.10")
 	g.cleanedUp()
@@ -238,7 +238,7 @@ func (g *gateway) live(l life) {
 	g.configure(config(settings, web, hang))
 	g.run("systemctl start vipd")
 	if got := g.property("StatusText"); !strings.HasPrefix(got, l.mode+" mode, services: 2, frontends: 2") {
-		t.Errorf("the status of the unit is %q, want mode and services", got)
+		t.Errorf("status of the unit = %q, want mode and services", got)
 	}
 	g.serves("10.96.0.10")
 	wait.For(t, 20*time.Second, "checks to run as nobody, and to be killed", func() bool {
@@ -267,7 +267,7 @@ func (g *gateway) live(l life) {
 	g.restarts(open)
 	if !l.keeps {
 		if n := stop(); n < 20 {
-			t.Errorf("%d clients were served, want more", n)
+			t.Errorf("served clients = %d, want more", n)
 		}
 		_ = open.Close()
 	}
@@ -279,16 +279,16 @@ func (g *gateway) live(l life) {
 	}
 	g.run("systemctl stop vipd")
 	if got := g.property("Result"); got != "success" {
-		t.Errorf("after a stop the result is %q, want success", got)
+		t.Errorf("result after a stop = %q, want success", got)
 	}
 	if l.keeps {
 		echoes(t, open)
 		g.serves("10.96.0.10")
 		if n := stop(); n < 20 {
-			t.Errorf("%d clients were served, want more", n)
+			t.Errorf("served clients = %d, want more", n)
 		}
 	} else if out := g.run("ip address"); strings.Contains(out, "10.96.0.10/") {
-		t.Errorf("a stopped proxy has kept its address:\n%s", out)
+		t.Errorf("a stopped proxy keeps its address:\n%s", out)
 	}
 	g.cleanedUp()
 }
@@ -316,7 +316,7 @@ func (g *gateway) cleanedUp() {
 	g.t.Helper()
 	g.run("vipctl cleanup")
 	if out := g.run("iptables-save; iptables-legacy-save 2>/dev/null; ip address"); strings.Contains(out, "VIPD-") || strings.Contains(out, "10.96.0.1") {
-		g.t.Errorf("cleanup has left\n%s", out)
+		g.t.Errorf("state after cleanup =\n%s", out)
 	}
 }
 
@@ -337,21 +337,21 @@ func (g *gateway) reload(old, good string) {
 	t.Helper()
 	g.configure(old + "\n[services.bad]\nvips = [\"10.96.0.300\"]\n")
 	if out, err := g.try("systemctl reload vipd"); err == nil {
-		t.Errorf("a reload of a broken configuration: no error\n%s", out)
+		t.Errorf("reload of a broken configuration = nil, want an error\n%s", out)
 	}
 	if got := g.property("ActiveState"); got != "active" {
-		t.Errorf("a broken configuration makes the unit %s", got)
+		t.Errorf("state of the unit with a broken configuration = %s", got)
 	}
 	if out := g.journal("-p warning"); !strings.Contains(out, "10.96.0.300") {
-		t.Errorf("journalctl -p warning has nothing of the mistake:\n%s", out)
+		t.Errorf("journalctl -p warning lacks the mistake:\n%s", out)
 	}
 	if got := g.property("StatusText"); !strings.Contains(got, "problems: ") {
-		t.Errorf("with a problem the status is %q", got)
+		t.Errorf("status with a problem = %q", got)
 	}
 	g.configure(good)
 	g.run("systemctl reload vipd")
 	if got := g.property("StatusText"); strings.Contains(got, "problems") || !strings.Contains(got, "services: 2") {
-		t.Errorf("once it is mended the status is %q", got)
+		t.Errorf("status after the fix = %q", got)
 	}
 	g.serves("10.96.0.12")
 }
@@ -364,30 +364,30 @@ func (g *gateway) sandbox() {
 	// The unit explains each of its capabilities. Many containers lack CAP_SYS_RESOURCE (the 1).
 	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+000000000[01]0034e1$`} {
 		if !regexp.MustCompile(want).MatchString(status) {
-			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
+			g.t.Errorf("status of the process does not match %s:\n%s", want, status)
 		}
 	}
 	inside := func(command string) (string, error) {
 		return g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + command)
 	}
 	if out, err := inside("touch /run/vipd/allowed"); err != nil {
-		g.t.Errorf("in the sandbox, run_dir is not writable: %v\n%s", err, out)
+		g.t.Errorf("run_dir is not writable in the sandbox: %v\n%s", err, out)
 	}
 	for _, escape := range []string{
 		"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped", "sh -c ': >>/proc/sys/kernel/core_pattern'",
 	} {
 		if out, err := inside(escape); err == nil {
-			g.t.Errorf("in the sandbox, %s succeeded, want a refusal\n%s", escape, out)
+			g.t.Errorf("%s succeeded in the sandbox, want an error\n%s", escape, out)
 		}
 	}
 	if out := g.journal(""); strings.Contains(out, "level=") || strings.Contains(out, "time=") {
-		g.t.Errorf("the journal has time and level twice:\n%s", out)
+		g.t.Errorf("the journal repeats time and level:\n%s", out)
 	}
 	if out := g.journal("-p warning"); strings.Contains(out, "vipd[") {
-		g.t.Errorf("there are warnings:\n%s", out)
+		g.t.Errorf("warnings in the journal:\n%s", out)
 	}
 	if out := g.run("journalctl --no-pager -p warning -t systemd"); strings.Contains(out, "vipd.service:") {
-		g.t.Errorf("systemd complains of the unit:\n%s", out)
+		g.t.Errorf("warnings of systemd about the unit:\n%s", out)
 	}
 }
 
@@ -395,10 +395,10 @@ func (g *gateway) sandbox() {
 func (g *gateway) socket() {
 	g.t.Helper()
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
-		g.t.Errorf("one of the group vipd: %v\n%s", err, out)
+		g.t.Errorf("vipctl as a member of group vipd: %v\n%s", err, out)
 	}
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "you may not use vipd's socket") {
-		g.t.Errorf("nobody: got %v and\n%s\nwant a refusal", err, out)
+		g.t.Errorf("vipctl as nobody: error = %v and\n%s\nwant permission denied", err, out)
 	}
 }
 
@@ -408,7 +408,7 @@ func readmeBlock(t *testing.T, word string) []string {
 	_, rest, ok := strings.Cut(read(t, "../../README.md"), "```sh "+word+"\n")
 	block, _, closed := strings.Cut(rest, "```")
 	if !ok || !closed {
-		t.Fatalf("README.md has no block for %s", word)
+		t.Fatalf("README.md lacks a block for %s", word)
 	}
 	return lines(block)
 }

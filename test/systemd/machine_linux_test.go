@@ -159,7 +159,7 @@ func own(t *testing.T) string {
 			return strings.TrimSpace(path)
 		}
 	}
-	t.Skip("needs cgroup2: this process is in none")
+	t.Skip("needs cgroup2: this process is in no cgroup")
 	return ""
 }
 

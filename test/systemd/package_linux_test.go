@@ -38,7 +38,7 @@ func TestPackages(t *testing.T) {
 		lab.Need(t, "rpm")
 		g := g.of(t)
 		if out, err := g.try("test -e /usr/bin/vipd || test -e /etc/vipd || test -e /var/lib/vipd || ls -d /etc/systemd/system/*/vipd.service"); err == nil {
-			t.Fatalf("dpkg -P has left files:\n%s", out)
+			t.Fatalf("files after dpkg -P:\n%s", out)
 		}
 		g.packaged("nftables", "rpm -i --nodeps /packages/old/*.x86_64.rpm; systemctl start vipd", "rpm -U --nodeps /packages/new/*.x86_64.rpm", "rpm -e vipd")
 		g.run("test -e /etc/vipd/vipd.toml.rpmsave")
@@ -52,7 +52,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t.Helper()
 	out := g.run(install)
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("after the installation the unit is %s\n%s\n%s", got, out, g.journal(""))
+		t.Fatalf("unit after the installation = %s\n%s\n%s", got, out, g.journal(""))
 	}
 	g.run("getent group vipd")
 	g.version("0.0.1")
@@ -74,17 +74,17 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 		echoes(t, open)
 	}
 	if n := stop(); n < 20 {
-		t.Errorf("%d clients were served, want more", n)
+		t.Errorf("served clients = %d, want more", n)
 	}
 	if text := read(t, g.path("/etc/vipd/vipd.toml")); !strings.Contains(text, "[services.web]") {
 		t.Errorf("the configuration was replaced:\n%s", text)
 	}
 	g.run(remove)
 	if out := g.run("iptables-save; nft list ruleset; ip address"); strings.Contains(strings.ToLower(out), "vipd") || strings.Contains(out, "10.96.0.10") {
-		t.Errorf("%s has left\n%s", remove, out)
+		t.Errorf("files after %s =\n%s", remove, out)
 	}
 	if out, err := g.try("pidof vipd"); err == nil {
-		t.Errorf("after %s vipd runs: %s", remove, out)
+		t.Errorf("vipd runs after %s: %s", remove, out)
 	}
 }
 
@@ -96,7 +96,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	const vip, owner = "10.1.0.100", "systemctl show vipd-owner --value -p MainPID"
 	g.run(install)
 	if pid := strings.TrimSpace(g.run(owner)); pid != "0" {
-		t.Errorf("the installation has started vipd-owner as process %s", pid)
+		t.Errorf("the installation started vipd-owner as process %s", pid)
 	}
 	g.run("systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
 	g.configure("mode = \"nftables\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[ownership]\nenabled = true\n" +
@@ -106,7 +106,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	before := g.run(owner)
 	g.run(upgrade)
 	if after := g.run(owner); after == before || strings.TrimSpace(after) == "0" {
-		t.Errorf("vipd-owner is process %s after the upgrade, and was %s before", after, before)
+		t.Errorf("process of vipd-owner after the upgrade = %s, before = %s", after, before)
 	}
 	g.serves(vip)
 	g.run(remove + "; systemctl stop members")
@@ -116,7 +116,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 func (g *gateway) version(want string) {
 	g.t.Helper()
 	if out := g.run("vipctl version"); !strings.Contains(out, want) {
-		g.t.Errorf("vipctl version says %s, want %s", out, want)
+		g.t.Errorf("vipctl version = %s, want %s", out, want)
 	}
 	log := g.journal("")
 	if last := log[max(0, strings.LastIndex(log, "vipd starts")):]; !strings.Contains(last, "version=v"+want) {

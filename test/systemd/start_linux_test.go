@@ -21,12 +21,12 @@ func (g *gateway) booted() {
 	t := g.t
 	t.Helper()
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("after the boot the unit is %s\n%s", got, g.journal(""))
+		t.Fatalf("unit after the boot = %s\n%s", got, g.journal(""))
 	}
 	start := g.when("vipd", "ExecMainStartTimestampMonotonic")
 	for _, before := range []string{"network-slow", "nftables"} {
 		if ended := g.when(before, "ExecMainExitTimestampMonotonic"); ended == 0 || ended > start {
-			t.Errorf("vipd was started at %d µs, and %s ended at %d", start, before, ended)
+			t.Errorf("vipd started at %d µs, and %s ended at %d", start, before, ended)
 		}
 	}
 }
@@ -48,17 +48,17 @@ func (g *gateway) broken() {
 	g.run("systemctl stop vipd")
 	g.configure("mode = \"userspace\"\n[api]\nsocket = 7\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
-		t.Errorf("a start with a broken configuration: no error\n%s", out)
+		t.Errorf("start with a broken configuration = nil, want an error\n%s", out)
 	}
 	for name, want := range map[string]string{"ActiveState": "failed", "ExecMainStatus": "78", "NRestarts": "0"} {
 		if got := g.property(name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
+			t.Errorf("%s = %s, want %s", name, got, want)
 		}
 	}
 	status, _ := g.try("systemctl status vipd")
 	for where, out := range map[string]string{"status": status, "journalctl -p err": g.journal("-p err")} {
 		if !strings.Contains(out, "/etc/vipd/vipd.toml:3: ") {
-			t.Errorf("%s does not say what is wrong:\n%s", where, out)
+			t.Errorf("%s lacks the mistake:\n%s", where, out)
 		}
 	}
 	g.configure("mode = \"userspace\"\n")
@@ -72,15 +72,15 @@ func (g *gateway) strict() {
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
 	back := g.dropIn("[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=7\n[Service]\nRestartSec=10ms\nInaccessiblePaths=/usr/sbin\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
-		t.Errorf("a start in a mode that can't be had: no error\n%s", out)
+		t.Errorf("start in an unavailable mode = nil, want an error\n%s", out)
 	}
 	wait.For(t, time.Minute, "systemd to give up", func() bool { return g.property("ActiveState") == "failed" })
 	if got := g.property("NRestarts"); got != "7" {
-		t.Errorf("restarts: %s, want 7", got)
+		t.Errorf("restarts = %s, want 7", got)
 	}
 	status, _ := g.try("systemctl status vipd")
 	if !strings.Contains(status, "strict_mode forbids another") {
-		t.Errorf("status does not say why:\n%s", status)
+		t.Errorf("status lacks the reason:\n%s", status)
 	}
 	back()
 	g.run("systemctl start vipd")
@@ -148,16 +148,16 @@ func (g *gateway) owns() {
 	g.serves(vip)
 	// The 41st field is the scheduling policy: 2 is SCHED_RR (proc(5)).
 	if policy := g.run("cut -d ' ' -f 41 /proc/$(systemctl show vipd-owner --value -p MainPID)/stat"); strings.TrimSpace(policy) != "2" {
-		t.Errorf("the owner's scheduling policy is %s\n%s", policy, g.run("journalctl --no-pager -u vipd-owner"))
+		t.Errorf("scheduling policy of the owner = %s\n%s", policy, g.run("journalctl --no-pager -u vipd-owner"))
 	}
 	g.run("systemctl stop vipd-owner")
 	if c, err := g.dialWithin(vip, wait.Scaled(300*time.Millisecond)); err == nil {
 		_ = c.Close()
-		t.Error("the VIP is answered after the owner has ended")
+		t.Error("the VIP answers after the owner's end")
 	}
 	for line := range strings.Lines(g.run("journalctl --no-pager -p warning -u vipd-owner")) {
 		if strings.Contains(line, "vipd[") && !strings.Contains(line, "no way to etcd") { // a busy machine may lose it for seconds
-			t.Errorf("there is a warning: %s", line)
+			t.Errorf("warning in the journal: %s", line)
 		}
 	}
 }

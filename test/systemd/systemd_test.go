@@ -24,7 +24,7 @@ func TestUnit(t *testing.T) {
 		}
 		out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
 		if err != nil || len(out) > 0 {
-			t.Errorf("systemd-analyze verify %s: got %v and\n%s\nwant no complaint", name, err, out)
+			t.Errorf("systemd-analyze verify %s: %v and\n%s\nwant no warnings", name, err, out)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestEtcdUnits(t *testing.T) {
 	}
 	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
 	if err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: got %v and\n%s\nwant no complaint", err, out)
+		t.Errorf("systemd-analyze verify: %v and\n%s\nwant no warnings", err, out)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestDefaultsLoad(t *testing.T) {
 	text := read(t, "../../systemd/vipd.toml")
 	setting := regexp.MustCompile(`(?m)^#([a-z_]+ = )`)
 	if got := len(setting.FindAllString(text, -1)); got < 40 {
-		t.Fatalf("found %d settings in the default configuration: the pattern no longer fits it", got)
+		t.Fatalf("found %d settings in the default configuration: the pattern no longer matches", got)
 	}
 	service := strings.Index(text, "#[services.web]")
 	if service < 0 {
@@ -100,7 +100,7 @@ func TestExampleUnit(t *testing.T) {
 	cmd := exec.Command("systemd-analyze", "verify", "--man=no", filepath.Join(folder, "vipctl-register@web.service"))
 	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: got %v and\n%s\nwant no complaint", err, out)
+		t.Errorf("systemd-analyze verify: %v and\n%s\nwant no warnings", err, out)
 	}
 }
 

@@ -26,6 +26,6 @@ func TestFindsWhatOneSystemLacks(t *testing.T) {
 		}
 	}
 	if err := check("windows", []string{"."}); err == nil || !strings.Contains(err.Error(), "main.go:5:29: undefined: there") {
-		t.Errorf("windows: %v, want that there is undefined", err)
+		t.Errorf("windows: %v, want an error about undefined", err)
 	}
 }

@@ -9,7 +9,7 @@ func TestScaled(t *testing.T) {
 	for value, want := range map[string]time.Duration{"": time.Second, "10": 10 * time.Second, "1": time.Second, "-3": time.Second, "slow": time.Second} {
 		t.Setenv(SlownessVar, value)
 		if got := Scaled(time.Second); got != want {
-			t.Errorf("%s=%q: a second is %s, want %s", SlownessVar, value, got, want)
+			t.Errorf("%s=%q: Scaled(1s) = %s, want %s", SlownessVar, value, got, want)
 		}
 	}
 }
@@ -30,7 +30,7 @@ func TestLoad(t *testing.T) {
 		t.Setenv(SlownessVar, c.slowness)
 		t.Setenv(CostVar, c.cost)
 		if load, pace := Load(100), Paced(time.Second); load != c.load || pace != c.pace {
-			t.Errorf("%s=%q %s=%q: of 100 %d and each second each %s, want %d and %s",
+			t.Errorf("%s=%q %s=%q: Load(100) = %d and Paced(1s) = %s, want %d and %s",
 				SlownessVar, c.slowness, CostVar, c.cost, load, pace, c.load, c.pace)
 		}
 	}

@@ -74,11 +74,11 @@ endpoints = [{ address = "127.0.0.1" }]
 	wait.For(t, wait.Patience, "the VIP answers", func() bool { return get("http://"+vip.String()) == "hello" })
 	wait.For(t, wait.Patience, "vipd is ready", func() bool { return strings.Contains(get("http://"+web.String()+"/readyz"), `"ok":true`) })
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "RUNNING") {
-		t.Errorf("while it serves: %s", state)
+		t.Errorf("state while it serves = %s", state)
 	}
 	run("net", "stop", "vipd")
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "STOPPED") || !strings.Contains(state, "WIN32_EXIT_CODE    : 0 ") {
-		t.Errorf("after the stop: %s", state)
+		t.Errorf("state after the stop = %s", state)
 	}
 	if get("http://"+vip.String()) != "" {
 		t.Error("the VIP answers after the stop")
@@ -86,7 +86,7 @@ endpoints = [{ address = "127.0.0.1" }]
 
 	write(t, config, "mode = \"ipvs\"\nstrict_mode = true\n")
 	if out := run(program, "--config", config); !strings.Contains(out, "not on this system") {
-		t.Errorf("in ipvs mode it says: %s", out)
+		t.Errorf("output in ipvs mode = %s", out)
 	}
 	write(t, config, "mode = \"nonsense\"\n")
 	run("net", "start", "vipd")

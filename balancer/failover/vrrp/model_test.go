@@ -245,7 +245,7 @@ func TestModelFindsMistakes(t *testing.T) {
 		})
 		for _, name := range names {
 			if found[name] == 0 {
-				t.Errorf("%s, and %s: nothing wrong was found", mistake, name)
+				t.Errorf("%s, and %s: mistakes found = 0, want some", mistake, name)
 			}
 		}
 	}

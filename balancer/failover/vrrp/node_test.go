@@ -23,11 +23,11 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	b.run(25 * ms)
 	b.want(vrrp.Active)
 	if got := b.priorities(); !slices.Equal(got, []uint8{100}) {
-		t.Errorf("adverts %v, want one", got)
+		t.Errorf("adverts = %v, want one", got)
 	}
 	b.run(300 * ms)
 	if got := b.priorities(); len(got) != 3 {
-		t.Errorf("adverts %v in 3 intervals, want 3", got)
+		t.Errorf("adverts in 3 intervals = %v, want 3", got)
 	}
 
 	b = newBench(t, mainGroup())
@@ -37,7 +37,7 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	b.run(40 * ms)
 	b.want(vrrp.Active)
 	if !b.noted("took main (10.9.0.100): 10.9.0.9 was silent for 0.3") {
-		t.Errorf("notes %q, want the silence", b.notes)
+		t.Errorf("notes = %q, want a note of the silence", b.notes)
 	}
 }
 
@@ -63,13 +63,13 @@ func TestOwnerHears(t *testing.T) {
 			b.hear(c.from, c.priority)
 			b.want(c.want)
 			if got := b.priorities(); len(got) != c.replies {
-				t.Errorf("adverts %v, want %d", got, c.replies)
+				t.Errorf("adverts = %v, want %d", got, c.replies)
 			}
 			for range 100 {
 				b.hear(c.from, c.priority)
 			}
 			if got := b.priorities(); len(got) > 0 {
-				t.Errorf("%d replies to 100 more adverts at once, want none", len(got))
+				t.Errorf("replies to 100 more adverts at once = %d, want none", len(got))
 			}
 		})
 	}
@@ -108,7 +108,7 @@ func TestBackupHears(t *testing.T) {
 			case c.within == 0:
 				b.want(vrrp.Backup)
 			case b.state() != vrrp.Claiming || took > c.within || took < c.within-100*ms:
-				t.Errorf("%s after %s, want Claiming after about %s", b.state(), took, c.within)
+				t.Errorf("state = %s after %s, want Claiming after about %s", b.state(), took, c.within)
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func TestDroppedPackets(t *testing.T) {
 			b.want(vrrp.Active)
 			s := b.group()
 			if s.Counters.Dropped[c.reason] < 10 || s.Routers[0].Dropped != c.reason || s.Routers[0].Differs == "" || len(s.Problems) == 0 {
-				t.Errorf("status %+v, want the reason %q", s, c.reason)
+				t.Errorf("status = %+v, want the reason %q", s, c.reason)
 			}
 			n := 0
 			for _, note := range b.notes {
@@ -209,7 +209,7 @@ func TestOtherListsAreAccepted(t *testing.T) {
 	b.hearFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
 	b.want(vrrp.Backup)
 	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it lists 10.9.0.101 as well" {
-		t.Errorf("status %+v, want the owner and the difference", s)
+		t.Errorf("status = %+v, want the owner and the difference", s)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 		}
 		b.run(500 * ms)
 		if got := b.sums[len(b.sums)-1]; got != c {
-			t.Errorf("checksum %q, want %q", got, c)
+			t.Errorf("checksum = %q, want %q", got, c)
 		}
 	}
 	g := mainGroup()
@@ -235,7 +235,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	b = newBench(t, g)
 	b.run(500 * ms)
 	if len(b.sums)%2 != 0 || b.sums[0] != vrrp.Plain {
-		t.Errorf("checksums %q, want plain checksums to each of two peers", b.sums)
+		t.Errorf("checksums = %q, want plain checksums to each of two peers", b.sums)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestYield(t *testing.T) {
 			b.hearFor(2*time.Second, low, 50, c.change)
 			b.want(vrrp.Backup)
 			if s := b.group(); len(s.Problems) != 1 {
-				t.Errorf("problems %q, want one", s.Problems)
+				t.Errorf("problems = %q, want one", s.Problems)
 			}
 			b.run(500 * ms)
 			b.want(vrrp.Active)
@@ -287,13 +287,13 @@ func TestUnyieldingOwner(t *testing.T) {
 	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
 	b.hear(low, 50, more)
 	if !b.noted("10.9.0.1 is Active in main at the same time as this host") {
-		t.Errorf("notes %q, want the rival", b.notes)
+		t.Errorf("notes = %q, want the rival", b.notes)
 	}
 	b.hearFor(2*time.Second, low, 50, more)
 	b.want(vrrp.Active)
 	want := "main is Active, but 10.9.0.1 is Active as well and ignores the adverts of this host: it lists 10.9.0.101 as well"
 	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
-		t.Errorf("problems %q, want %q", got, want)
+		t.Errorf("problems = %q, want %q", got, want)
 	}
 }
 
@@ -337,7 +337,7 @@ func TestReadiness(t *testing.T) {
 	b.run(600 * ms)
 	b.want(vrrp.Active)
 	if got := b.priorities(); got[0] != 0 || got[1] != 1 {
-		t.Errorf("adverts %v, want 0 and then 1", got)
+		t.Errorf("adverts = %v, want 0 and then 1", got)
 	}
 	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
 	b.want(vrrp.Active)
@@ -357,11 +357,11 @@ func TestOrderOfResigning(t *testing.T) {
 	b.do(b.node.Resign(b.now, "main"))
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Fatalf("adverts %v before the VIP is removed, want none", got)
+		t.Fatalf("adverts before the VIP is removed = %v, want none", got)
 	}
 	b.do(b.node.Unbound(b.now, 1))
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("adverts %v, want 0", got)
+		t.Errorf("adverts = %v, want 0", got)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestFailedUnbind(t *testing.T) {
 	b.do(b.node.Closed(b.now))
 	b.mute = false
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("adverts %v after the gate is closed, want 0", got)
+		t.Errorf("adverts after the gate is closed = %v, want 0", got)
 	}
 	b.run(2 * time.Second)
 	b.want(vrrp.Active)
@@ -411,7 +411,7 @@ func TestStandbyAndStop(t *testing.T) {
 	b.do(b.node.Stop(b.now))
 	b.want(vrrp.Init)
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) || !b.node.Left() || b.open {
-		t.Errorf("adverts %v, left %t, gate open %t; want 0, and a closed gate", got, b.node.Left(), b.open)
+		t.Errorf("adverts = %v, left = %t, gate open = %t; want 0, and a closed gate", got, b.node.Left(), b.open)
 	}
 	b.run(time.Second)
 	b.want(vrrp.Init)
@@ -456,7 +456,7 @@ func TestSlowGate(t *testing.T) {
 	}
 	b.do(b.node.Opened(b.now, nil))
 	if b.want(vrrp.Backup); b.open || b.node.Deadline() != 0 {
-		t.Errorf("gate open %t, deadline %d; want a closed gate", b.open, b.node.Deadline())
+		t.Errorf("gate open = %t, deadline = %d; want a closed gate", b.open, b.node.Deadline())
 	}
 
 	b = newBench(t, mainGroup())
@@ -464,7 +464,7 @@ func TestSlowGate(t *testing.T) {
 	b.run(400 * ms)
 	b.do(b.node.Opened(b.now, errors.New("no nf_tables")))
 	if b.want(vrrp.Backup); b.open || !b.noted("the gate can't be opened: no nf_tables") {
-		t.Errorf("gate open %t, notes %q; want a closed gate and the reason", b.open, b.notes)
+		t.Errorf("gate open = %t, notes = %q; want a closed gate and the reason", b.open, b.notes)
 	}
 }
 
@@ -478,7 +478,7 @@ func TestPausedBackup(t *testing.T) {
 	b.hearFor(time.Second, high, 150)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Errorf("adverts %v, want none", got)
+		t.Errorf("adverts = %v, want none", got)
 	}
 }
 
@@ -501,10 +501,10 @@ func TestFailedAdverts(t *testing.T) {
 	}
 	b.want(vrrp.Backup)
 	if s := b.node.Status(b.now).Groups[1]; s.State != vrrp.Active || !b.open || !b.bound[netip.MustParseAddr("10.9.1.100")] {
-		t.Errorf("the other group is %s behind an open gate: %t; want Active", s.State, b.open)
+		t.Errorf("state of the other group = %s, gate open = %t; want Active behind an open gate", s.State, b.open)
 	}
 	if d := b.node.Deadline(); d <= b.now.Add(gateTime) {
-		t.Errorf("deadline in %s, want the other group's", d.Since(b.now))
+		t.Errorf("deadline in %s, want the deadline of the other group", d.Since(b.now))
 	}
 }
 
@@ -527,7 +527,7 @@ func TestWitness(t *testing.T) {
 	b.run(2010 * ms)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); got[len(got)-1] != 0 {
-		t.Errorf("adverts %v, want 0 at last", got)
+		t.Errorf("adverts = %v, want 0 at last", got)
 	}
 	b.run(2 * time.Second)
 	b.want(vrrp.Backup) // it is cut off
@@ -549,19 +549,19 @@ func TestSetGroups(t *testing.T) {
 	b.want(vrrp.Active)
 	b.run(interval)
 	if got := b.priorities(); len(b.bound) != 2 || got[len(got)-1] != 200 {
-		t.Errorf("adverts %v and VIPs %v, want priority 200 and two", got, b.bound)
+		t.Errorf("adverts = %v and VIPs = %v, want priority 200 and two VIPs", got, b.bound)
 	}
 	g.RouterID = 52
 	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
 	b.want(vrrp.Backup)
 	if got := b.sent; len(got) != 1 || got[0].RouterID != 51 || got[0].Priority != 0 {
-		t.Errorf("adverts %+v, want router 51 to resign", got)
+		t.Errorf("adverts = %+v, want router 51 to resign", got)
 	}
 	b.run(500 * ms)
 	b.want(vrrp.Active)
 	b.do(b.node.SetGroups(b.now, nil))
 	if len(b.bound) > 0 || b.open {
-		t.Errorf("VIPs %v and an open gate %t after the removal of the group, want none", b.bound, b.open)
+		t.Errorf("VIPs = %v and gate open = %t after the removal of the group, want none", b.bound, b.open)
 	}
 }
 
@@ -583,12 +583,12 @@ func TestIPv6(t *testing.T) {
 		b.run(interval)
 	}
 	if b.state() != vrrp.Backup || b.group().Owner.String() != "fe80::9" {
-		t.Errorf("status %+v, want the other router as owner", b.group())
+		t.Errorf("status = %+v, want the other router as owner", b.group())
 	}
 	hear(0)
 	b.run(100 * ms)
 	if b.state() != vrrp.Active || len(b.sums) != 1 || b.sums[0] != vrrp.Pseudo {
-		t.Errorf("state %s, checksums %q, want Active and one advert", b.state(), b.sums)
+		t.Errorf("state = %s, checksums = %q, want Active and one advert", b.state(), b.sums)
 	}
 }
 
@@ -611,7 +611,7 @@ func TestStatus(t *testing.T) {
 	b.run(50 * ms)
 	s := b.group()
 	if s.Owner.String() != high || s.Routers[0].Age != 50*ms || s.Routers[0].Priority != 150 || s.Advertised != -1 {
-		t.Errorf("status %+v of a Backup, want the router", s)
+		t.Errorf("status of a Backup = %+v, want the router", s)
 	}
 	b.active()
 	for range 20 {
@@ -620,9 +620,9 @@ func TestStatus(t *testing.T) {
 	}
 	s = b.group()
 	if s.Owner.String() != self || s.Advertised < 0 || len(s.Changes) != 10 || s.Changes[9].To != vrrp.Active || s.Changes[9].Why != "silence" {
-		t.Errorf("status %+v of an owner, want 10 changes", s)
+		t.Errorf("status of an owner = %+v, want 10 changes", s)
 	}
 	if want := (vrrp.ChangeCount{To: vrrp.Active, Why: "silence", Count: 21}); !slices.Contains(s.Counters.Changes, want) {
-		t.Errorf("changes %+v, want %+v among them", s.Counters.Changes, want)
+		t.Errorf("changes = %+v, want %+v among them", s.Counters.Changes, want)
 	}
 }

@@ -73,7 +73,7 @@ func TestAdvertsOfKeepalived(t *testing.T) {
 		for n := range message {
 			var drop *vrrp.DropError
 			if _, _, err := vrrp.Decode(message[:n], from, to); !errors.As(err, &drop) || drop.Reason != vrrp.Short {
-				t.Errorf("%s, %d of its bytes: error %v, want the reason %q", r.name, n, err, vrrp.Short)
+				t.Errorf("%s, %d of its bytes: error = %v, want the reason %q", r.name, n, err, vrrp.Short)
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func TestDroppedMessages(t *testing.T) {
 			}
 			var drop *vrrp.DropError
 			if _, _, err := vrrp.Decode(b, from, to); !errors.As(err, &drop) || drop.Reason != c.want {
-				t.Errorf("%s, version %d: error %v, want the reason %q", c.name, r.Version, err, c.want)
+				t.Errorf("%s, version %d: error = %v, want the reason %q", c.name, r.Version, err, c.want)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func TestDroppedMessages(t *testing.T) {
 	a := vrrp.Advert{Version: 2, RouterID: 1, Priority: 1, Interval: time.Second, Addrs: addrs("fe80::2")}
 	var drop *vrrp.DropError
 	if _, _, err := vrrp.Decode(a.Append(nil, six, six, vrrp.Plain), six, six); !errors.As(err, &drop) || drop.Reason != vrrp.WrongVersion {
-		t.Errorf("version 2 over IPv6: error %v, want the reason %q", err, vrrp.WrongVersion)
+		t.Errorf("version 2 over IPv6: error = %v, want the reason %q", err, vrrp.WrongVersion)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestCheckersSpread(t *testing.T) {
 		for _, at := range places(targets) {
 			checkers := quorum.Checkers(at, all)
 			if len(checkers) != size || len(slices.Compact(slices.Sorted(slices.Values(checkers)))) != size {
-				t.Fatalf("%d nodes: the checkers of %s are %v", n, at, checkers)
+				t.Fatalf("%d nodes: checkers of %s = %v", n, at, checkers)
 			}
 			for _, c := range checkers {
 				load[c]++
@@ -67,7 +67,7 @@ func TestCheckersSpread(t *testing.T) {
 			}
 		}
 		if n > 0 && moved != load[left] {
-			t.Errorf("%d nodes: %d places moved when one left that checked %d", n, moved, load[left])
+			t.Errorf("%d nodes: %d places moved when a node with %d targets left", n, moved, load[left])
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestCheckersNeverChange(t *testing.T) {
 		got := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all))
 		slices.Reverse(all)
 		if again := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all)); got != want || again != got {
-			t.Errorf("%s: got %s, with the nodes in reverse order %s, want %s", at, got, again, want)
+			t.Errorf("%s: checkers = %s, in reverse order of nodes %s, want %s", at, got, again, want)
 		}
 	}
 }

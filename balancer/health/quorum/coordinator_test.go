@@ -298,7 +298,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			a.settle(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
-						t.Fatalf("seed %d: %s regards %s as down, but it is up; votes: %s", seed, n, target, said(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as down although it is up; votes: %s", seed, n, target, said(a.board, target))
 					}
 				}
 			})
@@ -306,12 +306,12 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 				_, all := a.look(n)
 				for target, truth := range a.truth {
 					if all.At(target) != truth {
-						t.Fatalf("seed %d: %s has %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, said(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, said(a.board, target))
 					}
 				}
 			}
 			if a.board.Votes.Len() != quorum.Size*a.want.Len() {
-				t.Fatalf("seed %d: %d votes are left for %d targets", seed, a.board.Votes.Len(), a.want.Len())
+				t.Fatalf("seed %d: %d votes exist for %d targets", seed, a.board.Votes.Len(), a.want.Len())
 			}
 			switch n := nodes(8)[r.IntN(8)]; {
 			case r.IntN(6) == 0:

@@ -46,7 +46,7 @@ func TestVerdictSince(t *testing.T) {
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
 		t.Helper()
 		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
-			t.Errorf("%s: got %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
+			t.Errorf("%s: verdict = %q since %d, after %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
 		}
 	}
 	s := newSitting(3)
@@ -78,7 +78,7 @@ func TestMissingVotes(t *testing.T) {
 			t.Errorf("%s: overdue = %v, want %v", what, got, due)
 		}
 		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, timedOut) {
-			t.Errorf("%s: got %q, alone %v, timed out %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
+			t.Errorf("%s: verdict = %q, alone %v, timed out %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
 		}
 	}
 	const up, down = balancer.HealthUp, balancer.HealthDown
@@ -108,7 +108,7 @@ func TestNoNodeMayCheck(t *testing.T) {
 	check := func(what string, d time.Duration, want balancer.Verdict) {
 		t.Helper()
 		if got := s.after(d, ""); got.Verdict != want {
-			t.Errorf("%s: got %q, want %q", what, got.Verdict, want)
+			t.Errorf("%s: verdict = %q, want %q", what, got.Verdict, want)
 		}
 	}
 	s.round.Board.Nodes = programs
@@ -125,7 +125,7 @@ func TestNoNodeMayCheck(t *testing.T) {
 	s.round.Alone = false
 	check("with the board", time.Second, balancer.HealthDown)
 	if !s.Overdue(s.round.Now.Add(limit)) {
-		t.Error("no round is due that would forget the verdict")
+		t.Error("the verdict never expires, want a round that ends it")
 	}
 	check("at the end", limit, balancer.HealthUnknown)
 	s.round.Board.Nodes = programs

@@ -19,7 +19,7 @@ func TestWrite(t *testing.T) {
 		err := Write(path, ThisBoot, func(w *bufio.Writer) error {
 			_, _ = w.WriteString(text[:len(text)/2])
 			if got, _ := os.ReadFile(path); string(got) != old {
-				t.Errorf("halfway there are %d bytes, want the old %d", len(got), len(old))
+				t.Errorf("during the write the file has %d bytes, want the old %d", len(got), len(old))
 			}
 			_, err := w.WriteString(text[len(text)/2:])
 			return err
@@ -34,10 +34,10 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Write(folder, ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("a file took the place of a folder")
+		t.Error("a file replaced a folder, want an error")
 	}
 	if err := Write(filepath.Join(path, "below"), ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("a file has another below it")
+		t.Error("a file was written below another file, want an error")
 	}
 	failure := errors.New("the test's")
 	if err := Write(path, ThisBoot, func(*bufio.Writer) error { return failure }); !errors.Is(err, failure) {
@@ -45,7 +45,7 @@ func TestWrite(t *testing.T) {
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {
-		t.Errorf("%v, %v; want a file and a folder", entries, err)
+		t.Errorf("entries = %v, %v; want a file and a folder", entries, err)
 	}
 }
 
@@ -67,10 +67,10 @@ func TestLeftoversOfKilledWrite(t *testing.T) {
 		}
 	}
 	if got := Leftovers(path); !slices.Equal(got, left) {
-		t.Errorf("left: %q, want %q", got, left)
+		t.Errorf("Leftovers() = %q, want %q", got, left)
 	}
 	if got := Leftovers(filepath.Join(dir, "none", "file")); len(got) > 0 {
-		t.Errorf("left in a folder that is not there: %q", got)
+		t.Errorf("Leftovers() in a missing folder = %q, want none", got)
 	}
 	if err := Write(path, Lasting, func(w *bufio.Writer) error { _, err := w.WriteString("new"); return err }); err != nil {
 		t.Error(err)

@@ -22,9 +22,9 @@ func TestIs(t *testing.T) {
 		t.Errorf("connecting to nobody: %v", err)
 	}
 	if Is(nil, syscall.ECONNREFUSED) || Is(errors.New("connection refused"), syscall.ECONNREFUSED) {
-		t.Error("what is no error of the system is taken for one")
+		t.Error("Is reports true for an error that is not of the system")
 	}
 	if n := numberOn("windows", syscall.ECONNREFUSED); n != 10061 {
-		t.Errorf("on Windows it is %d", n)
+		t.Errorf("number on Windows = %d, want 10061", n)
 	}
 }

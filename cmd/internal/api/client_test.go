@@ -82,7 +82,7 @@ func TestSlowDaemon(t *testing.T) {
 		s, err = c.Status(t.Context())
 	}
 	if err != nil || s.Version != "v1" {
-		t.Errorf("got %+v, %v", s, err)
+		t.Errorf("status = %+v, %v", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(100 * time.Millisecond) // longer than a read may take here

@@ -16,7 +16,7 @@ import (
 // group, unless it is root.
 func TestPermissionAdvice(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give files to groups")
+		t.Skip("needs root to change the group of files")
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {
@@ -34,7 +34,7 @@ func TestPermissionAdvice(t *testing.T) {
 		}
 		err := NewClient(socket).explain(t.Context(), fmt.Errorf("dial: %w", fs.ErrPermission))
 		if !strings.HasSuffix(err.Error(), ": "+want) || strings.Contains(err.Error(), "root") {
-			t.Errorf("the socket of group %d: %v, want %q", gid, err, want)
+			t.Errorf("socket of group %d: error = %v, want %q", gid, err, want)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestParse(t *testing.T) {
 					t.Errorf("got the error %q, want %q", err, test.want)
 				}
 			case err != nil:
-				t.Errorf("got %v, which is no wrong use", err)
+				t.Errorf("error = %v, want a usage error", err)
 			case parsed(line) != test.want:
 				t.Errorf("got %q, want %q", parsed(line), test.want)
 			}
@@ -132,7 +132,7 @@ func TestParseInAnyOrder(t *testing.T) {
 			t.Fatalf("%q: %v", typed, err)
 		}
 		if text := parsed(got); text != want {
-			t.Fatalf("%q is parsed as %q, want %q", typed, text, want)
+			t.Fatalf("parse of %q = %q, want %q", typed, text, want)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func FuzzParse(f *testing.F) {
 		_, err := parse(t.Context(), testVerbs(), strings.Split(line, "\x00"))
 		var usage *usageError
 		if err != nil && !errors.As(err, &usage) {
-			t.Errorf("%q: got %v, want a usage error", line, err)
+			t.Errorf("%q: error = %v, want a usage error", line, err)
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
 			t.Errorf("%q: the error has several lines: %q", line, err)
@@ -165,7 +165,7 @@ func TestSocketWins(t *testing.T) {
 		"get services --socket /s --etcd http:/": false,
 	} {
 		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
-			t.Errorf("%s: got %+v, %v", line, a, err)
+			t.Errorf("%s: arguments = %+v, %v", line, a, err)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func load(t *testing.T, text string) (config.Config, string, string) {
 func TestDefaults(t *testing.T) {
 	c, problems, _ := load(t, "")
 	if d := cmp.Diff(config.Default(), c, cmpopts.EquateComparable(netip.Prefix{})); d != "" || problems != "" {
-		t.Errorf("an empty file (-want +got): %s\nproblems: %s", d, problems)
+		t.Errorf("configuration of an empty file (-want +got): %s\nproblems: %s", d, problems)
 	}
 }
 

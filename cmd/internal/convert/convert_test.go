@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "write the outputs of testdata")
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) < 90 {
-		t.Fatalf("%d configurations, %v", len(files), err)
+		t.Fatalf("found %d configurations, error %v", len(files), err)
 	}
 	for _, file := range files {
 		format := filepath.Base(filepath.Dir(file))
@@ -72,7 +72,7 @@ func TestConfigurations(t *testing.T) {
 func TestWhateverIsReadIsValid(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%d configurations, %v", len(files), err)
+		t.Fatalf("found %d configurations, error %v", len(files), err)
 	}
 	var texts [][]byte
 	for _, file := range files {
@@ -91,7 +91,7 @@ func TestWhateverIsReadIsValid(t *testing.T) {
 			result, err := Convert(t.Context(), format, "origin", text, options)
 			var placed *Error
 			if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
-				t.Errorf("seed %d, %s: the error has no place: %v\n%s", seed, file, err, text)
+				t.Errorf("seed %d, %s: the error has no line: %v\n%s", seed, file, err, text)
 			}
 			if err == nil {
 				for _, p := range problemsOf(result) {

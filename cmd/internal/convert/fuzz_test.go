@@ -25,7 +25,7 @@ func FuzzConvert(f *testing.F) {
 	options := Options{VIPs: []netip.Addr{netip.MustParseAddr("10.5.0.1"), netip.MustParseAddr("2001:db8::1")}}
 	f.Fuzz(func(t *testing.T, format string, text []byte) {
 		if readers()[format] == nil || len(text) > 16<<10 {
-			t.Skip("not a format, or a text that takes long")
+			t.Skip("not a format, or a text that is too long")
 		}
 		result, err := Convert(t.Context(), format, "origin", text, options)
 		var placed *Error

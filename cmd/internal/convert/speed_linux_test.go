@@ -179,7 +179,7 @@ func TestTimeGrowsWithSize(t *testing.T) {
 				}
 				ratios = append(ratios, ratio)
 			}
-			t.Errorf("times of 128 KB / 32 KB = %.1f, want one below 5", ratios)
+			t.Errorf("times of 128 KB / 32 KB = %.1f, want some below 5", ratios)
 		})
 	}
 }
@@ -190,7 +190,7 @@ func processorTime(t *testing.T, vipctl, name, text string) time.Duration {
 	const servicesDisabled = 3
 	stderr, cmd := runConvert(t, vipctl, name, text)
 	if code := cmd.ProcessState.ExitCode(); code != 0 && code != servicesDisabled && !strings.Contains(stderr, "has no service that vipd could serve") {
-		t.Fatalf("%s ended with %d\n%s", cmd, code, stderr)
+		t.Fatalf("exit code of %s = %d\n%s", cmd, code, stderr)
 	}
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }

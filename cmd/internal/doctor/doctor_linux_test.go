@@ -66,7 +66,7 @@ func demand(t *testing.T, h Host, check string, level Level, part string) Findin
 	t.Helper()
 	found := find(t, h, check, part)
 	if len(found) != 1 || found[0].Level != level {
-		t.Fatalf("%s: got %+v for %q, want one of level %s; of this check there are %+v", check, found, part, level, find(t, h, check, ""))
+		t.Fatalf("%s: findings = %+v for %q, want one of level %s; all of this check: %+v", check, found, part, level, find(t, h, check, ""))
 	}
 	return found[0]
 }
@@ -84,7 +84,7 @@ func TestRealModes(t *testing.T) {
 	demand(t, h, "modes", OK, "auto uses iptables mode")
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
-		t.Errorf("the trials left (%v):\n%s", err, out)
+		t.Errorf("rules after the trials (%v):\n%s", err, out)
 	}
 	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
@@ -114,7 +114,7 @@ func TestRealBackends(t *testing.T) {
 	demand(t, namespace(t), "tools", Warning, "others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
 	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
-		t.Errorf("the command did not mend it: %+v", left)
+		t.Errorf("finding after its command = %+v, want none", left)
 	}
 }
 
@@ -141,18 +141,18 @@ func TestRealDropsBefore(t *testing.T) {
 			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
 			run(t, program+" -I FORWARD "+test.rule)
 			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
-				t.Errorf("%s %s: it claims what is not so: %+v", program, test.rule, found)
+				t.Errorf("%s %s: wrong finding %+v", program, test.rule, found)
 			}
 			f := demand(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
 			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
-				t.Errorf("%s %s: the short look has %+v, and not %+v", program, test.rule, got, f)
+				t.Errorf("%s %s: Drops() = %+v, want %+v among them", program, test.rule, got, f)
 			}
 			if out, err := exec.Command("sh", "-ec", f.Mend).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", f.Mend, err, out)
 			}
 			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
 			if got := Drops(t.Context(), namespace(t)); len(got) > 0 {
-				t.Errorf("%s %s: mended, and the short look still has %+v", program, test.rule, got)
+				t.Errorf("%s %s: Drops() after the fix = %+v, want none", program, test.rule, got)
 			}
 			flush(t)
 		}
@@ -176,10 +176,10 @@ func TestRealForeignChains(t *testing.T) {
 	}
 	f := demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw forward (hook forward) has the policy drop")
 	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
-		t.Errorf("a chain that lets all through is reported: %+v", found)
+		t.Errorf("a chain that accepts everything is reported: %+v", found)
 	}
 	if !strings.Contains(f.Mend, "0x8000 == 0x8000") { // as in the rule of host.Mark
-		t.Errorf("%q lets other connections through than those that are marked as vipd's", f.Mend)
+		t.Errorf("%q accepts connections without vipd's mark", f.Mend)
 	}
 	run(t, f.Mend)
 	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
@@ -200,7 +200,7 @@ func TestRealOthers(t *testing.T) {
 	f := demand(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
 	run(t, f.Mend)
 	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
-		t.Errorf("the command did not mend it: %+v", left)
+		t.Errorf("finding after its command = %+v, want none", left)
 	}
 }
 
@@ -267,11 +267,11 @@ func TestRealForeignRules(t *testing.T) {
 		for _, look := range []func() []Finding{func() []Finding { return Examine(t.Context(), h()) }, func() []Finding { return Drops(t.Context(), h()) }} {
 			found := slices.DeleteFunc(look(), func(f Finding) bool { return !isFinding(f) })
 			if wanted := test.level != ""; wanted != (len(found) > 0) {
-				t.Errorf("%s, %s: %s: found %+v, want %v", test.mode, test.chain, test.rule, found, wanted)
+				t.Errorf("%s, %s: %s: findings = %+v, want some = %v", test.mode, test.chain, test.rule, found, wanted)
 			}
 			for _, f := range found {
 				if f.Level != test.level || !strings.Contains(f.What, test.what) {
-					t.Errorf("%s, %s: %s: found %+v, want %s: %q", test.mode, test.chain, test.rule, f, test.level, test.what)
+					t.Errorf("%s, %s: %s: finding = %+v, want %s: %q", test.mode, test.chain, test.rule, f, test.level, test.what)
 				}
 			}
 		}
@@ -300,7 +300,7 @@ func TestRealSysctls(t *testing.T) {
 		{"net.ipv4.conf.all.rp_filter", "1", "rp_filter is strict on all", Note},
 	} {
 		if found := find(t, namespace(t), "sysctls", test.part); len(found) > 0 {
-			t.Errorf("found before there was anything: %+v", found)
+			t.Errorf("findings before the change = %+v, want none", found)
 		}
 		l.Host().Sysctl(test.sysctl, test.value)
 		f := demand(t, namespace(t), "sysctls", test.level, test.part)
@@ -309,7 +309,7 @@ func TestRealSysctls(t *testing.T) {
 		}
 		run(t, strings.Replace(f.Mend, "sysctl -w", "sysctl -qw", 1))
 		if left := find(t, namespace(t), "sysctls", test.part); len(left) > 0 {
-			t.Errorf("%q did not mend it: %+v", f.Mend, left)
+			t.Errorf("findings after %q = %+v, want none", f.Mend, left)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func TestRealSockets(t *testing.T) {
 	demand(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
 	demand(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
 	if filepath.Base(name) == "vipd" {
-		t.Error("this test is vipd")
+		t.Error("a process of this test is named vipd")
 	}
 }
 
@@ -374,7 +374,7 @@ func TestVIPElsewhere(t *testing.T) {
 		return len(found) > 0
 	})
 	if len(found) != 1 || found[0].Level != Problem {
-		t.Errorf("got %+v, want one problem", found)
+		t.Errorf("findings = %+v, want one problem", found)
 	}
 }
 
@@ -396,7 +396,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 		return len(found) > 0
 	})
 	if len(found) != 1 || found[0].Level != Problem || !strings.Contains(found[0].What, "on other") {
-		t.Errorf("got %+v, want one problem", found)
+		t.Errorf("findings = %+v, want one problem", found)
 	}
 }
 
@@ -424,6 +424,6 @@ func TestVIPOnOwnLinks(t *testing.T) {
 		return err == nil && found[vip] != nil
 	})
 	if found, err := failover.Elsewhere(t.Context(), "eth1", []netip.Addr{vip}); len(found) > 0 || err != nil {
-		t.Errorf("got %v, %v, want no other host", found, err)
+		t.Errorf("other hosts = %v, %v, want none", found, err)
 	}
 }

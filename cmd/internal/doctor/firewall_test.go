@@ -107,7 +107,7 @@ func TestJudge(t *testing.T) {
 		{[]string{"-j LOOP"}, nothing},
 	} {
 		if got := judge(o, b, test.rules, 0).drops; got != test.want {
-			t.Errorf("%q: got %d, want %d", test.rules, got, test.want)
+			t.Errorf("judge(%q) = %d drops, want %d", test.rules, got, test.want)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func sees(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := about(t, h, part)
 	if len(found) != 1 || level != "" && found[0].Level != level {
-		t.Fatalf("got %+v for %q, want one of level %s; there are %+v", found, part, level, about(t, h, ""))
+		t.Fatalf("findings = %+v for %q, want one of level %s; all: %+v", found, part, level, about(t, h, ""))
 	}
 	return found[0]
 }
@@ -71,6 +71,6 @@ func sees(t *testing.T, h Host, level Level, part string) Finding {
 func misses(t *testing.T, h Host, part string) {
 	t.Helper()
 	if found := about(t, h, part); len(found) > 0 {
-		t.Errorf("got %+v, want nothing of %q", found, part)
+		t.Errorf("findings = %+v, want nothing about %q", found, part)
 	}
 }

@@ -251,10 +251,10 @@ func TestLikely(t *testing.T) {
 		return nil, fs.ErrNotExist
 	}
 	if m, why := Likely(read); m.Name == config.IPVSMode || why != "this kernel has no module ip_vs" {
-		t.Errorf("without IPVS it is %s, because %q", m.Name, why)
+		t.Errorf("mode without IPVS = %s, reason %q", m.Name, why)
 	}
 	files["/lib/modules/6.1/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko.xz: x\n"
 	if m, why := Likely(read); m.Name != config.IPVSMode || why != "" {
-		t.Errorf("with IPVS it is %s, because %q", m.Name, why)
+		t.Errorf("mode with IPVS = %s, reason %q", m.Name, why)
 	}
 }

@@ -171,7 +171,7 @@ func examineEach(t *testing.T, host func() *made, cases []findingCase) {
 				test.change(m)
 			}
 			if d := cmp.Diff(test.want, without(Examine(t.Context(), m.Host), OK)); d != "" {
-				t.Errorf("findings, except those of level ok (-want +got):\n%s", d)
+				t.Errorf("findings except level ok (-want +got):\n%s", d)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func TestKilled(t *testing.T) {
 		}
 		first := Examine(t.Context(), m.Host)[0]
 		if first.What != "no vipd answers" || first.Level != want {
-			t.Errorf("killed %v: got %s %q, want %s", killed, first.Level, first.What, want)
+			t.Errorf("killed = %v: finding = %s %q, want %s", killed, first.Level, first.What, want)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestTrialsApart(t *testing.T) {
 		}}}
 		Examine(t.Context(), m.Host)
 		if apart := used != m.Config.RunDir; apart != runs {
-			t.Errorf("vipd runs: %t; the trial used %s, and vipd has %s", runs, used, m.Config.RunDir)
+			t.Errorf("vipd runs = %t; folder of the trial = %s, folder of vipd = %s", runs, used, m.Config.RunDir)
 		}
 		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", used, err)

@@ -63,7 +63,7 @@ func TestIdle(t *testing.T) {
 		{states{balancer.Remote}, "all endpoints are on other nodes than locality allows"},
 	} {
 		if got := Idle(test.states); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.states, got, test.want)
+			t.Errorf("Idle(%v) = %q, want %q", test.states, got, test.want)
 		}
 	}
 }

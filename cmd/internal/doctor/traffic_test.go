@@ -71,7 +71,7 @@ func (m *made) arrives(t *testing.T, level Level, want string) {
 		t.Errorf("got %s %q, want %s %q", last.Level, last.What, level, want)
 	}
 	if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
-		t.Errorf("the command has a gap: %s", last.Mend)
+		t.Errorf("the command has a placeholder: %s", last.Mend)
 	}
 }
 
@@ -143,6 +143,6 @@ func TestManyServices(t *testing.T) {
 		t.Errorf("two examinations took %s", took)
 	}
 	if looks > 20 {
-		t.Errorf("the devices were looked at %d times", looks)
+		t.Errorf("devices were read %d times, want at most 20", looks)
 	}
 }

@@ -79,7 +79,7 @@ func TestHistoryIsItsModel(t *testing.T) {
 			got, missed := j.Read(since, most)
 			want, wantMissed := m.read(since, most)
 			if len(got) != len(want) || missed != wantMissed || len(got) > 0 && !reflect.DeepEqual(got, want) {
-				t.Fatalf("seed %d, limit %d: Read(%d, %d) is %v and %d missed, want %v and %d", seed, m.limit, since, most, got, missed, want, wantMissed)
+				t.Fatalf("seed %d, limit %d: Read(%d, %d) = %v and %d missed, want %v and %d", seed, m.limit, since, most, got, missed, want, wantMissed)
 			}
 		}
 	}
@@ -130,13 +130,13 @@ func TestFollowers(t *testing.T) {
 	reading.Wait()
 	events, missed := j.Read(0, 0)
 	if len(events) != limit || missed != writers*each-limit {
-		t.Errorf("%d events are kept and %d are not, want %d and %d", len(events), missed, limit, writers*each-limit)
+		t.Errorf("%d events are kept and %d missed, want %d and %d", len(events), missed, limit, writers*each-limit)
 	}
 	next := map[balancer.Name]int{}
 	for _, e := range events {
 		var i int
 		if _, err := fmt.Sscan(e.Text, &i); err != nil || i < next[e.Service] {
-			t.Errorf("event %q of %s comes too late (%v)", e.Text, e.Service, err)
+			t.Errorf("event %q of %s is out of order (%v)", e.Text, e.Service, err)
 		}
 		next[e.Service] = i + 1
 	}
@@ -166,7 +166,7 @@ func TestWaitingCostsNothing(t *testing.T) {
 		}
 		<-done
 		if looks != 3 {
-			t.Errorf("the reader looked %d times, want 3", looks)
+			t.Errorf("the reader read %d times, want 3", looks)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
 	if events, missed := j.Read(77, 0); len(events) != 0 || missed != 0 {
-		t.Errorf("an empty history has %v, and %d are missed", events, missed)
+		t.Errorf("events of an empty history = %v, missed = %d", events, missed)
 	}
 	j.Record(events.Event{Kind: events.Mode, Text: "one"})
 	j.Record(events.Event{Kind: events.Mode, Text: "two"})
@@ -250,7 +250,7 @@ func TestCloggedLog(t *testing.T) {
 		want = append(want, "level=WARN msg=\"15 events are not in the log, which did not take them in time\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
-			t.Errorf("%d events are kept, and the log has %q", len(events), log.lines)
+			t.Errorf("%d events are kept, want 10; the log has %q", len(events), log.lines)
 		}
 		close(log.free)
 		synctest.Wait()
@@ -282,7 +282,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 		close(log.free)
 		synctest.Wait()
 		if len(log.lines) != 2 {
-			t.Errorf("the log has %q, want nothing behind the line that was stuck", log.lines)
+			t.Errorf("log = %q, want nothing after the blocked line", log.lines)
 		}
 	})
 }

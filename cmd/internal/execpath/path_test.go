@@ -14,10 +14,10 @@ func TestWith(t *testing.T) {
 		"/usr/sbin:/usr/local/sbin:/sbin": "/usr/sbin:/usr/local/sbin:/sbin",
 	} {
 		if got := with(path); got != want {
-			t.Errorf("of %q: got %q, want %q", path, got, want)
+			t.Errorf("path added to %q = %q, want %q", path, got, want)
 		}
 		if again := with(want); again != want {
-			t.Errorf("%q becomes %q the second time", want, again)
+			t.Errorf("path added to %q twice = %q", want, again)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func TestAddFolders(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	if path, err := exec.LookPath("iptables"); err == nil {
-		t.Fatalf("iptables is found as %s with an empty folder for PATH", path)
+		t.Fatalf("LookPath without PATH found iptables at %s", path)
 	}
 	AddFolders()
 	if _, err := exec.LookPath("iptables"); err != nil {

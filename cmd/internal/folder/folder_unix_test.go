@@ -63,7 +63,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.chown && !root {
-				t.Skip("needs root, to give files to another user")
+				t.Skip("needs root to give files to another user")
 			}
 			dir, err := filepath.EvalSymlinks(t.TempDir())
 			if err != nil {
@@ -81,7 +81,7 @@ func TestCheck(t *testing.T) {
 // rejected.
 func TestMake(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give files to another user")
+		t.Skip("needs root to give files to another user")
 	}
 	const stranger = 54321
 	for name, c := range map[string]struct {
@@ -94,7 +94,7 @@ func TestMake(t *testing.T) {
 	} {
 		err := Make(t.TempDir()+"/vipd", c.mkdir)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: got %v, want %q", name, err, c.want)
+			t.Errorf("%s: error = %v, want %q", name, err, c.want)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestMake(t *testing.T) {
 // itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give files to another user")
+		t.Skip("needs root to give files to another user")
 	}
 	const overflow = 65534
 	above := func(user uint32) bool { return trusted(user) || user == overflow }

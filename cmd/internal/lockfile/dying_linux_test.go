@@ -64,7 +64,7 @@ func TestTakeFromDying(t *testing.T) {
 	}
 	wait.For(t, wait.Bound(0), "the first thread of the holder to end", func() bool { return IsDying(holder.Process.Pid) })
 	if pid := Holder(path); pid != holder.Process.Pid {
-		t.Fatalf("the holder is %d, want %d", pid, holder.Process.Pid)
+		t.Fatalf("holder = %d, want %d", pid, holder.Process.Pid)
 	}
 	tries := 0
 	for held := true; held; { // a busy machine may need longer than patience
@@ -83,7 +83,7 @@ func TestTakeFromDying(t *testing.T) {
 			return Holder(path)
 		})
 		if held && tries < 2 {
-			t.Fatal("a holder that is dying was not waited for")
+			t.Fatal("lock did not wait for a dying holder")
 		}
 	}
 	f, err := Take(path)
@@ -97,24 +97,24 @@ func TestTakeFromDying(t *testing.T) {
 // ended.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
-		t.Error("this process, or none, is dying")
+		t.Error("IsDying reports true for this process or for process 0")
 	}
 	c := exec.Command("sleep", "1000")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if IsDying(c.Process.Pid) {
-		t.Error("a process that sleeps is dying")
+		t.Error("IsDying reports true for a sleeping process")
 	}
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if !IsDying(c.Process.Pid) {
-		t.Error("a process that is killed is not dying")
+		t.Error("IsDying reports false for a killed process")
 	}
 	_ = c.Wait()
 	if !IsDying(c.Process.Pid) {
-		t.Error("a process that has ended is not dying")
+		t.Error("IsDying reports false for an ended process")
 	}
 }
 

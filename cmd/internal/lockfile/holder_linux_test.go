@@ -10,20 +10,20 @@ import (
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	if pid := Holder(path); pid != 0 {
-		t.Errorf("of no file: %d", pid)
+		t.Errorf("holder of a missing file = %d, want 0", pid)
 	}
 	f, err := Take(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if pid := Holder(path); pid != os.Getpid() {
-		t.Errorf("got %d, want this process, %d", pid, os.Getpid())
+		t.Errorf("holder = %d, want this process, %d", pid, os.Getpid())
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if pid := Holder(path); pid != 0 {
-		t.Errorf("of a lock that nobody has: %d", pid)
+		t.Errorf("holder of a free lock = %d, want 0", pid)
 	}
 }
 
@@ -36,7 +36,7 @@ func TestHolderIn(t *testing.T) {
 `
 	for name, want := range map[string]int{"vipd": 7, "": 7, "vipctl": 0} {
 		if got := holderIn(locks, "00:19:77", func(int) string { return name }); got != want {
-			t.Errorf("program %q: got %d, want %d", name, got, want)
+			t.Errorf("program %q: holder = %d, want %d", name, got, want)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Take(path); !errors.Is(err, ErrHeld) {
-		t.Errorf("while it is held: got %v, want ErrHeld", err)
+		t.Errorf("error while the lock is held = %v, want ErrHeld", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ func TestOther(t *testing.T) {
 		{"nope", nil, "; there are none"},
 	} {
 		if got := Other(test.name, test.known); got != test.want {
-			t.Errorf("%q of %q: got %q, want %q", test.name, test.known, got, test.want)
+			t.Errorf("Other(%q, %q) = %q, want %q", test.name, test.known, got, test.want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 func TestForeignHolder(t *testing.T) {
 	lab.New(t) // its own network namespace
 	if os.Getuid() != 0 {
-		t.Skip("listens as another user, which takes root")
+		t.Skip("needs root to listen as another user")
 	}
 	const nobody = 65534
 	listener := make(chan net.Listener)
@@ -39,7 +39,7 @@ func TestForeignHolder(t *testing.T) {
 	}()
 	squatter := <-listener
 	if squatter == nil {
-		t.Fatal("the other user could not listen")
+		t.Fatal("listening as the other user failed")
 	}
 	defer func() { _ = squatter.Close() }()
 	lock, err := Take(Holder{})

@@ -35,18 +35,18 @@ func TestRates(t *testing.T) {
 		w.Add(c.counted)
 		s, e := w.Services()[0], w.Endpoints("web")[0]
 		if s.New != c.new || s.In != c.in || e.New != c.endpoint || len(s.Past) != c.past || s.Active != 3 || s.Up != 1 || s.Of != 1 {
-			t.Errorf("at %s: service %+v, endpoint %+v", c.counted.At, s, e)
+			t.Errorf("at %s: rates of service = %+v, of endpoint = %+v", c.counted.At, s, e)
 		}
 	}
 	for i := range 2 * Kept {
 		w.Add(counted(20+i, 10, 10))
 	}
 	if n := len(w.Services()[0].Past); n != Kept {
-		t.Errorf("%d rates are kept", n)
+		t.Errorf("%d rates are kept, want the limit", n)
 	}
 	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
 	if len(w.series) != 0 || len(w.Services()) != 0 {
-		t.Errorf("what is gone is kept: %v", w.series)
+		t.Errorf("series of a removed service are kept: %v", w.series)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestSpark(t *testing.T) {
 		{nil, 5, ""}, {[]float32{0, 0}, 5, "▁▁"}, {[]float32{0, 7, 14}, 5, "▁▄█"}, {[]float32{1, 0, 0, 0, 14}, 3, "▁▁█"}, {[]float32{9, 0, 0, 9}, 2, "██"},
 	} {
 		if got := Spark(c.past, c.width); got != c.want {
-			t.Errorf("%v in %d: %s, want %s", c.past, c.width, got, c.want)
+			t.Errorf("Spark(%v, %d) = %s, want %s", c.past, c.width, got, c.want)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestSpark(t *testing.T) {
 func TestBytes(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
 		if got := Bytes(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
+			t.Errorf("Bytes(%d) = %q, want %q", n, got, want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func written(f *reserved.Follower) (all []string) {
 func same(t *testing.T, f *reserved.Follower, want ...string) {
 	t.Helper()
 	if got := written(f); !slices.Equal(got, want) {
-		t.Errorf("reserved %q, want %q", got, want)
+		t.Errorf("reserved = %q, want %q", got, want)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestWritten(t *testing.T) {
 	})
 	same(t, f, "10.1.0.1"+ofEtcd, "192.168.1.1"+gateway, "fd00::1"+ofEtcd, "fe80::1"+gateway)
 	if want := addrs("10.1.0.1", "fd00::1", "198.51.100.1", "2001:db8::1"); !slices.Equal(listed, want) {
-		t.Errorf("asked for the ways to %v, want %v", listed, want)
+		t.Errorf("routes looked up = %v, want %v", listed, want)
 	}
 	same(t, nil)
 }
@@ -113,13 +113,13 @@ func TestFollows(t *testing.T) {
 		later(time.Hour)
 		same(t, f, known...)
 		if n := lookups - before; changes != 1 || n < 11 || n > 13 {
-			t.Errorf("told %d times, want once; %d lookups in an hour, want 12", changes, n)
+			t.Errorf("reported %d times, want once; %d lookups in an hour, want 12", changes, n)
 		}
 		way = "192.168.1.2"
 		later(15 * time.Second)
 		same(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
 		if changes != 2 {
-			t.Errorf("told %d times of two changes", changes)
+			t.Errorf("reported %d times for two changes", changes)
 		}
 		mu.Unlock()
 		cancel()
@@ -160,7 +160,7 @@ func TestPorts(t *testing.T) {
 		want := func(what string, programs ...string) {
 			t.Helper()
 			if got, want := ports(f), slices.Concat(always, programs); !slices.Equal(got, want) {
-				t.Errorf("%s: reserved %q, want %q", what, got, want)
+				t.Errorf("%s: reserved = %q, want %q", what, got, want)
 			}
 		}
 		want("at first", ":22/tcp"+program)
@@ -186,7 +186,7 @@ func TestPorts(t *testing.T) {
 		want("what this process and a client have", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode < "4" }) })
 		if listed != before {
-			t.Errorf("its own sockets were listed %d times without anything new", listed-before)
+			t.Errorf("sockets were listed %d times without a change, want 0", listed-before)
 		}
 		want("programs that start again", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(time.Minute, func() {})

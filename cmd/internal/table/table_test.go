@@ -30,7 +30,7 @@ func TestParts(t *testing.T) {
 		tab.Row(row...)
 		text += tab.Part(Form{Width: 60})
 		if tab.Len() != 0 {
-			t.Fatalf("%d rows are kept", tab.Len())
+			t.Fatalf("%d rows are kept, want none", tab.Len())
 		}
 	}
 	want := "NAME  N  STATE\na     1  up\nlonger  20  up\nb        3  down\n"
@@ -81,7 +81,7 @@ func TestTextLaws(t *testing.T) {
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
 			if got := Width(line[:strings.Index(line, "|")]); got != at {
-				t.Fatalf("the last column starts at %d, want %d:\n%q", got, at, text)
+				t.Fatalf("last column starts at %d, want %d:\n%q", got, at, text)
 			}
 			if strings.HasSuffix(line, " ") {
 				t.Fatalf("a line ends in a space: %q", line)
@@ -97,7 +97,7 @@ func TestWrap(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := Wrap("", 20); got != nil {
-		t.Errorf("wrapping nothing: got %q, want nothing", got)
+		t.Errorf("Wrap of an empty text = %q, want nothing", got)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 12}); !strings.Contains(got, "there\n") {
-		t.Errorf("where there is no room to speak of, nothing is cut, but got\n%s", got)
+		t.Errorf("text in a very narrow table is cut:\n%s", got)
 	}
 }
 
@@ -135,10 +135,10 @@ func TestWidthCutsTheWidest(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 49, Color: true}); !strings.Contains(got, "\x1b[31ma-name-…ong-01\x1b[0m  10") {
-		t.Errorf("in colour it is\n%s", got)
+		t.Errorf("text in colour =\n%s", got)
 	}
 	if got := tab.Text(Form{}); !strings.Contains(got, "a-name-that-is-too-long-01") {
-		t.Errorf("without a width it is\n%s", got)
+		t.Errorf("text without a width =\n%s", got)
 	}
 }
 
@@ -165,16 +165,16 @@ func TestWidthLaws(t *testing.T) {
 			widest = max(widest, Width(strings.TrimSuffix(line, "\n")))
 		}
 		if widest <= width && text != whole {
-			t.Fatalf("%d columns are enough for\n%s, but it is\n%s", width, whole, text)
+			t.Fatalf("%d columns are enough for\n%s, but the text is\n%s", width, whole, text)
 		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
 			if w := Width(line); w > width {
-				t.Fatalf("a line of %d columns, at most %d:\n%s", w, width, text)
+				t.Fatalf("line has %d columns, want at most %d:\n%s", w, width, text)
 			}
 			if got := Width(line[:strings.Index(line, "|")]); got != at {
-				t.Fatalf("the last column starts at %d, want %d:\n%s", got, at, text)
+				t.Fatalf("last column starts at %d, want %d:\n%s", got, at, text)
 			}
 		}
 	}

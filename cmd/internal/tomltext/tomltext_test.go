@@ -17,10 +17,10 @@ func TestQuote(t *testing.T) {
 		var read map[string]string
 		line := Key(text) + " = " + Quote(text)
 		if _, err := toml.Decode(line, &read); err != nil || len(read) != 1 || read[text] != text {
-			t.Errorf("%q is written as %s, and read as %q, %v", text, line, read, err)
+			t.Errorf("%q is quoted as %s, and decoded as %q, %v", text, line, read, err)
 		}
 	}
 	if got := Quote("caf\xe9"); got != "\"caf\uFFFD\"" {
-		t.Errorf("what is no UTF-8 is written as %s", got)
+		t.Errorf("invalid UTF-8 is quoted as %s", got)
 	}
 }

@@ -221,10 +221,10 @@ ports = [{ port = "<b>" }]
 				b.open(top+path, screen[0], screen[1], scheme)
 				b.comes("the page to be live", `document.getElementById("state").textContent == "live"`)
 				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
-					t.Errorf("%s, %d points wide: it is wider than the screen", path, screen[0])
+					t.Errorf("%s, %d points wide: the page is wider than the screen", path, screen[0])
 				}
 				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
-					t.Errorf("%s, %s: the text is %s, want %s", path, scheme, got, want)
+					t.Errorf("%s, %s: text colour = %s, want %s", path, scheme, got, want)
 				}
 				b.picture(fmt.Sprintf("%s-%d-%s", page, screen[0], scheme))
 			}
@@ -232,10 +232,10 @@ ports = [{ port = "<b>" }]
 	}
 	b.follows(m, top)
 	if len(b.complaints) > 0 {
-		t.Errorf("the browser complains: %s", b.complaints)
+		t.Errorf("messages on the browser's console: %s", b.complaints)
 	}
 	if got := b.eval(`(() => { const s = document.createElement("script"); s.textContent = "window.run = true"; document.body.append(s); return window.run === undefined })()`); got != "true" {
-		t.Error("the policy lets a script run that is not the page's own")
+		t.Error("the policy permits a foreign script")
 	}
 }
 
@@ -249,7 +249,7 @@ func (b *browser) follows(m *member, top string) {
 		order = append(order, b.focused())
 	}
 	if want := []string{"fleet", "services", "service-db", "service-web", "events"}; !slices.Equal(order, want) {
-		t.Errorf("Tab goes to %q, want %q", order, want)
+		t.Errorf("order of the Tab key = %q, want %q", order, want)
 	}
 	b.eval(`document.getElementById("service-web").focus()`)
 	yes := true
@@ -258,7 +258,7 @@ func (b *browser) follows(m *member, top string) {
 	}
 	b.comes("the drain to show", `document.body.textContent.includes("1 of 2")`)
 	if got := b.focused(); got != "service-web" {
-		t.Errorf("after a change, %q has the focus", got)
+		t.Errorf("focus after a change = %q, want service-web", got)
 	}
 	b.press("Enter", 13, "\r")
 	b.comes("the page of the service", `location.pathname == "/services/web" && document.body.textContent.includes("draining")`)

@@ -101,7 +101,7 @@ func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Clien
 // user.
 func TestCallersThatMayChange(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("calls as other users, which takes root")
+		t.Skip("needs root to call as other users")
 	}
 	dir, err := os.MkdirTemp("", "vipd") // other users can't enter t.TempDir
 	if err != nil {
@@ -145,7 +145,7 @@ func TestCallersThatMayChange(t *testing.T) {
 	story := n.story(events.Reload)
 	for _, want := range []string{"vipctl reload by nobody (alice[31m root)", "vipctl reload by root (alice)"} {
 		if !strings.Contains(story, want) {
-			t.Errorf("reload events = %s, want one %q", story, want)
+			t.Errorf("reload events = %s, want %q once", story, want)
 		}
 	}
 }

@@ -37,19 +37,19 @@ func TestChecksSteer(t *testing.T) {
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:down/0")
 	for range 6 {
 		if got := ask("127.42.0.1:8080"); got != "one" {
-			t.Errorf("%q answers though only one is up", got)
+			t.Errorf("%q answers although only one is up", got)
 		}
 	}
 	n.stop()
 	if text, err := os.ReadFile(filepath.Join(n.dir, "state", "health.json")); err != nil || !strings.Contains(string(text), "127.42.1.1:9002") {
-		t.Errorf("what is kept of checks: %s, %v", text, err)
+		t.Errorf("saved checks = %s, %v", text, err)
 	}
 	n.start()
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
-		t.Errorf("after a restart: %s", got)
+		t.Errorf("endpoints after a restart = %s", got)
 	}
 	if got := n.story(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
-		t.Errorf("after a restart the journal has\n%s", got)
+		t.Errorf("journal after a restart =\n%s", got)
 	}
 	file, long := filepath.Join(n.dir, "state", "health.json"), time.Now().Add(-time.Hour)
 	if err := os.Chtimes(file, long, long); err != nil {
@@ -106,7 +106,7 @@ func TestUnkeptChecks(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
-		t.Errorf("health.json is garbage, and the problems are %q", p)
+		t.Errorf("health.json is broken, and the problems are %q", p)
 	}
 	wait.For(t, 20*time.Second, "what was found to be kept", func() bool { return n.problems() == "" })
 	if err := os.Rename(state, state+".away"); err != nil {
@@ -122,6 +122,6 @@ func TestUnkeptChecks(t *testing.T) {
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 	story := n.story(events.Problem)
 	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "problem resolved") != 2 || strings.Count(story, lost) != 2 {
-		t.Errorf("the journal has\n%s", story)
+		t.Errorf("journal =\n%s", story)
 	}
 }

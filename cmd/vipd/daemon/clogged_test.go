@@ -51,6 +51,6 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 		t.Error(err)
 	}
 	if n.story(events.Health) == "" || n.story(events.Reload) == "" {
-		t.Errorf("the journal has\n%s\n%s", n.story(events.Health), n.story(events.Reload))
+		t.Errorf("journal =\n%s\n%s", n.story(events.Health), n.story(events.Reload))
 	}
 }

@@ -66,7 +66,7 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 			n.stop()
 			n.start()
 			if first := n.connections(); first != sent {
-				t.Fatalf("%d connections are counted at first, want %d: %s", first, sent, history)
+				t.Fatalf("connections counted at first = %d, want %d: %s", first, sent, history)
 			}
 		}
 		write()
@@ -81,14 +81,14 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 		})
 		for range some {
 			if got := ask("127.58.9.9:8080"); got != "one" && got != "two" {
-				t.Fatalf("%q answers after %s", got, history)
+				t.Fatalf("answer = %q after %s", got, history)
 			}
 		}
 		sent += some
 		wait.For(t, 0, fmt.Sprintf("%d connections to be counted after %s", sent, history), func() bool {
 			counted := n.connections()
 			if counted > sent {
-				t.Fatalf("%d connections are counted of %d: %s", counted, sent, history)
+				t.Fatalf("%d connections are counted, but %d were opened: %s", counted, sent, history)
 			}
 			return counted == sent
 		})
@@ -157,7 +157,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 	counted := func() uint64 {
 		now := n.connections()
 		if now < shown || now > uint64(sent) {
-			t.Fatalf("%d connections are counted of %d, after %d", now, sent, shown)
+			t.Fatalf("%d connections are counted of %d, earlier %d", now, sent, shown)
 		}
 		shown = now
 		return now
@@ -220,7 +220,7 @@ func (n *node) spawn(bin string) {
 			n.t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil && !kill {
-			n.t.Error("vipd ends with", err)
+			n.t.Error("vipd exited with ", err)
 		}
 	}
 	n.t.Cleanup(func() { n.end(true) })
@@ -274,6 +274,6 @@ func countsWhileServicesChange(t *testing.T, name config.ModeName) {
 		return counted+between(changes) >= uint64(clients)
 	})
 	if counted > uint64(clients) {
-		t.Error("some are counted twice")
+		t.Error("connections are counted twice")
 	}
 }

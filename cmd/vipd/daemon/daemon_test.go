@@ -122,7 +122,7 @@ func (n *node) start() {
 func (n *node) launch() {
 	n.t.Helper()
 	if testing.Short() {
-		n.t.Skip("starts a daemon, which -short does without")
+		n.t.Skip("starts a daemon, which takes too long for -short")
 	}
 	if n.modes == nil {
 		n.modes = noRoot()
@@ -227,7 +227,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	got := []string{ask("127.40.0.1:8080"), ask("127.40.0.1:8080")}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("two requests came to %q", got)
+		t.Errorf("answers of two requests = %q", got)
 	}
 	if p := n.problems(); p != "" {
 		t.Error("problems:", p)
@@ -239,7 +239,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the change to be applied", func() bool { return n.status().Sync.Pending == 0 })
 	for range 4 {
 		if got := ask("127.40.0.1:8080"); got != "two" {
-			t.Errorf("a draining endpoint was given a connection: %q", got)
+			t.Errorf("a draining endpoint received a connection: %q", got)
 		}
 	}
 	n.stop()
@@ -261,11 +261,11 @@ func TestBrokenFile(t *testing.T) {
 		n.write(c.services)
 		wait.For(t, 5*time.Second, c.name+": a problem", func() bool { return strings.Contains(n.problems(), c.want) })
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%s: traffic was harmed: %q", c.name, got)
+			t.Errorf("%s: answer = %q, want one", c.name, got)
 		}
 		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || len(r.Problems) == 0 {
-			t.Errorf("%s: reload says %v, %v", c.name, r.Problems, err)
+			t.Errorf("%s: reload = %v, %v", c.name, r.Problems, err)
 		}
 	}
 	n.write(web)
@@ -274,7 +274,7 @@ func TestBrokenFile(t *testing.T) {
 	// are read.
 	first, _, _ := strings.Cut(n.story(events.Reload), "\n")
 	if !strings.HasPrefix(first, "reloaded: 1 service (= web kept because of an error), 1 problem: a file has changed") {
-		t.Errorf("the journal has of the first mistake: %s", first)
+		t.Errorf("first mistake in the journal = %s", first)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
-		t.Errorf("after undrain: %s", got)
+		t.Errorf("endpoints after undrain = %s", got)
 	}
 	one := 1 // the value of the definition: nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
@@ -333,7 +333,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
-		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
+		t.Errorf("empty overrides exist: %+v, %v", r, err)
 	}
 	// A change that can't be saved is refused with an error.
 	before, state := n.endpoints(), filepath.Join(n.dir, "state")
@@ -344,7 +344,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Errorf("without state_dir: %v", err)
 	}
 	if got := n.endpoints(); got != before {
-		t.Errorf("without state_dir: %s, want %s", got, before)
+		t.Errorf("endpoints without state_dir = %s, want %s", got, before)
 	}
 	const refused = "drains and weights by hand are refused: keeping overrides.json in state_dir"
 	wait.For(t, 5*time.Second, "the problem that nothing can be kept", func() bool { return strings.Contains(n.problems(), refused) })
@@ -357,7 +357,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
-		t.Errorf("undrain of an endpoint that its definition drains: %s", got)
+		t.Errorf("endpoints after undrain of a defined drain = %s", got)
 	}
 	wait.For(t, 5*time.Second, "that problem to end", func() bool { return !strings.Contains(n.problems(), refused) })
 }
@@ -371,7 +371,7 @@ func TestWatch(t *testing.T) {
 		ended <- n.client.Watch(ctx, "services", func(m json.RawMessage) error { answers <- string(m); return nil })
 	}()
 	if first := <-answers; !strings.Contains(first, `"web"`) {
-		t.Error("the first answer:", first)
+		t.Error("first answer = ", first)
 	}
 	n.write(web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
 	for next := range answers {
@@ -439,7 +439,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, after := n.get("/metrics"); !strings.Contains(text, programmed) || !strings.Contains(after, programmed) {
-		t.Errorf("what was said by hand counts as a change that the store had, or the first one does not: %s", after)
+		t.Errorf("a manual change counts as a change of the store, or the first change does not: %s", after)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := n.get(path); code != 200 || !strings.Contains(body, `"ok":true`) {
@@ -466,7 +466,7 @@ endpoints = []
 		}
 	}
 	if strings.Contains(text, `service="empty",state="draining"`) {
-		t.Error("there is a series for a state that no endpoint has")
+		t.Error("a series exists for a state that no endpoint has")
 	}
 }
 
@@ -483,7 +483,7 @@ func TestSocketInUse(t *testing.T) {
 	program.Save(t, file, strings.Replace(header, "run/vipd.sock", socket, 1))
 	_, err = daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
-		t.Errorf("a daemon on a socket that answers: error = %v, want one that names api.socket", err)
+		t.Errorf("a daemon on a socket that answers: error = %v, want an error with api.socket", err)
 	}
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -537,7 +537,7 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("goroutines: %.200s, %v", text, err)
 	}
 	if text, err := n.client.Profile(t.Context(), "frob"); err == nil {
-		t.Errorf("an unknown profile is %.200s", text)
+		t.Errorf("unknown profile = %.200s", text)
 	}
 }
 
@@ -553,7 +553,7 @@ func TestStoreComesLate(t *testing.T) {
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "nothing of it is served yet: ")
 	})
 	if s := n.status().Store; s.Error == "" || s.EverRead {
-		t.Errorf("status says of the store %+v, without the reason why it is not read", s)
+		t.Errorf("status of the store = %+v, want the reason why it is not read", s)
 	}
 	folder := filepath.Join(n.dir, "services")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -564,7 +564,7 @@ func TestStoreComesLate(t *testing.T) {
 	}
 	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
 	if got, want := n.status().Store.Place, n.file()+" and "+folder; got != want {
-		t.Errorf("services come from %q, want %q", got, want)
+		t.Errorf("place of services = %q, want %q", got, want)
 	}
 	for _, exists := range []bool{false, true} {
 		from, to := folder, folder+".away"
@@ -582,7 +582,7 @@ func TestStoreComesLate(t *testing.T) {
 		"the services' files can't be read; serving what they last held: ", "the services' files can be read again",
 	} {
 		if len(story) != 4 || !strings.HasPrefix(story[i], want) {
-			t.Fatalf("the journal has of the store %q, want %q", story, want)
+			t.Fatalf("store events in the journal = %q, want %q", story, want)
 		}
 	}
 }
@@ -599,7 +599,7 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	}
 	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"}
 	if !slices.Contains(s.Addresses, want) {
-		t.Errorf("addresses %+v, want %+v among them", s.Addresses, want)
+		t.Errorf("addresses = %+v, want %+v among them", s.Addresses, want)
 	}
 }
 
@@ -633,13 +633,13 @@ func TestRemovesWhatOtherModesLeft(t *testing.T) {
 				t.Errorf("got %s, want %s", got, want)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("not within %s: %s", wait.Patience, want)
+			t.Fatalf("missing after %s: %s", wait.Patience, want)
 		}
 	}
 	n.stop()
 	n.start()
 	if got, want := <-asked, `iptables, dry true, while "one" answers`; got != want {
-		t.Errorf("with nothing left: %s, want %s", got, want)
+		t.Errorf("cleanup = %s, want %s", got, want)
 	}
 	n.stop()
 	if len(asked) > 0 {
@@ -654,10 +654,10 @@ func TestModeFallsBack(t *testing.T) {
 	n.start()
 	s := n.status()
 	if s.Mode.InUse != "userspace" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(n.problems(), "mode: userspace mode serves instead of ipvs") {
-		t.Errorf("mode %+v, problems %s", s.Mode, n.problems())
+		t.Errorf("mode = %+v, problems %s", s.Mode, n.problems())
 	}
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_mode_fallback 1\n") {
-		t.Error("the fallback is not in the metrics")
+		t.Error("the fallback is missing in the metrics")
 	}
 	n.stop()
 	program.Save(t, n.file(), "strict_mode = true\n"+text)
@@ -685,11 +685,11 @@ func TestContestedAddress(t *testing.T) {
 		return strings.Contains(n.problems(), "service app: ports[0].port: 127.40.0.1:8080/tcp is held by service web")
 	})
 	if h := holder(); h != "web" {
-		t.Error("the newcomer took the address:", h)
+		t.Error("the new service got the address: ", h)
 	}
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
-		t.Fatalf("reload says %v, %v", r.Problems, err)
+		t.Fatalf("reload = %v, %v", r.Problems, err)
 	}
 	at := r.Problems[0].Origin
 	text, err := os.ReadFile(at.File)
@@ -698,11 +698,11 @@ func TestContestedAddress(t *testing.T) {
 	}
 	before, _, _ := strings.Cut(string(text), other)
 	if want := strings.Count(before, "\n") + 4; at.Line != want {
-		t.Errorf("the problem is at line %d, want %d, where the service's ports are:\n%s", at.Line, want, text)
+		t.Errorf("problem is at line %d, want %d, the line of the service's ports:\n%s", at.Line, want, text)
 	}
 	n.stop()
 	n.start()
 	if h := holder(); h != "web" {
-		t.Error("after a restart another has the address:", h)
+		t.Error("holder of the address after a restart = ", h)
 	}
 }

@@ -29,18 +29,18 @@ health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall =
 		return err == nil && status.Health.Down == 2
 	})
 	if s := status.Health.Services; len(s) != 1 || s[0].Service != "web" || s[0].Ports.Text("/") != want {
-		t.Errorf("the status has %+v, want %s", s, want)
+		t.Errorf("status = %+v, want %s", s, want)
 	}
 	services, err := n.client.Services(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := api.UseOf(services[0].Endpoints).Text("/"); got != want {
-		t.Errorf("the service's endpoints: %s, want %s", got, want)
+		t.Errorf("endpoints of the service = %s, want %s", got, want)
 	}
 	for i, up := range []int{2, 0} {
 		if p := services[0].Ports[i]; p.Up != up || p.Of != 2 {
-			t.Errorf("port %s: %d of %d, want %d of 2", p.Name, p.Up, p.Of, up)
+			t.Errorf("port %s: %d of %d are up, want %d of 2", p.Name, p.Up, p.Of, up)
 		}
 	}
 	traffic, err := n.client.Traffic(t.Context())

@@ -37,7 +37,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if got := n.diff(); got != "" {
-		t.Fatal("it differs from the start: ", got)
+		t.Fatal("diff after the start = ", got)
 	}
 	path, idle := os.Getenv("PATH"), t.TempDir()
 	for _, name := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
@@ -59,17 +59,17 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 				got = n.problems()
 			}
 			if !strings.Contains(got, "does nothing") {
-				t.Errorf("%s was changed and can't be repaired: %q; problems: %s", what, got, n.problems())
+				t.Errorf("%s was changed without a problem: %q; problems: %s", what, got, n.problems())
 			}
 		}
 		if got := strings.Count(n.story(events.Drift), "repaired"); got != drifts {
-			t.Errorf("%s is said to be mended: %s", what, n.story(events.Drift))
+			t.Errorf("repairs of %s in the journal: %s", what, n.story(events.Drift))
 		}
 		t.Setenv("PATH", path)
 		wait.For(t, 30*time.Second, what+" to be mended", func() bool { return n.diff() == "" })
 	}
 	if got := n.story(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
-		t.Errorf("no event tells what was mended: %q", got)
+		t.Errorf("no event names the repaired object: %q", got)
 	}
 }
 

@@ -142,7 +142,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != events.Apply {
 			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
 			if ended := e.Was != "" || e.Kind == events.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
-				t.Errorf("%+v does not say how long what ended had lasted", e)
+				t.Errorf("end %+v has no duration", e)
 			}
 		}
 	}
@@ -163,14 +163,14 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"reloaded: 1 service (no changes), no problems: vipctl reload by " + asCaller(t, "ana"),
 	}
 	if !slices.Equal(story, want) {
-		t.Errorf("the journal has\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
+		t.Errorf("journal =\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
 	}
 	n.stop() // nothing is logged after this
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for i := range all {
 		if line := logged(&all[i]); len(log.all) <= i || log.all[i] != line {
-			t.Fatalf("event %d is %q; the log has\n%s", i, line, strings.Join(log.all, "\n"))
+			t.Fatalf("event %d = %q; log =\n%s", i, line, strings.Join(log.all, "\n"))
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (n *node) showsFailure() {
 	e := n.list()[1]
 	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
-		n.t.Errorf("the endpoint that is down is shown as %+v with %+v", e, e.Check)
+		n.t.Errorf("endpoint that is down = %+v with check %+v", e, e.Check)
 	}
 	// In a panic it is used all the same, so its connections are not cut.
 	const want = "2 1 0 [web] []"
@@ -237,7 +237,7 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	cancel()
 	<-watching
 	if n := count.Load(); n != 1 {
-		t.Errorf("the watcher was told %d times, want once", n)
+		t.Errorf("the watcher was called %d times, want once", n)
 	}
 }
 
@@ -276,7 +276,7 @@ health = { type = "tcp" }
 		{"web", "here", `"here" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`},
 	} {
 		if got := n.checkNow(c.service, c.address); got != c.want {
-			t.Errorf("%s %s: %s, want %s", c.service, c.address, got, c.want)
+			t.Errorf("check of %s %s = %s, want %s", c.service, c.address, got, c.want)
 		}
 	}
 }
@@ -320,7 +320,7 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 		return err.Error()
 	}
 	if !strings.Contains(r.Exchange, "* ") || r.Took <= 0 || r.At == "" || r.Type != balancer.TCPHealth {
-		n.t.Errorf("the answer lacks something: %+v", r)
+		n.t.Errorf("answer is incomplete: %+v", r)
 	}
 	return r.Outcome + ": " + r.Text
 }
@@ -351,7 +351,7 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.story(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
-		t.Errorf("the journal has\n%s", n.story(events.Problem))
+		t.Errorf("journal =\n%s", n.story(events.Problem))
 	}
 }
 

@@ -103,14 +103,14 @@ func TestFleet(t *testing.T) {
 	m.answers("127.41.0.2", "own")
 	m.well()
 	if place := m.status().Store.Place; !strings.HasPrefix(place, "/vipd at http://127.") {
-		t.Errorf("services come from %q, want etcd first", place)
+		t.Errorf("place of services = %q, want etcd first", place)
 	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
 	wait.For(t, 10*time.Second, "the problem of two services of one name", func() bool {
 		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")
 	})
 	if got := ask("127.41.0.3:8080"); got == "shared" {
-		t.Error("the fleet's service of a name that the node has is served too")
+		t.Error("a service from etcd is served although the node has a service of that name")
 	}
 	m.answers("127.41.0.2", "own")
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
@@ -134,7 +134,7 @@ func TestFleetAway(t *testing.T) {
 	m.start()
 	m.answers("127.41.0.5", "one")
 	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "kept in") {
-		t.Errorf("after a restart without etcd: %+v", s)
+		t.Errorf("store after a restart without etcd = %+v", s)
 	}
 	for _, e := range m.etcd.Members {
 		e.Start()
@@ -171,7 +171,7 @@ func (m *member) tells(want ...string) {
 		}
 	}
 	if !slices.Equal(got, want) {
-		m.t.Errorf("the journal has of etcd %q, want %q", got, want)
+		m.t.Errorf("etcd events in the journal = %q, want %q", got, want)
 	}
 }
 
@@ -188,11 +188,11 @@ func TestFleetNeverRead(t *testing.T) {
 	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
 	_, body := m.get("/readyz")
 	if !strings.Contains(body, "connection refused; nothing was ever read") {
-		t.Errorf("before it serves, it is not ready because of %s", body)
+		t.Errorf("reason why vipd is not ready = %s", body)
 	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
-		t.Errorf("ready %v, %q; want to hear that nothing was ever read", s.Ready, s.Store.Error)
+		t.Errorf("ready = %v, %q; want the report that nothing was ever read", s.Ready, s.Store.Error)
 	}
 	m.tells("etcd has been unreachable since the start, and there is no last good state")
 }
@@ -244,7 +244,7 @@ func TestFleetSeesNodes(t *testing.T) {
 node: mode set to iptables by ben
 node: mode iptables taken back by cleo: done
 node: zone z9 taken back by cleo: done`; got != want {
-		t.Errorf("the journal has\n%s\nwant\n%s", got, want)
+		t.Errorf("journal =\n%s\nwant\n%s", got, want)
 	}
 	m.stop()
 	wait.For(t, 20*time.Second, "the node to be gone", func() bool {
@@ -351,6 +351,6 @@ func TestFleetCountsDrains(t *testing.T) {
 		})
 	}
 	if all, err := m.client.Overrides(t.Context()); err != nil || len(all.Targets) > 0 {
-		t.Errorf("overrides are left: %+v, %v", all, err)
+		t.Errorf("overrides still exist: %+v, %v", all, err)
 	}
 }

@@ -50,7 +50,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 	m.start()
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
-		t.Errorf("at first: %s", got)
+		t.Errorf("endpoints at first = %s", got)
 	}
 	wait.For(t, 20*time.Second, "the node to tell what it has found", func() bool {
 		answer, err := client.Get(t.Context(), "/vipd/health/n1/", clientv3.WithPrefix())
@@ -69,11 +69,11 @@ func TestFleetChecksSteer(t *testing.T) {
 	wait.For(t, 20*time.Second, "the node to read its own vote", func() bool { c = m.check("127.44.1.1:9002"); return len(c.Fleet.Votes) == 3 })
 	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 says up: connected" ||
 		c.Since.Format(time.RFC3339) != "2026-01-31T12:00:00Z" || c.Next.IsZero() || c.Fleet.Alone || len(c.Fleet.Checkers) != 3 || c.Fleet.Votes["n1"].Verdict != "up" {
-		t.Errorf("it is shown as %+v, %+v", c, c.Fleet)
+		t.Errorf("check of the fleet = %+v, %+v", c, c.Fleet)
 	}
 	for range 4 {
 		if got := ask("127.44.0.1:8080"); got != "one" {
-			t.Errorf("%q answers though the fleet has found it down", got)
+			t.Errorf("%q answers although the fleet reports it down", got)
 		}
 	}
 	m.well()
@@ -95,7 +95,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	m.stop()
 	m.start()
 	if c, got := m.check("127.44.1.1:9002"), m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" || !c.Fleet.Alone {
-		t.Errorf("after a restart without etcd: %s, %+v", got, c)
+		t.Errorf("endpoints after a restart without etcd = %s, %+v", got, c)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 		t.Errorf("problems: %s", p) // it is normal that others run it
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that") {
-		t.Errorf("asked to run it: %+v, %v", r, err)
+		t.Errorf("CheckNow of an exec check = %+v, %v, want an error", r, err)
 	}
 	m.etcd.Kill()
 	wait.For(t, 30*time.Second, "the node to be alone", func() bool { return m.check("127.44.1.3:9001").Fleet.Alone })
@@ -178,6 +178,6 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	wait.For(t, 30*time.Second, "five intervals", func() bool { return checked() >= before+5 })
 	state("127.44.1.3:9001:down/0")
 	if _, err := os.Stat(ran); err == nil {
-		t.Error("the program was run")
+		t.Error("the program ran, want no run")
 	}
 }

@@ -117,7 +117,7 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	fmt.Fprintln(c, "after")
 	if got, err := answers.ReadString('\n'); err != nil {
-		t.Errorf("the connection was answered by %q, %v", got, err)
+		t.Errorf("answer of the connection = %q, %v", got, err)
 	}
 	_ = c.Close()
 }

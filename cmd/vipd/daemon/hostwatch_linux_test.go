@@ -39,7 +39,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if got := n.problems(); got != "" {
-		t.Fatalf("there are problems from the start: %s", got)
+		t.Fatalf("problems after the start = %s, want none", got)
 	}
 	nft("add table inet strict")
 	nft("add chain inet strict forward { type filter hook forward priority 0 ; policy drop ; }")
@@ -50,7 +50,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 			strings.Contains(metrics, `vipd_problems{field="",service=""} 1`)
 	})
 	if code, text := n.get("/readyz"); code != 200 || !strings.Contains(text, what) {
-		t.Errorf("/readyz says %d, %s", code, text)
+		t.Errorf("/readyz = %d, %s", code, text)
 	}
 	nft("delete table inet strict")
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
@@ -99,7 +99,7 @@ func TestNobodyOwnsWithoutDecision(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	const want = "no host owns it: this host owns none: set ownership.enabled = true"
 	if all := n.status().Addresses; len(all) != 1 || !all[0].Owned || !strings.HasPrefix(all[0].Note, want) {
-		t.Errorf("the VIP is shown as %+v, want %q", all, want)
+		t.Errorf("VIP = %+v, want %q", all, want)
 	}
 }
 
@@ -123,6 +123,6 @@ func TestTellsOfLostFiles(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := n.problems(); got != "" {
-		t.Errorf("after the restart: %s", got)
+		t.Errorf("problems after the restart = %s", got)
 	}
 }

@@ -180,7 +180,7 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 		"traffic": func() error {
 			traffic, err := n.client.Traffic(ctx)
 			if err == nil && traffic.Services[len(traffic.Services)-1].Connections != connections {
-				t.Errorf("the traffic is %+v, want what was counted last", traffic.Services)
+				t.Errorf("traffic = %+v, want the last counts", traffic.Services)
 			}
 			return err
 		},

@@ -84,10 +84,10 @@ func TestStateDirHangs(t *testing.T) {
 	select {
 	case err := <-accepts:
 		if err != nil {
-			t.Error("while its end waited for the disk, nothing was served:", err)
+			t.Error("no request was served while the end waited for the disk: ", err)
 		}
 	default:
-		t.Error("its end did not wait for the disk")
+		t.Error("the end did not wait for the disk")
 	}
 	release()
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they create no directory
@@ -107,7 +107,7 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	n.start()
 	const problem = "state_dir: reading what an earlier run kept: open state/overrides.json: the disk has not answered for 10s; it is left as it is"
 	if got := n.problems(); !strings.Contains(got, problem) {
-		t.Errorf("the problems are %q, want %q", got, problem)
+		t.Errorf("problems = %q, want %q", got, problem)
 	}
 }
 

@@ -63,11 +63,11 @@ func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	n := startNode(t, web)
 	text, err := n.client.Profile(t.Context(), "goroutine?debug=2")
 	if err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
-		t.Errorf("the socket shows %v, %.200s", err, text)
+		t.Errorf("profile on the socket = %v, %.200s", err, text)
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/pprof/profile", "/debug/vars"} {
 		if code, _ := n.get(path); code != http.StatusNotFound {
-			t.Errorf("%s on the web listener has the status %d", path, code)
+			t.Errorf("status of %s on the web listener = %d", path, code)
 		}
 	}
 }

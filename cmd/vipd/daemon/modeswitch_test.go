@@ -74,7 +74,7 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
 	wait.For(t, time.Minute, "the mode to be tried and left", func() bool {
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Fatalf("%q answers meanwhile", got)
+			t.Fatalf("answer during the switch = %q", got)
 		}
 		return closed.Load() > 0
 	})
@@ -83,13 +83,13 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
 	})
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("%q answers after it", got)
+		t.Errorf("answer after the switch = %q", got)
 	}
 	for _, part := range []string{
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
 	} {
 		if got := n.story(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("the journal does not have %q once:\n%s", part, got)
+			t.Errorf("journal lacks %q once:\n%s", part, got)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestAStopDuringATrial(t *testing.T) {
 	<-tried
 	n.stop()
 	if got := strings.Join(log.all, "\n"); strings.Contains(got, "not usable") {
-		t.Errorf("the log has:\n%s", got)
+		t.Errorf("log =\n%s", got)
 	}
 }
 
@@ -217,7 +217,7 @@ func TestRemovesWhatAModeCouldNot(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if m := n.status().Mode; m.InUse != "iptables" || removed.Load() > 0 {
-		t.Fatalf("mode %+v, cleaned up %d times", m, removed.Load())
+		t.Fatalf("mode = %+v, cleaned up %d times", m, removed.Load())
 	}
 	n.configure("", "", web)
 	wait.For(t, time.Minute, "what is left to be removed", func() bool { return removed.Load() > 0 })
@@ -264,7 +264,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m := n.status().Mode; m.InUse != name && works.Load() {
-			t.Fatalf("mode %+v, want %s", m, name)
+			t.Fatalf("mode = %+v, want %s", m, name)
 		}
 		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a long reading is shown later
 			counted := n.connections()
@@ -282,7 +282,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 		in("ipvs")
 	}
 	if kept.Load() != 3 || removed.Load() > 0 {
-		t.Errorf("what drained was kept %d times, and removed %d times; want 3 and 0", kept.Load(), removed.Load())
+		t.Errorf("drains were kept %d times, and removed %d times; want 3 and 0", kept.Load(), removed.Load())
 	}
 	in("userspace")
 	works.Store(false)

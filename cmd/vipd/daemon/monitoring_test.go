@@ -179,7 +179,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	}
 	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
 	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {
-		t.Errorf("alerts that fired: %v\nof %v", slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(all)))
+		t.Errorf("alerts that fired = %v\nof %v", slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(all)))
 	}
 }
 
@@ -222,6 +222,6 @@ func (p *prometheus) dashboard() {
 		}
 	}
 	if exprs < 20 {
-		p.t.Errorf("the dashboard has %d expressions", exprs)
+		p.t.Errorf("dashboard has %d expressions, want at least 20", exprs)
 	}
 }

@@ -54,7 +54,7 @@ func TestWaitsForItsStore(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	hears("more time is asked for", func(text string) bool {
 		if text == "READY=1" {
-			t.Fatal("it is ready, and has asked for no more time")
+			t.Fatal("vipd was ready before it asked for more time")
 		}
 		return strings.HasPrefix(text, "EXTEND_TIMEOUT_USEC=")
 	})
@@ -81,7 +81,7 @@ func TestStatusLineTellsWhatFails(t *testing.T) {
 	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
 	hears("the line says why", func(text string) bool {
 		if strings.Count(text, "writing the ledger") > 1 {
-			t.Errorf("the line says it more than once: %q", text)
+			t.Errorf("the line repeats the reason: %q", text)
 		}
 		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
 	})

@@ -37,7 +37,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				if e.Endpoint == "" {
 					got = append(got, strings.Trim(e.Text+": "+e.Cause, ": "))
 					if over := e.Level == slog.LevelInfo; over != (e.Lasted > 0) {
-						t.Errorf("%+v: an outage is an error, and its end says how long it was", e)
+						t.Errorf("event = %+v, want a duration only at the end of an outage", e)
 					}
 				}
 			}
@@ -57,10 +57,10 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	wait.For(t, 0, "status to say that web has no endpoint left", func() bool { s = n.status(); return fmt.Sprint(s.Health.Out) == "[web]" })
 	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
 		strings.Count(got, "service empty: endpoints: there are none: clients are refused") != 1 {
-		t.Errorf("the problems are %s", got)
+		t.Errorf("problems = %s", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
-		t.Errorf("no metric says that web has no endpoint left")
+		t.Errorf("the metric for a service without endpoints is missing")
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
@@ -75,12 +75,12 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				t.Fatal(err)
 			}
 			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by an override"); got != (yes && i == 1) {
-				t.Errorf("draining %v, %d: the problems are %s", yes, i, n.problems())
+				t.Errorf("draining = %v, %d: problems = %s", yes, i, n.problems())
 			}
 		}
 	}
 	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
-		t.Errorf("the journal has\n%s", got)
+		t.Errorf("journal =\n%s", got)
 	}
 }
 
@@ -102,15 +102,15 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	})
 	story := n.story(events.Problem)
 	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
-		t.Errorf("the journal has\n%s", story)
+		t.Errorf("journal =\n%s", story)
 	}
 	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
-		t.Errorf("the problems are %s", got)
+		t.Errorf("problems = %s", got)
 	}
 	n.write(checked) // the service and its problem are removed
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
 	if story := n.story(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
-		t.Errorf("the journal has\n%s", story)
+		t.Errorf("journal =\n%s", story)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	n.write(checked + "[health]\nallow_exec = true\n")
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) > 0 {
-		t.Errorf("the reload says %v, %v", r.Problems, err)
+		t.Errorf("reload = %v, %v", r.Problems, err)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestManyStillDown(t *testing.T) {
 	story := n.story(events.Health)
 	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
 	if story != want {
-		t.Errorf("the journal has\n%s\nwant\n%s", story, want)
+		t.Errorf("journal =\n%s\nwant\n%s", story, want)
 	}
 }
 
@@ -156,6 +156,6 @@ health = { type = "tcp" }
 `)
 	all, err := n.client.Endpoints(t.Context())
 	if err != nil || len(all) != 1 || all[0].Check != nil || !strings.HasPrefix(all[0].Unchecked, "a tcp check can't be made at the ports of this service") {
-		t.Errorf("the endpoints are %+v, %v", all, err)
+		t.Errorf("endpoints = %+v, %v", all, err)
 	}
 }

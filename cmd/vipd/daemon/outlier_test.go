@@ -66,7 +66,7 @@ func (n *node) askUntil(vip, want string) {
 	n.t.Helper()
 	wait.For(n.t, 20*time.Second, want, func() bool {
 		if got := ask(vip); len(got) > 3 { // otherwise the name of a server
-			n.t.Errorf("a client got %q", got)
+			n.t.Errorf("answer to a client = %q", got)
 		}
 		return n.endpoints() == want
 	})
@@ -84,7 +84,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	all := n.list()
 	x := all[1].Ejection
 	if all[0].Ejection != nil || x == nil || x.Count < 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != min(time.Duration(x.Count)*base, 10*base) {
-		t.Fatalf("what is said of it: %+v", x)
+		t.Fatalf("ejection = %+v", x)
 	}
 
 	var asked moments // it listens again, so a connection would be seen
@@ -107,33 +107,33 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}()
 	for time.Until(x.Until) > base/3 {
 		if got := ask("127.58.0.1:8080"); got != "one" && time.Until(x.Until) > 0 {
-			t.Fatalf("got %q while the other is ejected", got)
+			t.Fatalf("answer = %q while the other is ejected", got)
 		}
 	}
 	_ = l.Close()
 	<-accepting
 	if asked.until(x.Until); asked.count() > 0 {
-		t.Errorf("it got %d connections while it was ejected", asked.count())
+		t.Errorf("the ejected endpoint received %d connections, want 0", asked.count())
 	}
 
 	wait.For(t, 20*time.Second, "the end of its time", func() bool { return n.endpoints() != ejected })
 	if early := time.Until(x.Until); early > 0 {
-		t.Errorf("it is back %s early", early)
+		t.Errorf("the ejection ended %s early", early)
 	}
 	n.askUntil("127.58.0.1:8080", ejected) // one failure is enough now
 	server(t, "127.58.1.1:9002", "two")
 	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if got := n.endpoints(); strings.Contains(got, "ejected") {
-		t.Errorf("at the end: %s", got)
+		t.Errorf("endpoints at the end = %s", got)
 	}
 	n.stop()
 	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
 	if len(begun) < 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
 		!strings.Contains(begun[1], "for 4s") {
-		t.Errorf("logged beginnings: %q", begun)
+		t.Errorf("logged starts = %q", begun)
 	}
 	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
-		t.Errorf("logged ends: %q", ended)
+		t.Errorf("logged ends = %q", ended)
 	}
 }
 
@@ -147,12 +147,12 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	one()
 	for range 5 {
 		if got := ask("127.58.0.1:8080"); got != "two" {
-			t.Fatalf("got %q while both could not be worse", got)
+			t.Fatalf("answer while both fail = %q", got)
 		}
 	}
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
 	if ended := log.lines("it accepted a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
-		t.Errorf("logged ends: %q", ended)
+		t.Errorf("logged ends = %q", ended)
 	}
 	n.write("") // a removed endpoint is no longer ejected
 	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
@@ -193,7 +193,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
 	wait.For(t, 10*time.Second, "the one that is back", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if ended := log.lines("it passes its checks"); len(ended) != 1 {
-		t.Errorf("logged ends: %q", ended)
+		t.Errorf("logged ends = %q", ended)
 	}
 }
 

@@ -42,7 +42,7 @@ ports = [{ port = "<b>" }]
 			}
 		}
 		if found := regexp.MustCompile(`(?i)(src|href)="(https?:|//)[^"]*|@import|url\(|<b>`).FindString(text); found != "" {
-			t.Errorf("%s has %s", path, found)
+			t.Errorf("%s contains %s", path, found)
 		}
 		policy := r.Header.Get("Content-Security-Policy")
 		for _, tag := range []string{"style", "script"} {
@@ -55,11 +55,11 @@ ports = [{ port = "<b>" }]
 	}
 	for _, path := range []string{"/services/other", "/fleet"} {
 		if code, _ := n.get(path); code != http.StatusNotFound {
-			t.Errorf("%s, which is not there: %d", path, code)
+			t.Errorf("status of the missing %s = %d, want 404", path, code)
 		}
 	}
 	if code, _ := n.get("/v1/status"); code != http.StatusNotFound {
-		t.Errorf("the API on api.http: %d", code)
+		t.Errorf("status of the API on api.http = %d, want 404", code)
 	}
 	n.follows(t, "/live?follow=1&of=web", ">draining<", func() {
 		yes := true

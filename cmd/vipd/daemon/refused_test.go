@@ -31,7 +31,7 @@ func TestRefusedService(t *testing.T) {
 	n.write(web + strings.Replace(other, "127.40.0.2", "nowhere", 1))
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || r.Services != 1 || len(r.Problems) != 1 {
-		t.Fatalf("reload: %+v, %v; want one service and one problem", r, err)
+		t.Fatalf("reload = %+v, %v; want one service and one problem", r, err)
 	}
 	if s := n.row(t, "other"); !s.Refused || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "nowhere") || s.Origin.Line == 0 {
 		t.Errorf("the row of a refused service = %+v", s)
@@ -62,7 +62,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 				r, err := n.client.Reload(t.Context(), "", api.ReloadPrune)
 				if name == "a wrong heading" {
 					if err != nil || !slices.Contains(r.Removed, "web") {
-						t.Errorf("reload --prune: %+v, %v; want web removed", r, err)
+						t.Errorf("reload --prune = %+v, %v; want web removed", r, err)
 					}
 					n.write(web)
 					if _, err = n.client.Reload(t.Context(), ""); err != nil {
@@ -72,7 +72,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 					r, err = n.client.Reload(t.Context(), "")
 				}
 				if err != nil || !slices.Contains(r.Kept, "web") || len(r.Problems) == 0 || !isErrorAt(r.Problems[0]) {
-					t.Fatalf("reload: %+v, %v; want web kept", r, err)
+					t.Fatalf("reload = %+v, %v; want web kept", r, err)
 				}
 				if name != "an empty service" && len(r.Problems) != 1 {
 					t.Errorf("one mistake has %d problems: %v", len(r.Problems), r.Problems)
@@ -87,7 +87,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 				}
 				n.write(web)
 				if r, err := n.client.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-					t.Errorf("after the fix: %+v, %v", r, err)
+					t.Errorf("reload after the fix = %+v, %v", r, err)
 				}
 			}
 		})
@@ -109,7 +109,7 @@ func TestStatusSaysLastGood(t *testing.T) {
 		})
 	}
 	if says() {
-		t.Error("status says so of a good start")
+		t.Error("status reports it although the start succeeded")
 	}
 	for name, text := range map[string]string{
 		"unknown field": header + "[sync]\nmin_intervall = \"1s\"\n" + web, "not TOML": header + "[services.",
@@ -137,7 +137,7 @@ func TestReloadWaitsForRevision(t *testing.T) {
 		n.write(text)
 		r, err := n.client.Reload(t.Context(), "")
 		if s := n.status(); err != nil || r.Unapplied || s.Sync.Applied < r.Revision {
-			t.Errorf("after reload %d: revision %d is applied of %d (%v)", i, s.Sync.Applied, r.Revision, err)
+			t.Errorf("after reload %d, revision %d of %d is applied (%v)", i, s.Sync.Applied, r.Revision, err)
 		}
 	}
 }

@@ -26,13 +26,13 @@ func TestMistakeOutsideService(t *testing.T) {
 		t.Helper()
 		r, err := n.client.Reload(t.Context(), "", flags...)
 		if err != nil || !reflect.DeepEqual(r.ReloadChanges, want) {
-			t.Errorf("reload: %+v, %v; want %+v", r.ReloadChanges, err, want)
+			t.Errorf("reload = %+v, %v; want %+v", r.ReloadChanges, err, want)
 		}
 	}
 	served := func(when string) {
 		t.Helper()
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%s: %q answers", when, got)
+			t.Errorf("%s: answer = %q", when, got)
 		}
 	}
 	hidden := strings.ReplaceAll(web, "[services.web", "[service.web")
@@ -73,7 +73,7 @@ func TestStartWithMistake(t *testing.T) {
 			t.Errorf("%q: the wanted mode is %s; problems: %v", text, s.Mode.Wanted, s.Problems)
 		}
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%q: %q answers", text, got)
+			t.Errorf("%q: answer = %q", text, got)
 		}
 		n.stop()
 	}
@@ -93,10 +93,10 @@ func TestSavingInPlace(t *testing.T) {
 		t.Helper()
 		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || r.Services != 1 || len(r.Problems) != 1 || !strings.Contains(r.Problems[0].Text, problem) {
-			t.Errorf("reload: %+v, %v; want one service and the problem that the file %s", r, err, problem)
+			t.Errorf("reload = %+v, %v; want one service and the problem that the file %s", r, err, problem)
 		}
 		if s := n.status(); s.Mode.Wanted != "userspace" {
-			t.Errorf("the wanted mode is %s", s.Mode.Wanted)
+			t.Errorf("wanted mode = %s, want userspace", s.Mode.Wanted)
 		}
 	}
 	file, err := os.Create(n.file())
@@ -111,9 +111,9 @@ func TestSavingInPlace(t *testing.T) {
 	unchanged("is empty")
 	r, err := n.client.Reload(t.Context(), "", api.ReloadAllowEmpty)
 	if err != nil || r.Services != 0 {
-		t.Errorf("reload that allows an empty file: %+v, %v", r, err)
+		t.Errorf("reload that allows an empty file = %+v, %v", r, err)
 	}
 	if s := n.status(); s.Mode.Wanted != "auto" {
-		t.Errorf("the wanted mode is %s, want the default", s.Mode.Wanted)
+		t.Errorf("wanted mode = %s, want the default", s.Mode.Wanted)
 	}
 }

@@ -221,6 +221,6 @@ func TestReceiverAway(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(wait.Patience):
-		t.Fatal("it does not end")
+		t.Fatal("vipd does not end")
 	}
 }

@@ -25,7 +25,7 @@ func TestFoldersUnderUmask(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode().Perm() != 0o755 {
-			t.Errorf("%s has mode %v", folder, info.Mode())
+			t.Errorf("mode of %s = %v", folder, info.Mode())
 		}
 	}
 }

@@ -369,7 +369,7 @@ func (f *fleet) answers(vips ...netip.Addr) {
 			return owner != nil && ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
 		})
 		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {
-			f.t.Errorf("a port of %s itself is open on %s", who, v)
+			f.t.Errorf("a port of %s answers on %s", who, v)
 		}
 	}
 }

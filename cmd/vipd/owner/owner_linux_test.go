@@ -75,7 +75,7 @@ func TestOneOwner(t *testing.T) {
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("a host has taken %s from the client", taken)
+		t.Errorf("a host still answers for %s", taken)
 	}
 	// A new key is used without a pause.
 	foreign := f.settled().answer().Foreign
@@ -116,7 +116,7 @@ func (f *fleet) standsBy(g *gateway) {
 	}
 	g.holds(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
-		f.t.Errorf("no event of %s has the reason for the standby", g.ns.Name)
+		f.t.Errorf("events of %s lack the reason for the standby", g.ns.Name)
 	}
 }
 
@@ -177,7 +177,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	} else {
 		time.Sleep(time.Second) // nothing may move in this time, which is longer than a session lasts unconfirmed
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
-			f.t.Errorf("%s: the VIP moved, though the owner's delay was only %s", c.name, late)
+			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s", c.name, late)
 		}
 	}
 	c.mend(g)
@@ -260,7 +260,7 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 		return
 	}
 	if len(gaps) == 0 {
-		t.Skip("every run was skipped, see its reason")
+		t.Skip("every run was skipped; its log has the reason")
 	}
 	tell(t, "kill -9 of the owner and the leader of etcd", gaps)
 }
@@ -525,22 +525,22 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
-		t.Error("a running vipd counts as hanging")
+		t.Error("a running vipd is reported as hanging")
 	}
 	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
-		t.Error("a stopped vipd counts as hanging before its grace period is over")
+		t.Error("a stopped vipd is reported as hanging before its grace period ends")
 	}
 	if hangs(true, -hour, short) {
-		t.Error("a vipd that has just reported counts as hanging")
+		t.Error("a vipd that has just reported is treated as hanging")
 	}
 	if !hangs(true, time.Second, short) || !o.daemon.heard.IsZero() {
-		t.Error("a stopped vipd does not count as hanging after its grace period")
+		t.Error("a stopped vipd is not reported as hanging after its grace period")
 	}
 	if o.daemon.hangs() {
-		t.Error("the same stop counts twice")
+		t.Error("the same stop is reported twice")
 	}
 }
 

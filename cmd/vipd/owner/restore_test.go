@@ -46,10 +46,10 @@ func TestRestoredVIPs(t *testing.T) {
 			want = []local.Action{local.Note{Kind: local.NoteBack, Text: "put [10.9.0.100] back, which had gone from their interfaces", VIPs: 1}}
 		}
 		if fmt.Sprint(notes) != fmt.Sprint(want) {
-			t.Errorf("of %v lost it says %v, want %v", lost, notes, want)
+			t.Errorf("lost %v: notes = %v, want %v", lost, notes, want)
 		}
 		if again := w.absent.again(); !slices.Equal(again, []netip.Addr{refused}) {
-			t.Errorf("%v are tried again, want %s", again, refused)
+			t.Errorf("VIPs to retry = %v, want %s", again, refused)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestOpenedLate(t *testing.T) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.gate.lapsed(at)
 		if !yes {
-			t.Error("the gate has not lapsed")
+			t.Error("the gate is still open, want it closed")
 		}
 		did = append(n.Lapsed(at, local.NotRefreshed, late), opened(at)...)
 	}
@@ -155,11 +155,11 @@ func TestRefreshOverdue(t *testing.T) {
 	r.deadline.Store(int64(opened.Add(time.Hour)))
 	r.refresh(opened.Add(70 * time.Millisecond))
 	if k.count != 1 {
-		t.Fatalf("%d refreshes in time, want 1", k.count)
+		t.Fatalf("refreshes in time = %d, want 1", k.count)
 	}
 	r.refresh(opened.Add(200 * time.Millisecond))
 	if k.count != 1 {
-		t.Errorf("%d refreshes, want none of an overdue gate", k.count-1)
+		t.Errorf("refreshes of an overdue gate = %d, want none", k.count-1)
 	}
 	if late, lapsed := r.lapsed(opened.Add(210 * time.Millisecond)); !lapsed || late != 140*time.Millisecond {
 		t.Errorf("lapsed = %s, %t, want 140ms, true", late, lapsed)

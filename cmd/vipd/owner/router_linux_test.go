@@ -30,7 +30,7 @@ func TestRouterReplaced(t *testing.T) {
 	router.DelAddr("lan", "10.9.0.1/16")
 	time.Sleep(4 * time.Second) // in which nothing may move: a gateway may be silent for 2 s
 	if now, late := f.took(), f.late(); now != took && late < tooLate {
-		t.Errorf("VIPs have moved from %s after the gateway was replaced, though no owner was later than %s", g.ns.Name, late)
+		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s", g.ns.Name, late)
 	}
 	f.judge(p, "another gateway")
 	f.meets(lanLost)

@@ -22,7 +22,7 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	cannot := func(want string) {
 		t.Helper()
 		if got := o.daemon.current().VIPs[vip].Cannot; got != want {
-			t.Errorf("the VIP can't be served for %q, want %q", got, want)
+			t.Errorf("reason = %q, want %q", got, want)
 		}
 	}
 	const short, long = `{"vips": {"10.9.0.100": {}}, "grace": 500000000}`, `{"vips": {"10.9.0.100": {}}, "grace": 10000000000}`
@@ -31,7 +31,7 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	told := o.daemon.current()
 	say(short, second)
 	if o.daemon.current() != told {
-		t.Error("what was said twice was read twice")
+		t.Error("the repeated message was parsed again")
 	}
 	o.daemon.closed(first, http.StateClosed) // of a vipd that has handed over
 	cannot("")
@@ -45,6 +45,6 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	o.daemon.closed(first, http.StateClosed)
 	cannot("")
 	if err := o.daemon.receive([]byte("{"), first); err == nil {
-		t.Error("half a message is taken")
+		t.Error("half a message is accepted")
 	}
 }

@@ -24,7 +24,7 @@ import (
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
 	if n == 0 {
-		t.Skip("needs to measure for minutes, which make soak does")
+		t.Skip("needs to measure for minutes, which only make soak does")
 	}
 	all := []fault{planned, killed, stopped, powerOff, cutOff, lanLost, cutFromEtcd}
 	for mode, faults := range map[string][]fault{"nftables": all, "iptables": all, "userspace": append(all, frozenDaemon, killedDaemon)} {
@@ -65,7 +65,7 @@ func tell(t *testing.T, what string, gaps []time.Duration) {
 func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {
-		t.Skip("needs to measure for minutes, which make soak does")
+		t.Skip("needs to measure for minutes, which only make soak does")
 	}
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()

@@ -78,7 +78,7 @@ func TestMovesByVipctl(t *testing.T) {
 		out, err := first.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), "vip", "move", "@two", "--to", first.ns.Name, "--timeout", "1s",
 			"--config", first.config()).CombinedOutput()
 		if err == nil {
-			t.Fatalf("a host that does not hear of it gives a VIP away: %s", out)
+			t.Fatalf("a host gives a VIP away without receiving the order: %s", out)
 		}
 		return strings.Contains(string(out), "gw3 has not answered in time: 10.9.0.110 stays there")
 	})
@@ -86,7 +86,7 @@ func TestMovesByVipctl(t *testing.T) {
 	time.Sleep(2 * time.Second) // in which they must not leave: whether they should is looked at each second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
-		t.Errorf("the VIPs that were moved by force are not told in\n%s", out)
+		t.Errorf("forced moves are missing in\n%s", out)
 	}
 
 	for n := 112; n <= 115; n++ {
@@ -99,7 +99,7 @@ func TestMovesByVipctl(t *testing.T) {
 		moved++
 	}
 	if moved == 0 {
-		t.Errorf("balance has moved none of the VIPs that were heaped up")
+		t.Errorf("balance moved no VIP from the loaded host")
 	}
 }
 

@@ -252,7 +252,7 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 		bound = other.down(interval) - 3*interval + 130*time.Millisecond
 	}
 	if took > wait.Bound(bound) {
-		t.Errorf("%s: taken over after %s, want at most %s", f.name, took, bound)
+		t.Errorf("%s: takeover took %s, want at most %s", f.name, took, bound)
 	}
 	time.Sleep(2 * interval) // in which a second owner would answer
 	if n := p.probe.twice(began); n > 0 {

@@ -20,27 +20,27 @@ func TestMessages(t *testing.T) {
 	}
 	b := Encode(want, to, key)
 	if len(b) > 200 {
-		t.Errorf("a heartbeat has %d bytes", len(b))
+		t.Errorf("heartbeat has %d bytes, want at most 200", len(b))
 	}
 	if got, err := Decode(b, to, [][]byte{other, key}); err != nil || got != want {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
+		t.Errorf("Decode = %+v, %v; want %+v", got, err, want)
 	}
 	if _, err := Decode(b, to, [][]byte{other}); !errors.Is(err, ErrKey) {
-		t.Errorf("another key: got %v", err)
+		t.Errorf("another key: error = %v", err)
 	}
 	for _, at := range []string{"10.0.0.3", "fd00::2"} {
 		if _, err := Decode(b, netip.MustParseAddr(at), [][]byte{key}); !errors.Is(err, errElsewhere) {
-			t.Errorf("a datagram to %s, at %s: got %v", to, at, err)
+			t.Errorf("datagram to %s, at %s: error = %v", to, at, err)
 		}
 	}
 	for i := range b {
 		changed := append([]byte{}, b...)
 		changed[i] ^= 1
 		if _, err := Decode(changed, to, [][]byte{key}); err == nil {
-			t.Errorf("a changed byte %d was accepted", i)
+			t.Errorf("Decode with byte %d changed = nil, want an error", i)
 		}
 		if _, err := Decode(b[:i], to, [][]byte{key}); err == nil {
-			t.Errorf("%d bytes of %d were accepted", i, len(b))
+			t.Errorf("Decode of %d of %d bytes = nil, want an error", i, len(b))
 		}
 	}
 }
@@ -53,6 +53,6 @@ func TestMessageOfEarlierVersion(t *testing.T) {
 	text = text[:len(text)-sha256.Size-len(tail{}.To)-16]
 	got, err := Decode(append(text, sign(text, key)...), to, [][]byte{key})
 	if err != nil || got != want {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
+		t.Errorf("Decode = %+v, %v; want %+v", got, err, want)
 	}
 }

@@ -28,11 +28,11 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	} {
 		found := 0
 		if err := tab.list(t.Context(), s, func(*Flow) error { found++; return nil }); err != nil || found != len(flows) {
-			t.Errorf("%s: found %d, %v; want all %d", name, found, err, len(flows))
+			t.Errorf("%s: found %d flows, %v; want all %d", name, found, err, len(flows))
 		}
 		l := listing{ctx: t.Context()}
 		if err := l.run(tab.lists, s); err == nil {
-			t.Errorf("%s: the kernel knows this search", name)
+			t.Errorf("%s: the kernel accepts an invalid search", name)
 		}
 	}
 }
@@ -44,20 +44,20 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
-		t.Errorf("got %v, want what visit returned", err)
+		t.Errorf("error = %v, want the error of visit", err)
 	}
 	tab.want(t, Filter{}, flows)
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return unix.EINVAL }); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("got %v, want what visit returned", err)
+		t.Errorf("error = %v, want the error of visit", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	visits := 0
 	err := tab.Each(ctx, Filter{}, func(*Flow) error { visits++; cancel(); return nil })
 	if !errors.Is(err, context.Canceled) || visits == 0 || visits >= len(flows) {
-		t.Errorf("%d visits, %v; want some, and that ctx ended", visits, err)
+		t.Errorf("%d visits, %v; want some and the context's error", visits, err)
 	}
 	if err := tab.Each(ctx, Filter{}, func(*Flow) error { t.Error("visited after the end"); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that ctx ended", err)
+		t.Errorf("error = %v, want the context's error", err)
 	}
 	var w sync.WaitGroup
 	w.Go(func() {
@@ -117,12 +117,12 @@ func TestSeveralGoroutines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(seen) != len(kept) {
-			t.Errorf("saw %d flows that nobody deletes, of %d", len(seen), len(kept))
+			t.Errorf("found %d of %d flows that nobody deletes", len(seen), len(kept))
 		}
 	}
 	w.Wait()
 	if cuts != len(cut) {
-		t.Errorf("cut %d, want %d", cuts, len(cut))
+		t.Errorf("deleted = %d, want %d", cuts, len(cut))
 	}
 	tab.want(t, Filter{}, kept)
 }
@@ -155,9 +155,9 @@ func TestClosedConnFails(t *testing.T) {
 	}
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
 	if err := c.delete(&f); err == nil {
-		t.Error("deleted after Close")
+		t.Error("delete after Close = nil, want an error")
 	}
 	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil {
-		t.Error("listed after Close")
+		t.Error("Each after Close = nil, want an error")
 	}
 }

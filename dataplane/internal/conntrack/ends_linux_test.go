@@ -92,7 +92,7 @@ func TestTellsEveryEnd(t *testing.T) {
 	}
 	wait.For(t, 30*time.Second, "all ends", func() bool { return len(ended.flows()) >= len(want) })
 	if got, want := identities(ended.flows()), identities(want); !slices.Equal(got, want) {
-		t.Errorf("%v ended, want %v", got, want)
+		t.Errorf("ended = %v, want %v", got, want)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestLostEndsAreReported(t *testing.T) {
 		return slices.ContainsFunc(e.flows(), func(f Flow) bool { return identityOf(&f) == identityOf(&last) })
 	})
 	if n := len(e.flows()); n < 1000 || n >= len(flows) {
-		t.Errorf("%d ends of %d were told; want many, and not all", n, len(flows))
+		t.Errorf("%d ends of %d were reported; want many, but not all", n, len(flows))
 	}
 	cancel()
 	w.Wait()
@@ -137,6 +137,6 @@ func TestRunReturnsWhenClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; err == nil {
-		t.Error("a closed subscription ended without an error")
+		t.Error("error of a closed subscription = nil")
 	}
 }

@@ -211,16 +211,16 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, err := against(t, c.kernel...).deleteAll(flows)
 			if n != c.deleted || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("deleted %d, %v; want %d, %q", n, err, c.deleted, c.err)
+				t.Errorf("deleted = %d, %v; want %d, %q", n, err, c.deleted, c.err)
 			}
 		})
 	}
 	// Remaining answers from before an error are not mistaken for later ones.
 	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
-		t.Error("deleted without privilege")
+		t.Error("deleting without privilege = nil, want an error")
 	}
 	if n, err := c.deleteAll(flows); n != 3 || err != nil {
-		t.Errorf("deleted %d, %v after an error, want 3", n, err)
+		t.Errorf("deleted after an error = %d, %v, want 3", n, err)
 	}
 }

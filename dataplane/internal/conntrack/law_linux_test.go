@@ -102,7 +102,7 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 		}
 		n, err := cut(t.Context(), keys, stale)
 		if want := len(flows) - len(left); err != nil || n != want {
-			t.Fatalf("round %d: cut %d, %v; want %d", round, n, err, want)
+			t.Fatalf("round %d: deleted = %d, %v; want %d", round, n, err, want)
 		}
 		tab.want(t, Filter{}, left)
 	}
@@ -154,7 +154,7 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			tab.create(t, w.in, w.first)
 			one := tab.all(t, Filter{})
 			if len(one) != 1 {
-				t.Fatalf("made one flow, found %v", identities(one))
+				t.Fatalf("flows = %v, want one", identities(one))
 			}
 			tab.create(t, whole, w.others...)
 			if err := tab.delete(&one[0]); err != nil {
@@ -186,7 +186,7 @@ func TestZonesAreKeptApart(t *testing.T) {
 	tab.want(t, Filter{}, slices.Delete(slices.Clone(flows), 2, 3))
 	n, err := tab.Cut(t.Context(), map[balancer.Key]bool{flows[0].Frontend(): true}, nil)
 	if n != 3 || err != nil {
-		t.Errorf("cut %d, %v; want those of all zones: 3", n, err)
+		t.Errorf("deleted = %d, %v; want 3 in all zones", n, err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	tab.create(t, whole, f)
 	n, err := tab.deleteAll([]Flow{old})
 	if n != 0 || err != nil {
-		t.Errorf("deleted %d, %v", n, err)
+		t.Errorf("deleted = %d, %v", n, err)
 	}
 	tab.want(t, Filter{}, append(others, f))
 }

@@ -46,7 +46,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("decoded %x = %+v", b, first)
 		}
 		if inet.Of(first.Orig.Src.Addr()) != inet.Of(first.Reply.Dst.Addr()) {
-			t.Fatalf("%x has two families: %+v", b, first)
+			t.Fatalf("flow of %x has two families: %+v", b, first)
 		}
 		in := whole
 		if first.half {
@@ -54,15 +54,15 @@ func FuzzRead(f *testing.F) {
 		}
 		again := encode(&first, in)
 		if ours, err := second.read(again); !ours || err != nil {
-			t.Fatalf("%+v written as %x: %v, %v", first, again, ours, err)
+			t.Fatalf("%+v encoded as %x: %v, %v", first, again, ours, err)
 		}
 		if identityOf(&first) != identityOf(&second) || first.half != second.half || first.id != second.id {
-			t.Fatalf("%+v reads as %+v when it is written again", first, second)
+			t.Fatalf("%+v is decoded as %+v", first, second)
 		}
 		var w writer
 		w.delete(&first, 1)
 		if binary.NativeEndian.Uint32(w.B) != uint32(len(w.B)) || !bytes.Contains(w.B, again[headerSize:headerSize+44]) && !first.half {
-			t.Fatalf("%+v is deleted by %x", first, w.B)
+			t.Fatalf("deletion of %+v = %x", first, w.B)
 		}
 	})
 }
@@ -74,7 +74,7 @@ func TestRefusesMalformedMessages(t *testing.T) {
 	b := encode(&flow, whole)
 	var f Flow
 	if ours, err := f.read(b); !ours || err != nil || identityOf(&f) != identityOf(&flow) {
-		t.Fatalf("%x read as %+v, %v, %v", b, f, ours, err)
+		t.Fatalf("decoding of %x = %+v, %v, %v", b, f, ours, err)
 	}
 	ends := map[int]bool{} // between attributes
 	for a := (nlsock.In(b[headerSize:])); a.Next(); {
@@ -82,7 +82,7 @@ func TestRefusesMalformedMessages(t *testing.T) {
 	}
 	for n := range len(b) {
 		if _, err := f.read(b[:n]); err == nil && !ends[n] {
-			t.Errorf("%d of %d bytes are no entry, but read as %+v", n, len(b), f)
+			t.Errorf("%d of %d bytes are not an entry, but decoded as %+v", n, len(b), f)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func (c *crossing) one(t *testing.T, f Filter) Flow {
 	t.Helper()
 	flows := c.all(t, f)
 	if len(flows) != 1 {
-		t.Fatalf("%+v finds %v, want one flow", f, identities(flows))
+		t.Fatalf("flows of %+v = %v, want one", f, identities(flows))
 	}
 	return flows[0]
 }
@@ -147,22 +147,22 @@ func TestReadsRealFlows(t *testing.T) {
 			got := c.one(t, Filter{Proto: want.key.Proto, Dst: want.key.Addr, Port: want.key.Port})
 			const known = confirmed | SeenReply | Assured | DstNAT | srcNAT
 			if got.Frontend() != want.key || got.Client() != want.client || got.Backend() != want.backend || got.Orig.Src != want.client {
-				t.Errorf("%s: got %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
+				t.Errorf("%s: flow = %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
 			}
 			if masqueraded := got.Reply.Dst.Addr() != client; masqueraded != want.status.Has(srcNAT) {
-				t.Errorf("%s: answers go to %s", want.key, got.Reply.Dst)
+				t.Errorf("%s: answers lead to %s", want.key, got.Reply.Dst)
 			}
 			if want.state == "closed" && got.State == "cookie-wait" {
-				got.State = want.state // some kernels say this of the first packet
+				got.State = want.state // some kernels report this state for the first packet
 			}
 			if got.Status&known != want.status|confirmed || got.State != want.state {
-				t.Errorf("%s: status %#x, %q; want %#x, %q", want.key, got.Status, got.State, want.status, want.state)
+				t.Errorf("%s: status = %#x, %q; want %#x, %q", want.key, got.Status, got.State, want.status, want.state)
 			}
 			if got.Start.Before(began.Add(-time.Second)) || got.Start.After(time.Now().Add(time.Second)) {
-				t.Errorf("%s: began %s, want about %s", want.key, got.Start, began)
+				t.Errorf("%s: start = %s, want about %s", want.key, got.Start, began)
 			}
 			if got.In < 20 || got.Status.Has(SeenReply) != (got.Out > 20) {
-				t.Errorf("%s: %d bytes from and %d to the client", want.key, got.In, got.Out)
+				t.Errorf("%s: bytes from the client = %d, to the client = %d", want.key, got.In, got.Out)
 			}
 		}
 	}
@@ -193,7 +193,7 @@ func TestDeletesRealFlows(t *testing.T) {
 	}
 	left := c.all(t, Filter{})
 	if len(left) != want {
-		t.Fatalf("there are %v, want %d", identities(left), want)
+		t.Fatalf("flows = %v, want %d", identities(left), want)
 	}
 	for len(left) > 0 {
 		if err := c.delete(&left[0]); err != nil {
@@ -229,12 +229,12 @@ func TestTellsTheEnds(t *testing.T) {
 	})
 	got := ended.flows()
 	if identityOf(&got[0]) != identityOf(&f) || got[0].In < f.In || got[0].Out < f.Out || !got[0].Start.Equal(f.Start) {
-		t.Errorf("%+v ended, want %+v", got[0], f)
+		t.Errorf("ended = %+v, want %+v", got[0], f)
 	}
 	if got[1].Proto != balancer.UDP || got[1].Backend() != backend || got[1].In == 0 {
-		t.Errorf("%+v ended, want the UDP flow", got[1])
+		t.Errorf("ended = %+v, want the UDP flow", got[1])
 	}
 	if n := ended.lost.Load(); n != 0 {
-		t.Errorf("lost some %d times", n)
+		t.Errorf("the kernel dropped events %d times, want 0", n)
 	}
 }

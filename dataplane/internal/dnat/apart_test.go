@@ -299,23 +299,23 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
 	}
 	if fl.judge(time.Now())(&flow) {
-		t.Error("the connection has no time")
+		t.Error("start of the connection is unknown")
 	}
 	later := fl.judge(time.Now().Add(time.Hour))
 	one, other := Accepts(40001), Accepts(40001)
 	one()
 	one()
 	if later(&flow) {
-		t.Error("the connection is removed although its socket exists")
+		t.Error("the connection is deleted although its socket exists")
 	}
 	other()
 	if !later(&flow) {
-		t.Error("the connection stays without its socket")
+		t.Error("the connection exists without its socket")
 	}
 	if port, counted := fl.portOf(&flow); counted {
-		t.Errorf("its bytes are counted for %v", port)
+		t.Errorf("bytes are counted for %v, want for no port", port)
 	}
 	if fl.leadsTo(f, flow.Backend()) {
-		t.Error("the connection is listed")
+		t.Error("the connection is listed, want it hidden")
 	}
 }

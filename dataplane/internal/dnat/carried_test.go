@@ -70,7 +70,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	select {
 	case <-applied:
 	case <-time.After(wait.Patience):
-		t.Error("a change waits for the reading of conntrack")
+		t.Error("a change waits until conntrack is read")
 	}
 	table.add("a connection", key(0), 1, conntrack.DstNAT|conntrack.SeenReply)
 	close(end)

@@ -100,7 +100,7 @@ func TestFailingIsCut(t *testing.T) {
 			e := r.drive(r.web(proto, 2))
 			r.ask(proto)
 			if len(r.tracked(proto)) != 1 {
-				t.Fatal("there is no connection to cut")
+				t.Fatal("the connection was deleted although it may continue")
 			}
 			f := r.web(proto, 2, 3)
 			b := &f.Backends[0]
@@ -168,7 +168,7 @@ func TestReturnKeepsTime(t *testing.T) {
 	r.apply(r.web(balancer.TCP, 4)) // removes an endpoint whose connections have no time
 	wait.For(t, 5*time.Second, "the later connection to be cut", func() bool { return !slices.Contains(r.tracked(balancer.TCP), r.address(3)) })
 	if !slices.Contains(r.tracked(balancer.TCP), r.address(2)) && time.Now().Before(due) {
-		t.Error("the earlier connection was also cut")
+		t.Error("the earlier connection was also deleted")
 	}
 	r.untilCut(due)
 }

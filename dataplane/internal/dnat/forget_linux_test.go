@@ -30,7 +30,7 @@ func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 		}
 		counts.prune(time.Now())
 		if len(counts.ended) != 1 || len(counts.shown) != 1 || len(counts.asked) != 1 || counts.ended[stays] != (volume{1, 2}) {
-			t.Errorf("an hour later got %v ended, %v shown, %v asked; want those of %s alone", counts.ended, counts.shown, counts.asked, stays.Service)
+			t.Errorf("after an hour %v ended, %v shown, %v expected; want only %s", counts.ended, counts.shown, counts.asked, stays.Service)
 		}
 	})
 }

@@ -71,7 +71,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(wait.Patience):
-		t.Error("the end of a flow, or a second look, waits for the list of all flows")
+		t.Error("the end of a flow or a second query waits for the list of all flows")
 	}
 	close(release)
 	if err := <-looked; err != nil {

@@ -101,12 +101,12 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Eleme
 	}
 	header, err := c.Header(set)
 	if err != nil || header != (Header{Kind: HashIPPortIP, Family: family, Timed: true, Elements: len(want)}) {
-		t.Fatalf("header %+v, %v; want %d entries", header, err, len(want))
+		t.Fatalf("header = %+v, %v; want %d entries", header, err, len(want))
 	}
 	slices.SortFunc(got, Element.Compare)
 	wanted := slices.SortedFunc(maps.Keys(want), Element.Compare)
 	if !slices.Equal(got, wanted) {
-		t.Fatalf("got %v\nwant %v", got, wanted)
+		t.Fatalf("elements = %v\nwant %v", got, wanted)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestErrors(t *testing.T) {
 		{"no such kind", c.CreateTimed("vipd-other", "hash:nonsense", inet.IPv4), ErrUnsupported},
 	} {
 		if !errors.Is(e.got, e.want) {
-			t.Errorf("%s: got %v, want %v", e.name, e.got, e.want)
+			t.Errorf("%s: error = %v, want %v", e.name, e.got, e.want)
 		}
 	}
 }

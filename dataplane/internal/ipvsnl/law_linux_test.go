@@ -59,7 +59,7 @@ func TestIPVSHistories(t *testing.T) {
 		}
 	}
 	if want := []string{"rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"}; slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(schedulers, s) }) || slices.Contains(schedulers, "nosuch") {
-		t.Fatalf("the kernel has %q, want %q among them", schedulers, want)
+		t.Fatalf("schedulers of the kernel = %q, want %q among them", schedulers, want)
 	}
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -76,11 +76,11 @@ func TestIPVSHistories(t *testing.T) {
 				}
 				real, fake := k.Do(t.Context(), ops), f.Do(t.Context(), ops)
 				if (real == nil) != (fake == nil) {
-					t.Fatalf("kernel %v, fake %v", real, fake)
+					t.Fatalf("error of the kernel = %v, of the fake = %v", real, fake)
 				}
 				for i := range real {
 					if fmt.Sprint(real[i]) != fmt.Sprint(fake[i]) {
-						t.Fatalf("%+v %+v\nkernel %v\nfake   %v", ops[i].Service, ops[i].Destination, real[i], fake[i])
+						t.Fatalf("%+v %+v\nerror of the kernel = %v\nerror of the fake = %v", ops[i].Service, ops[i].Destination, real[i], fake[i])
 					}
 				}
 				if diff := cmp.Diff(ipvsnl.Look(t, f), ipvsnl.Look(t, k), ipvsnl.Addresses); diff != "" {
@@ -110,12 +110,12 @@ func TestIPVSTimeouts(t *testing.T) {
 	} {
 		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
 		if fmt.Sprint(real) != fmt.Sprint(fake) {
-			t.Errorf("setting %+v: kernel %v, fake %v", set, real, fake)
+			t.Errorf("setting %+v: error of the kernel = %v, of the fake = %v", set, real, fake)
 		}
 		got, err := k.Timeouts(t.Context())
 		want, fakeErr := f.Timeouts(t.Context())
 		if got != want || err != nil || fakeErr != nil {
-			t.Errorf("after setting %+v: kernel %+v, %v; fake %+v, %v", set, got, err, want, fakeErr)
+			t.Errorf("after setting %+v: kernel = %+v, %v; fake = %+v, %v", set, got, err, want, fakeErr)
 		}
 	}
 }

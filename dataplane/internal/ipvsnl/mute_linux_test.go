@@ -157,10 +157,10 @@ func TestUnloaded(t *testing.T) {
 	k := against(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
 	if err := errors.Join(k.Do(t.Context(), []Op{op})...); err == nil || errors.Is(err, ErrNoDestination) {
-		t.Fatalf("got %v, want an error that IPVS is gone or another", err)
+		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
 	}
 	if _, err := k.Services(t.Context()); err == nil || errors.Is(err, syscall.ENOENT) && !errors.Is(err, ErrUnsupported) {
-		t.Fatalf("got %v, want an error that IPVS is gone or another", err)
+		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
 	}
 	do(t, k, op) // over the third socket
 }
@@ -201,7 +201,7 @@ func refuses(t *testing.T, c Conn) {
 		c.SetTimeouts(ctx, Timeouts{TCP: time.Second}), scheduler, connections,
 	} {
 		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("call %d: got %v, want %v", i, err, os.ErrClosed)
+			t.Errorf("call %d: error = %v, want %v", i, err, os.ErrClosed)
 		}
 	}
 }

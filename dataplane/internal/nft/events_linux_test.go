@@ -86,7 +86,7 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 		for range 2 { // no second comparison
 			o.Next = time.Time{}
 			if reason, err := o.Look(func() (string, error) { looks++; return "", nil }); reason != "" || err != nil {
-				t.Fatalf("%s: %q, %v", c.name, reason, err)
+				t.Fatalf("%s: reason = %q, %v", c.name, reason, err)
 			}
 		}
 		if looks != c.want {
@@ -189,12 +189,12 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		return &tx
 	}
 	if err := o.Commit(rules()); err != nil || len(o.Shape) < 2 {
-		t.Fatalf("with nobody else: %v, learned %v", err, o.Shape)
+		t.Fatalf("Commit without other programs = %v, learned %v", err, o.Shape)
 	}
 	whole := strings.Count(o.Shape["some-10"], ":")
 	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
 	if err := o.Commit(rules()); !errors.Is(err, ErrBusy) || o.Shape["some-10"] != "" {
-		t.Fatalf("after another program's change: %v, learned %v", err, o.Shape)
+		t.Fatalf("Commit after another program's change = %v, learned %v", err, o.Shape)
 	}
 	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
 	if err := storm.Start(); err != nil {
@@ -212,7 +212,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case strings.Count(o.Shape["some-10"], ":") != whole:
-			t.Fatalf("learned %q after %d good ones", o.Shape["some-10"], learned)
+			t.Fatalf("learned %q after %d valid transactions", o.Shape["some-10"], learned)
 		default:
 			learned++
 		}
@@ -274,7 +274,7 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 	want, err := o.Rules(s.table, "")
 	if err != nil || len(want) < chains {
-		t.Fatalf("%d rules, %v", len(want), err)
+		t.Fatalf("rules = %d, %v", len(want), err)
 	}
 	other, ended := open(t), make(chan error)
 	ctx, stop := context.WithCancel(t.Context())
@@ -291,7 +291,7 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}()
 	for range 20 {
 		if got, err := o.Rules(s.table, ""); err != nil || !slices.Equal(got, want) {
-			t.Errorf("%d rules, want %d; %v", len(got), len(want), err)
+			t.Errorf("rules = %d, want %d; %v", len(got), len(want), err)
 		}
 	}
 	stop()

@@ -212,13 +212,13 @@ func TestLoadsWhatNftLoads(t *testing.T) {
 			run(t, "", "nft", "delete", "table", f.String(), s.table.Name)
 			run(t, tx.Text(), "nft", "-f", "-")
 			if theirs := state(t, c, s); ours != theirs {
-				t.Errorf("what is loaded differs:\n%s", difference(ours, theirs))
+				t.Errorf("loaded table differs:\n%s", difference(ours, theirs))
 			}
 			// The listing can be loaded.
 			listing := run(t, "", "nft", "list", "table", f.String(), s.table.Name)
 			run(t, "flush ruleset\n"+listing, "nft", "-f", "-")
 			if again := run(t, "", "nft", "list", "table", f.String(), s.table.Name); again != listing {
-				t.Errorf("nft's listing read back differs:\n%s", difference(again, listing))
+				t.Errorf("nft's listing differs after reading it back:\n%s", difference(again, listing))
 			}
 			run(t, "", "nft", "flush", "ruleset")
 		})
@@ -295,27 +295,27 @@ func TestReads(t *testing.T) {
 	}
 	held, err := c.Elements(s.table, "held")
 	if err != nil || len(held) != number+1 {
-		t.Errorf("there are %d elements, %v", len(held), err)
+		t.Errorf("elements = %d, %v", len(held), err)
 	}
 	svc, err := c.Elements(s.table, "svc")
 	if err != nil || len(svc) != 1 || svc[0].Goto != "some-10" || svc[0].Comment != "web/http 0011aabb 10" {
-		t.Errorf("svc has %+v, %v", svc, err)
+		t.Errorf("svc = %+v, %v", svc, err)
 	}
 	special, err := c.Elements(s.table, "special")
 	if err != nil || len(special) != 1 || special[0].Goto != "checks" {
-		t.Errorf("special has %+v, %v", special, err)
+		t.Errorf("special = %+v, %v", special, err)
 	}
 	chains, err := c.Chains(s.table)
 	if err != nil || len(chains) != 11 {
-		t.Errorf("the chains are %v, %v", chains, err)
+		t.Errorf("chains = %v, %v", chains, err)
 	}
 	sets, err := c.Sets(s.table)
 	if err != nil || len(sets) != len(s.sets()) {
-		t.Errorf("the sets are %v, %v", sets, err)
+		t.Errorf("sets = %v, %v", sets, err)
 	}
 	rules, err := c.Rules(s.table, "")
 	if err != nil || len(rules) != 35 || rules[0].Handle == 0 {
-		t.Errorf("there are %d rules %v, %v", len(rules), rules, err)
+		t.Errorf("%d rules = %v, %v", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)
@@ -323,7 +323,7 @@ func TestReads(t *testing.T) {
 		rules, err3 := c.Rules(x, "")
 		elems, err4 := c.Elements(x, "held")
 		if there, err5 := c.HasTable(x); len(chains)+len(sets)+len(rules)+len(elems) > 0 || there || errors.Join(err, err2, err3, err4, err5) != nil {
-			t.Errorf("%s has %v %v %v %v, %v", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
+			t.Errorf("%s has chains %v, sets %v, rules %v, elements %v, error %v", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
 		}
 	}
 }

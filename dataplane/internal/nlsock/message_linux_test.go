@@ -85,11 +85,11 @@ func TestReadsWhatWasWritten(t *testing.T) {
 			m, got := Read(b[:n]), 0
 			for ; m.Next(); got++ {
 				if p := parts[got]; m.Kind != p.kind || m.Flags != p.flags || m.Seq != p.seq || !bytes.Equal(m.Body, p.value) {
-					t.Fatalf("seed %d: message %d is %+v, want %+v", seed, got, m, p)
+					t.Fatalf("seed %d: message %d = %+v, want %+v", seed, got, m, p)
 				}
 			}
 			if got != want || (m.Err == nil) != even || m.Err != nil && !errors.Is(m.Err, ErrMalformed) || m.Next() || even != m.Empty() {
-				t.Fatalf("seed %d: %d messages of %d bytes of %v, %v; want %d, and whether all were whole: %t", seed, got, n, parts, m.Err, want, even)
+				t.Fatalf("seed %d: %d messages of %d bytes of %v, %v; want %d, all complete = %t", seed, got, n, parts, m.Err, want, even)
 			}
 		}
 		b, ends = written(parts, attribute)
@@ -98,11 +98,11 @@ func TestReadsWhatWasWritten(t *testing.T) {
 			a, got := In(b[:n]), 0
 			for ; a.Next(); got++ {
 				if p := parts[got]; a.Kind != p.kind || !bytes.Equal(a.Value, p.value) {
-					t.Fatalf("seed %d: attribute %d is %+v, want %+v", seed, got, a, p)
+					t.Fatalf("seed %d: attribute %d = %+v, want %+v", seed, got, a, p)
 				}
 			}
 			if got != want || (a.Err == nil) != even || a.Err != nil && !errors.Is(a.Err, ErrMalformed) || a.Next() || even != (len(a.Rest()) == 0) {
-				t.Fatalf("seed %d: %d attributes of %d bytes of %v, %v; want %d, and whether all were whole: %t", seed, got, n, parts, a.Err, want, even)
+				t.Fatalf("seed %d: %d attributes of %d bytes of %v, %v; want %d, all complete = %t", seed, got, n, parts, a.Err, want, even)
 			}
 		}
 	}
@@ -115,14 +115,14 @@ func TestRefusesShortLengths(t *testing.T) {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint32(b, uint32(size))
 		if m := Read(b); m.Next() || m.Err == nil {
-			t.Errorf("a message of %d bytes was read", size)
+			t.Errorf("Next() of a message of %d bytes = true, want an error", size)
 		}
 	}
 	for size := range unix.SizeofNlAttr {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint16(b, uint16(size))
 		if a := In(b); a.Next() || a.Err == nil {
-			t.Errorf("an attribute of %d bytes was read", size)
+			t.Errorf("Next() of an attribute of %d bytes = true, want an error", size)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestRefusal(t *testing.T) {
 	} {
 		m := Read(message(nil, part{kind: c.kind, value: c.body}))
 		if !m.Next() || m.Refusal() != c.want {
-			t.Errorf("%+v: got %v, want %v", m, m.Refusal(), c.want)
+			t.Errorf("Refusal() of %+v = %v, want %v", m, m.Refusal(), c.want)
 		}
 	}
 }

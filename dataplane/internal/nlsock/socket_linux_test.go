@@ -62,14 +62,14 @@ func TestAsksTheKernel(t *testing.T) {
 		}
 	}
 	if !names["lo"] {
-		t.Errorf("got the devices %v, want lo among them", names)
+		t.Errorf("devices = %v, want lo among them", names)
 	}
 	if err := s.Send(question(unix.NLM_F_ACK, 8)); err != nil {
 		t.Fatal(err)
 	}
 	m, err := s.Receive()
 	if err != nil || !m.Next() || m.Seq != 8 || m.Kind != unix.NLMSG_ERROR || m.Refusal() != syscall.ENODEV || len(m.Body) != 4+unix.SizeofNlMsghdr {
-		t.Errorf("got %+v, %v; want %v", m, err, syscall.ENODEV)
+		t.Errorf("answer = %+v, %v; want %v", m, err, syscall.ENODEV)
 	}
 }
 
@@ -87,13 +87,13 @@ func TestWaitsNoLonger(t *testing.T) {
 		}()
 		end(s)
 		if err := <-got; err == nil || errors.Is(err, os.ErrDeadlineExceeded) != (name == "deadline") {
-			t.Errorf("%s: got %v", name, err)
+			t.Errorf("%s: error = %v", name, err)
 		}
 	}
 	s := open(t)
 	s.Drain()
 	if _, err := s.Receive(); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("with nothing there: got %v, want %v", err, unix.EAGAIN)
+		t.Errorf("error without a message = %v, want %v", err, unix.EAGAIN)
 	}
 }
 
@@ -107,11 +107,11 @@ func TestLateReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != seq {
-			t.Errorf("got %+v, %v; want the answer to %d", m, err, seq)
+			t.Errorf("answer = %+v, %v; want the answer to %d", m, err, seq)
 		}
 	}
 	if _, err := s.Within(0); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("with nothing there: got %v", err)
+		t.Errorf("error without a message = %v", err)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestLateReaders(t *testing.T) {
 func TestNamesTheSocket(t *testing.T) {
 	const none = 31 // one below MAX_LINKS
 	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {
-		t.Errorf("got %v, %v", s, err)
+		t.Errorf("Open = %v, %v", s, err)
 	}
 }
 
@@ -136,6 +136,6 @@ func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != 8 {
-		t.Errorf("got %+v, %v", m, err)
+		t.Errorf("answer = %+v, %v", m, err)
 	}
 }

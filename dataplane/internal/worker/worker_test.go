@@ -77,7 +77,7 @@ func TestClose(t *testing.T) {
 		l.Look()
 		l.Close()
 		if synctest.Wait(); calls.Load() != 1 {
-			t.Error("called after Close")
+			t.Error("the worker was called after Close")
 		}
 	})
 }

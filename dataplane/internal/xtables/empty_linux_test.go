@@ -16,7 +16,7 @@ func empty(t *testing.T) {
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() {
 		if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
-			t.Errorf("emptying nf_tables: %v: %s", err, out)
+			t.Errorf("removing all tables: %v: %s", err, out)
 		}
 		for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} {
 			for _, table := range []string{"nat", "filter", "mangle", "raw"} {

@@ -44,7 +44,7 @@ func TestRefusedLine(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := failure("iptables-restore", c.input, c.stderr, exit)
 			if got.Line != c.line || got.Input != c.quoted || got.Text != c.text || !errors.Is(got, exit) {
-				t.Fatalf("got line %d %q, text %q; want line %d %q, text %q", got.Line, got.Input, got.Text, c.line, c.quoted, c.text)
+				t.Fatalf("line = %d %q, text = %q; want %d %q, text %q", got.Line, got.Input, got.Text, c.line, c.quoted, c.text)
 			}
 		})
 	}

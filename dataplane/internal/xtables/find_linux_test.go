@@ -79,7 +79,7 @@ func TestFindVariant(t *testing.T) {
 			}
 			got, err := f.find(t.Context(), c.ask)
 			if err != nil || got.program != c.program || got.variant != c.variant || got.Why() != c.why {
-				t.Fatalf("got %+v, %v; want %s (%s), because %s", got, err, c.program, c.variant, c.why)
+				t.Fatalf("tool = %+v, %v; want %s (%s), because %s", got, err, c.program, c.variant, c.why)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestBusyIsNotUnsupported(t *testing.T) {
 		err := f.unsupported("iptables", failure("iptables-restore", "", text, errors.New("exit status 4")))
 		var unsupported *UnsupportedError
 		if errors.As(err, &unsupported) == busy || IsBusy(err) != busy {
-			t.Errorf("%q: got %v, busy %t; want busy %t", text, err, IsBusy(err), busy)
+			t.Errorf("%q: error = %v, busy = %t; want busy = %t", text, err, IsBusy(err), busy)
 		}
 	}
 }
@@ -137,9 +137,9 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 			var unsupported *UnsupportedError
 			switch {
 			case c.want == "" && err != nil:
-				t.Fatalf("got %v, want success", err)
+				t.Fatalf("error = %v, want success", err)
 			case c.want != "" && (!errors.As(err, &unsupported) || !strings.Contains(unsupported.Need, c.want)):
-				t.Fatalf("got %v, want an UnsupportedError with %q", err, c.want)
+				t.Fatalf("error = %v, want an UnsupportedError with %q", err, c.want)
 			}
 		})
 	}

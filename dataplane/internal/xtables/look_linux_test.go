@@ -62,7 +62,7 @@ func TestCompareNotices(t *testing.T) {
 			sizes := m.sizes()
 			sizes["VIPD-SERVICES"]++
 			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-				t.Fatalf("before: %q, %v", reason, err)
+				t.Fatalf("Compare before the change = %q, %v", reason, err)
 			}
 			before, err := tool.Stamp("nat")
 			must(t, err)
@@ -72,11 +72,11 @@ func TestCompareNotices(t *testing.T) {
 			after, err := tool.Stamp("nat")
 			must(t, err)
 			if changed := after != before; changed != (c.damage != "") && !(tool.Variant() == Legacy && c.name == "a jump leads elsewhere") {
-				t.Errorf("%s: the stamp changed: %t (%+v, %+v)", c.name, changed, before, after)
+				t.Errorf("%s: stamp changed = %t (%+v, %+v)", c.name, changed, before, after)
 			}
 			reason, err := tool.Compare(ctx, "nat", nil, sizes)
 			if want := c.reason != "" && !strings.Contains(c.reason, "too many"); err != nil || (reason != "") != want {
-				t.Errorf("%s: %q, %v of our chains alone; something is wrong: %t", c.name, reason, err, want)
+				t.Errorf("%s: Compare of our chains alone = %q, %v; want a reason = %t", c.name, reason, err, want)
 			}
 			reason, err = tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
@@ -105,7 +105,7 @@ func TestStamp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after, err := tool.Stamp("nat"); err != nil || after != before {
-			t.Fatalf("got %+v, %v after looking, %+v before", after, err, before)
+			t.Fatalf("stamp after reading = %+v, %v, earlier %+v", after, err, before)
 		}
 		const ofOthers = 4 + 2*2 + 1 // rules and chains of foreignRules, and the jump
 		ours := 2 * len(m)
@@ -113,10 +113,10 @@ func TestStamp(t *testing.T) {
 			ours += len(rules)
 		}
 		if tool.Variant() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
-			t.Fatalf("%d entries, and %d before: want %d more", before.Entries, empty.Entries, ours+ofOthers)
+			t.Fatalf("entries = %d, earlier %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
 		}
 		if got, err := tool.Stamp("no-such-table"); tool.Variant() == Legacy && (err == nil || got != Stamp{}) {
-			t.Fatalf("of a table that is absent: got %+v, %v", got, err)
+			t.Fatalf("stamp of a missing table = %+v, %v", got, err)
 		}
 	})
 }
@@ -182,18 +182,18 @@ func TestSaved(t *testing.T) {
 		must(t, err)
 		slices.Sort(names)
 		if want := []string{"VIPD-A", "VIPD-B", "VIPD-EMPTY", "VIPD-SERVICES"}; !slices.Equal(names, want) {
-			t.Errorf("visited %q, want %q", names, want)
+			t.Errorf("visited = %q, want %q", names, want)
 		}
 		slices.SortFunc(leads, func(a, b Lead) int { return strings.Compare(b.Chain, a.Chain) })
 		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES", "VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`, "VIPD-EMPTY"}}
 		if !slices.Equal(leads, want) {
-			t.Errorf("leads: got %q, want %q", leads, want)
+			t.Errorf("leads = %q, want %q", leads, want)
 		}
 		enough := errors.New("enough")
 		visits := 0
 		_, err = tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { visits++; return enough })
 		if !errors.Is(err, enough) || visits != 1 {
-			t.Errorf("an error of visit came back as %v, after %d visits", err, visits)
+			t.Errorf("error of visit = %v, after %d visits", err, visits)
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestTry(t *testing.T) {
 		} {
 			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
-				t.Errorf("%q: got %v, want an error with %q", rule, err, reason)
+				t.Errorf("%q: error = %v, want an error with %q", rule, err, reason)
 			}
 		}
 		hurried, end := context.WithCancel(ctx)
@@ -280,7 +280,7 @@ func TestLooksDuringWrites(t *testing.T) {
 			}
 			for chain, list := range counts {
 				if len(list) != 1 {
-					t.Fatalf("FullCounts has %v for %s, which has one rule", list, chain)
+					t.Fatalf("counts of %[2]s, which has one rule = %[1]v", list, chain)
 				}
 			}
 		}
@@ -322,14 +322,14 @@ func TestNativeChains(t *testing.T) {
 		nft("add chain nat mine")
 		nft("add rule nat mine ct state established accept")
 		if _, err := tool.Saved(t.Context(), "nat", "VIPD-", all); !errors.Is(err, ErrIncompatible) {
-			t.Fatalf("got %v, want ErrIncompatible", err)
+			t.Fatalf("error = %v, want ErrIncompatible", err)
 		}
 		chains, err := tool.Chains(t.Context(), "nat", prefixed("VIPD-"))
 		if err != nil || len(chains) != len(m) {
-			t.Fatalf("got %q, %v; want %d chains", chains, err, len(m))
+			t.Fatalf("chains = %q, %v; want %d chains", chains, err, len(m))
 		}
 		if removed := join(t, tool, "nat", "OUTPUT", "", "VIPD-SERVICES"); len(removed) != 1 {
-			t.Fatalf("removed %q; want the jump", removed)
+			t.Fatalf("removed = %q, want the jump", removed)
 		}
 		_, err = tool.Write(t.Context(), "nat", []Group{{Delete: chains}})
 		must(t, err)
@@ -358,14 +358,14 @@ func TestWriteTellsCounts(t *testing.T) {
 			groups := []Group{{Write: []Chain{{Name: "VIPD-A", Rules: []string{"-p udp"}}}, Delete: []string{"VIPD-B"}}}
 			done, got, err := tool.WriteCounted(t.Context(), "nat", groups, c.asked)
 			if done != 1 || err != nil || !maps.EqualFunc(got, c.want, slices.Equal) {
-				t.Errorf("asked for %q got %v, %d groups done (%v), want %v", c.asked, got, done, err, c.want)
+				t.Errorf("rules of %q = %v, %d groups written (%v), want %v", c.asked, got, done, err, c.want)
 			}
 		}
 		_, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-C"}}})
 		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
-			t.Errorf("with a chain asked for that is not there: got %v, %v", got, err)
+			t.Errorf("rules with a missing chain = %v, %v", got, err)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 					compared := false
 					_, err := l.Probe(table, "nat", func() int { return 50 }, func() (string, error) { compared = true; return "", nil })
 					if err != nil || compared != want {
-						t.Errorf("compared: %t, %v; want %t", compared, err, want)
+						t.Errorf("compared = %t, %v; want %t", compared, err, want)
 					}
 				}
 			})
@@ -118,13 +118,13 @@ func TestLookPaces(t *testing.T) {
 				}
 				pause := map[bool]time.Duration{true: maxSeenPause, false: maxSizesPause}[seen]
 				if most := time.Since(began)/share + 2*credit; spent > most && longest < pause {
-					t.Errorf("comparing for %s each (seen: %t) took %s, want at most %s", takes, seen, spent, most)
+					t.Errorf("comparisons of %s each (damage seen = %t) took %s, want at most %s", takes, seen, spent, most)
 				}
 				if longest > pause+100*time.Millisecond {
-					t.Errorf("comparing for %s each (seen: %t), there was a pause of %s", takes, seen, longest)
+					t.Errorf("comparisons of %s each (damage seen = %t): longest pause = %s", takes, seen, longest)
 				}
 				if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
-					t.Errorf("comparing for %s each, which is cheap, there was a pause of %s", takes, longest)
+					t.Errorf("comparisons of only %s each: longest pause = %s", takes, longest)
 				}
 			})
 		}
@@ -160,7 +160,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 			<-tick.C
 		}
 		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // including the comparisons
-			t.Errorf("after %s %q was found", took, found)
+			t.Errorf("after %s the damage is %q", took, found)
 		}
 	})
 }

@@ -40,11 +40,11 @@ func TestChainHashes(t *testing.T) {
 			after := prints()
 			for _, name := range chains {
 				if (before[name] != after[name]) != (name == c.chain) {
-					t.Errorf("after %q %s is %v, was %v", c.damage, name, after[name], before[name])
+					t.Errorf("fingerprint after %q of %s = %v, earlier %v", c.damage, name, after[name], before[name])
 				}
 			}
 			if _, ok := after["VIPD-ABSENT"]; ok || len(after) != len(chains)-1 || !maps.Equal(after, prints()) {
-				t.Errorf("after %q the prints are %v, and then %v", c.damage, after, prints())
+				t.Errorf("fingerprints after %q = %v, and then %v", c.damage, after, prints())
 			}
 			must(t, tool.Restore(t.Context(), "*nat\n-F\n-X\nCOMMIT\n"))
 		}

@@ -73,35 +73,35 @@ func TestTool(t *testing.T) {
 		got := saved(t, tool, "filter")
 		want := []string{"-A INPUT -p tcp -j VIPD-B", "-A INPUT -p udp -j VIPD-A", "-A INPUT -j FOREIGN", `-A INPUT -m comment --comment "a \" -j VIPD-A" -j FOREIGN`}
 		if input := rulesOf(got, "INPUT"); !slices.Equal(input, want) {
-			t.Fatalf("INPUT got %q, want %q", input, want)
+			t.Fatalf("INPUT = %q, want %q", input, want)
 		}
 
 		// A rewritten chain loses its old rules; undeclared chains keep theirs.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
-			t.Fatalf("after rewriting VIPD-B: it has %q, VIPD-A has %q", b, a)
+			t.Fatalf("after rewriting VIPD-B: VIPD-B = %q, VIPD-A = %q", b, a)
 		}
 		chains, err := tool.Chains(ctx, "filter", prefixed("VIPD-"))
 		must(t, err)
 		slices.Sort(chains)
 		if !slices.Equal(chains, []string{"VIPD-A", "VIPD-B"}) {
-			t.Fatalf("chains: got %q", chains)
+			t.Fatalf("chains = %q, want VIPD-A and VIPD-B", chains)
 		}
 		checkExists(t, tool, "VIPD-A", true)
 
 		must(t, tool.Restore(ctx, "*filter\n-A INPUT -p udp -j VIPD-A\nCOMMIT\n"))
 		if lines := join(t, tool, "filter", "INPUT", "-p udp -j VIPD-A", "VIPD-A"); len(lines) != 1 {
-			t.Fatalf("removed %q, want the second of two jumps", lines)
+			t.Fatalf("removed = %q, want the second of two jumps", lines)
 		}
 		if lines := join(t, tool, "filter", "INPUT", "", "VIPD-A", "VIPD-B"); len(lines) != 2 {
-			t.Fatalf("removed %q, want the two jumps", lines)
+			t.Fatalf("removed = %q, want the two jumps", lines)
 		}
 		_, err = tool.Write(ctx, "filter", []Group{{Delete: append(chains, "VIPD-NEVER")}})
 		must(t, err)
 		checkExists(t, tool, "VIPD-A", false)
 		if after := saved(t, tool, "filter"); after != before {
-			t.Fatalf("the rest changed:\n%s\nbefore:\n%s", after, before)
+			t.Fatalf("foreign rules changed:\n%s\nbefore:\n%s", after, before)
 		}
 	})
 }
@@ -142,7 +142,7 @@ func rulesOf(saved, chain string) []string {
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {
-		t.Errorf("got %q, %v", out, err)
+		t.Errorf("output = %q, %v", out, err)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestRefusals(t *testing.T) {
 			err := tool.Restore(t.Context(), c.input)
 			var op *OpError
 			if !errors.As(err, &op) || op.Input != c.line {
-				t.Errorf("%q: got %v, want an error that quotes %q", c.input, err, c.line)
+				t.Errorf("%q: error = %v, want an error that quotes %q", c.input, err, c.line)
 			}
 			checkExists(t, tool, "VIPD-A", false)
 		}
@@ -180,7 +180,7 @@ func TestFollowsTheHost(t *testing.T) {
 		got, err := Find(t.Context(), inet.IPv4, Auto, log)
 		must(t, err)
 		if got.Variant() != variant {
-			t.Errorf("the host uses %s, auto took %s (%s)", variant, got.Variant(), got.program)
+			t.Errorf("variant of the host = %s, of auto = %s (%s)", variant, got.Variant(), got.program)
 		}
 		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 	}

@@ -81,7 +81,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	}
 	for chain, rules := range m {
 		if list, ok := full[chain]; !ok || len(list) != len(rules) {
-			t.Fatalf("FullCounts has %v for chain %s, which has %d rules", list, chain, len(rules))
+			t.Fatalf("counts of %[2]s, which has %[3]d rules = %[1]v", list, chain, len(rules))
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestWriteFollowsModel(t *testing.T) {
 					groups = append(groups, randomGroup(rng, tool.Family(), m))
 				}
 				if n, err := tool.Write(t.Context(), "nat", groups); err != nil || n != len(groups) {
-					t.Fatalf("seed %d, step %d: %d of %d done: %v\n%+v", seed, step, n, len(groups), err, groups)
+					t.Fatalf("seed %d, step %d: %d of %d groups written: %v\n%+v", seed, step, n, len(groups), err, groups)
 				}
 				m.check(t, tool)
 			}
@@ -179,7 +179,7 @@ func TestWriteFollowsModel(t *testing.T) {
 			model{}.check(t, tool)
 		}
 		if after := foreign(t, tool); after != before {
-			t.Fatalf("the rest changed:\n%s\nbefore:\n%s", after, before)
+			t.Fatalf("foreign rules changed:\n%s\nbefore:\n%s", after, before)
 		}
 	})
 }
@@ -231,7 +231,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 					done, err := tool.Write(t.Context(), "nat", groups)
 					var op *OpError
 					if done != at || !errors.As(err, &op) || !strings.Contains(err.Error(), c.quote) {
-						t.Errorf("%d done, %v; want %d, and an error that names %s", done, err, at, c.quote)
+						t.Errorf("%d groups written, %v; want %d, and an error that names %s", done, err, at, c.quote)
 					}
 					want.checkWith(t, tool, map[string]int{"VIPD-HELD": 1})
 					var rest Group
@@ -283,7 +283,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		n, err := tool.Write(t.Context(), "nat", groups)
 		if err != nil || n != len(groups) {
-			t.Fatalf("%d done, %v", n, err)
+			t.Fatalf("%d groups written, %v", n, err)
 		}
 		m.check(t, tool)
 
@@ -292,7 +292,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil
 		if n, err := tool.Write(t.Context(), "nat", []Group{simple(1), big}); n != 1 || err == nil {
-			t.Fatalf("%d done, %v; want 1 and an error", n, err)
+			t.Fatalf("%d groups written, %v; want 1 and an error", n, err)
 		}
 		one := simple(1)
 		one.applyWrites(m)
@@ -330,7 +330,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 			groups[i].applyWrites(m)
 		}
 		if n, err := tool.Write(t.Context(), "nat", groups); err != nil || n != len(groups) {
-			t.Fatalf("%d of %d done, %v", n, len(groups), err)
+			t.Fatalf("%d of %d groups written, %v", n, len(groups), err)
 		}
 		m.check(t, tool)
 		if tool.Variant() == Legacy {
@@ -339,7 +339,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 		big := Group{Write: []Chain{{"VIPD-BIG", slices.Repeat([]string{rule}, 3000)}}}
 		n, err := tool.Write(t.Context(), "nat", []Group{simple(0), big, simple(1)})
 		if n != 1 || err == nil || !strings.Contains(err.Error(), "Message too long") || !strings.Contains(err.Error(), "VIPD-BIG") {
-			t.Fatalf("%d done, %v; want 1, and that VIPD-BIG is too long", n, err)
+			t.Fatalf("%d groups written, %v; want 1, and the error that VIPD-BIG is too long", n, err)
 		}
 	})
 }

@@ -14,7 +14,7 @@ func TestPlain(t *testing.T) {
 		`connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"`:                            "dial tcp 127.0.0.1:1: connect: connection refused",
 	} {
 		if got := Plain(status.Error(codes.Unavailable, text)).Error(); got != want {
-			t.Errorf("%s:\n got %s\nwant %s", text, got, want)
+			t.Errorf("Plain(%s) =\n%s\nwant %s", text, got, want)
 		}
 	}
 }

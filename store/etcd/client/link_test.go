@@ -19,13 +19,13 @@ func TestPause(t *testing.T) {
 		for range hosts {
 			p := timing.pause(failures)
 			if p < least || p > most {
-				t.Fatalf("after %d failures the pause is %s; want %s to %s", failures, p, least, most)
+				t.Fatalf("pause after %d failures = %s; want %s to %s", failures, p, least, most)
 			}
 			in[min(parts-1, (p-least)*parts/(most-least))]++
 		}
 		for i, n := range in {
 			if n < hosts/parts/2 || n > hosts/parts*2 {
-				t.Errorf("after %d failures %d of %d hosts come back in part %d of %d", failures, n, hosts, i, parts)
+				t.Errorf("after %d failures %d of %d hosts return in part %d of %d", failures, n, hosts, i, parts)
 			}
 		}
 	}

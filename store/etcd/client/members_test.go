@@ -39,7 +39,7 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 	seen.Kill()
 	if got := reach(); got != other.Endpoints()[0] {
-		t.Errorf("the member in use = %s, want the only one that answers", got)
+		t.Errorf("member in use = %s, want the only member that answers", got)
 	}
 }
 
@@ -71,9 +71,9 @@ func TestMembersMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if asked[0] != before.endpoint || asked[len(asked)-1] == before.endpoint {
-		t.Errorf("asked %q, want the member that stopped and then another", asked)
+		t.Errorf("members = %q, want the stopped member and then another", asked)
 	}
 	if s.current.Load() == before {
-		t.Error("the member that stopped is still in use")
+		t.Error("the stopped member is still in use")
 	}
 }

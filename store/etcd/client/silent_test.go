@@ -52,12 +52,12 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	for m := range messages {
 		if m.Away != nil {
 			if !errors.Is(m.Away, errSilent) {
-				t.Fatalf("the watch ended with %v, want %v", m.Away, errSilent)
+				t.Fatalf("error of the watch = %v, want %v", m.Away, errSilent)
 			}
 			break
 		}
 	}
 	if got := l.members.current.Load(); got != next {
-		t.Errorf("the member in use = %v, want the one that requests moved to", got)
+		t.Errorf("member in use = %v, want the member that now serves requests", got)
 	}
 }

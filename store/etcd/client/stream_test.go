@@ -49,7 +49,7 @@ func TestWatchProgress(t *testing.T) {
 			got[i] = l.scopes[i].next
 		}
 		if got != c.want || !l.steady {
-			t.Errorf("%s: the watches go on at %v (steady %t), want %v", name, got, l.steady, c.want)
+			t.Errorf("%s: the watches continue at %v (steady = %t), want %v", name, got, l.steady, c.want)
 		}
 	}
 }

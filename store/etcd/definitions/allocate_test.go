@@ -36,16 +36,16 @@ func TestUsable(t *testing.T) {
 		p := &pool{cidrs: []netip.Prefix{netip.MustParsePrefix(text)}}
 		n := p.size()
 		if first, last := p.at(0), p.at(n-1); n != want.n || first.String() != want.first || last.String() != want.last {
-			t.Errorf("%s gives %d from %s to %s, want %d from %s to %s", text, n, first, last, want.n, want.first, want.last)
+			t.Errorf("%s has %d addresses from %s to %s, want %d from %s to %s", text, n, first, last, want.n, want.first, want.last)
 		}
 		for _, i := range []uint64{0, n / 3, n - 1} {
 			if a := p.at(i); !p.gives(a) || !p.holds(a) {
-				t.Errorf("%s does not give %s, which it has at %d", text, a, i)
+				t.Errorf("%s excludes %s at %d", text, a, i)
 			}
 		}
 		for _, a := range []netip.Addr{p.at(0).Prev(), p.at(n - 1).Next()} {
 			if a.IsValid() && p.gives(a) {
-				t.Errorf("%s gives %s", text, a)
+				t.Errorf("%s includes %s", text, a)
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func TestChoose(t *testing.T) {
 		b.claim("web", s.VIPs)
 		got, err := b.choose(s, r.IntN(3))
 		if problem := judge(b, s, got, err); problem != "" {
-			t.Fatalf("seed %d: %s holds %v, asks for %q, chose %+v, %v: %s", seed, s.Name, b.byService["web"], s.Pools, got, err, problem)
+			t.Fatalf("seed %d: %s has %v, requests %q, chose %+v, %v: %s", seed, s.Name, b.byService["web"], s.Pools, got, err, problem)
 		}
 		if err != nil {
 			continue
@@ -74,7 +74,7 @@ func TestChoose(t *testing.T) {
 		// A second choice must change nothing.
 		b.note("web", s, got, 1000)
 		if again, err := b.choose(s, r.IntN(3)); err != nil || again.changes() {
-			t.Fatalf("seed %d: chose %+v first and then %+v, %v", seed, got, again, err)
+			t.Fatalf("seed %d: first choice = %+v, second = %+v, %v", seed, got, again, err)
 		}
 	}
 }

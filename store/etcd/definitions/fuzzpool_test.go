@@ -19,7 +19,7 @@ func FuzzPool(f *testing.F) {
 		n := p.size()
 		for _, i := range []uint64{0, n / 2, n - 1} {
 			if a := p.at(i); n == 0 || !p.holds(a) || !p.gives(a) {
-				t.Fatalf("%v has %d addresses, and not %s at %d", p.cidrs, n, a, i)
+				t.Fatalf("%v has %d addresses, but not %s at %d", p.cidrs, n, a, i)
 			}
 		}
 	})

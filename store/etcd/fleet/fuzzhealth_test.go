@@ -33,12 +33,12 @@ func FuzzHealth(f *testing.F) {
 		if p.checker != nil {
 			again, err := encodeChecker(*p.checker)
 			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.ballot != p.ballot || *q.checker != *p.checker {
-				t.Fatalf("%+v is read again as %+v, %v, %v", p, q, err, err2)
+				t.Fatalf("%+v is decoded as %+v, %v, %v", p, q, err, err2)
 			}
 			return
 		}
 		if written := keys.Health(node, p.ballot.Target); written != key {
-			t.Fatalf("%q is read as %+v, which is written as %q", key, p.ballot, written)
+			t.Fatalf("key %q is decoded as %+v and encoded as %q", key, p.ballot, written)
 		}
 		again, err := encodeVote(p.vote)
 		if err != nil {
@@ -46,7 +46,7 @@ func FuzzHealth(f *testing.F) {
 		}
 		q, err := readHealth(keys, key, again)
 		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
-			t.Fatalf("%s is read as %+v, %v", again, q, err)
+			t.Fatalf("key %s is decoded as %+v, %v", again, q, err)
 		}
 	})
 }

@@ -28,11 +28,11 @@ func TestBoardIsRead(t *testing.T) {
 			messages <- client.Message{Page: []*mvccpb.KeyValue{}}
 		}
 		if len(updates) > 0 {
-			t.Errorf("while the board was read it was told, connected: %t", <-updates)
+			t.Errorf("update while the board is read: connected = %t", <-updates)
 		}
 		time.Sleep(2 * boardPatience)
 		if synctest.Wait(); len(updates) != 1 || <-updates {
-			t.Error("that no page comes any more is not told")
+			t.Error("the end of the pages is not reported")
 		}
 		cancel()
 		<-done

@@ -31,6 +31,6 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	defer cancel()
 	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // like another client
 	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
-		t.Errorf("got %v, %v", outcome, err)
+		t.Errorf("outcome = %v, %v", outcome, err)
 	}
 }

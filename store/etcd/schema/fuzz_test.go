@@ -44,11 +44,11 @@ func FuzzValue(f *testing.F) {
 			key = keys.NodeConfig(s.Node)
 		}
 		if again, err := keys.Parse(key); err != nil || again != s {
-			t.Fatalf("%+v is written as %q, which is read as %+v, %v", s, key, again, err)
+			t.Fatalf("%+v is encoded as %q, which is decoded as %+v, %v", s, key, again, err)
 		}
 		value, problems := DecodeValue(s, text, balancer.Origin{Key: key}, nil)
 		if value == nil && len(problems) == 0 {
-			t.Fatal("it is not good, and nobody knows why")
+			t.Fatal("the value is invalid without a problem")
 		}
 		if service, ok := value.(*balancer.Service); ok {
 			again, err := Encode(balancer.EncodeService(service))
@@ -56,7 +56,7 @@ func FuzzValue(f *testing.F) {
 				t.Fatal(err)
 			}
 			if e, problems := DecodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(value, e) {
-				t.Fatalf("%s is read as %+v, %v", again, e, problems)
+				t.Fatalf("%s is decoded as %+v, %v", again, e, problems)
 			}
 		}
 	})

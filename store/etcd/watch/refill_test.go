@@ -22,16 +22,16 @@ func TestRefillAway(t *testing.T) {
 	w.contact.since = ended
 	w.publishDue()
 	if due := w.due(); !due.After(now) {
-		t.Errorf("with etcd away it is due again %s after it was looked at", due.Sub(now))
+		t.Errorf("without etcd the next check is %s after the last", due.Sub(now))
 	}
 	if w.wiped == nil {
-		t.Error("what was held is given up while etcd is away")
+		t.Error("held services are released while etcd is away")
 	}
 	w.contact.connected = true
 	if due := w.due(); due.After(now) {
-		t.Errorf("with etcd back it is due only in %s", due.Sub(now))
+		t.Errorf("with etcd the next check is only in %s", due.Sub(now))
 	}
 	if w.publishDue(); w.wiped != nil {
-		t.Error("what was held is held for ever")
+		t.Error("held services are never released")
 	}
 }

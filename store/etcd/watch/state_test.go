@@ -68,10 +68,10 @@ func (b *bench) ids() string {
 func (b *bench) expect(t *testing.T, when, want string, warned bool) {
 	t.Helper()
 	if got := b.ids(); got != want {
-		t.Errorf("%s: %q are in use, want %q", when, got, want)
+		t.Errorf("%s: endpoints in use = %q, want %q", when, got, want)
 	}
 	if got := len(b.problems()) > 0; got != warned {
-		t.Errorf("%s: problems %v", when, b.problems())
+		t.Errorf("%s: problems = %v", when, b.problems())
 	}
 }
 
@@ -205,7 +205,7 @@ func TestDepartureHistories(t *testing.T) {
 				}
 			}
 			if got, want := b.ids()+fmt.Sprint(b.problems()), each.ids()+fmt.Sprint(each.problems()); got != want {
-				t.Fatalf("seed %d, step %d (%d): got %s, want %s", seed, step, n, got, want)
+				t.Fatalf("seed %d, step %d (%d): state = %s, want %s", seed, step, n, got, want)
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func TestDepartureWork(t *testing.T) {
 				b.unset(id)
 			}
 			if b.Endpoints.Len() != n || len(b.problems()) != 1 {
-				t.Fatalf("%d of %d endpoints are in use, problems %v", b.Endpoints.Len(), n, b.problems())
+				t.Fatalf("endpoints in use = %d of %d, problems = %v", b.Endpoints.Len(), n, b.problems())
 			}
 			for range n { // as many answers as possible
 				for _, news := range b.ask() {
@@ -239,14 +239,14 @@ func TestDepartureWork(t *testing.T) {
 				b.set(id, endpoint(i), int64(n+i+1))
 			}
 			if b.departed.Len() != 0 || b.unsure.Len() != 0 || b.absences.At("web").kept != 0 || len(b.problems()) != 0 {
-				t.Fatalf("of %d endpoints that came back %d are still gone", n, b.departed.Len())
+				t.Fatalf("of %d endpoints that returned, %d are still missing", n, b.departed.Len())
 			}
 		}) / float64(n)
 	}
 	few, many := each(200), each(1600)
 	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
 	if many > 2*few {
-		t.Errorf("each of 1600 endpoints costs %.0f allocations, each of 200 costs %.0f", many, few)
+		t.Errorf("allocations with 1600 endpoints = %.0f each, with 200 = %.0f", many, few)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestDepartureClockJump(t *testing.T) {
 	}
 	now := time.Now()
 	if j := jumped(now, 3600); j.Sub(now) != 0 || j.Round(0).Sub(now.Round(0)) != time.Hour {
-		t.Errorf("the jump is %s, and %s of time passes", j.Round(0).Sub(now.Round(0)), j.Sub(now))
+		t.Errorf("the jump is %s, while %s pass", j.Round(0).Sub(now.Round(0)), j.Sub(now))
 	}
 }
 
@@ -290,21 +290,21 @@ func TestLimit(t *testing.T) {
 	b.set("endpoints/web/a1", endpoint(1), 0)
 	b.set("endpoints/web/a2", endpoint(1), 0)
 	if b.Endpoints.Len() != schema.MaxEndpoints || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
-		t.Errorf("%d endpoints are used, problems %v", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints in use = %d, problems = %v", b.Endpoints.Len(), b.problems())
 	}
 	before := maps.Collect(b.Endpoints.All())
 	b.unset("endpoints/web/a1")
 	b.set("endpoints/web/a1", endpoint(2), 0)
 	if !maps.Equal(before, maps.Collect(b.Endpoints.All())) {
-		t.Error("what may not be used changes what is")
+		t.Error("an unusable endpoint changes the usable endpoints")
 	}
 	b.unset("endpoints/web/z00000")
 	if !b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
-		t.Error("the next oldest was not taken")
+		t.Error("the next oldest endpoint is not in use")
 	}
 	b.unset("endpoints/web/a1")
 	if len(b.problems()) != 0 || b.Endpoints.Len() != schema.MaxEndpoints {
-		t.Errorf("%d endpoints, problems %v", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints = %d, problems = %v", b.Endpoints.Len(), b.problems())
 	}
 }
 
@@ -327,7 +327,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 	problems := b.problems()
 	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
-		t.Errorf("%d problems, the last %v", len(problems), last)
+		t.Errorf("problems = %d, the last is %v", len(problems), last)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestIPVSQuick(t *testing.T) {
 	rows = slices.DeleteFunc(rows, func(r row) bool { return r.what.isPath() && len(values[r.name]) == 0 }) // on a busy machine
 	all := figures(rows, ipvsBackend, values)
 	if len(all) != len(rows) {
-		t.Fatalf("%d figures of %d rows", len(all), len(rows))
+		t.Fatalf("figures = %d of %d rows", len(all), len(rows))
 	}
 	for i, f := range all {
 		t.Logf("%s: %s", f.Row, f.cell(rows[i].what))
@@ -42,7 +42,7 @@ func TestIPVSQuick(t *testing.T) {
 			low, high = 2, 5
 		}
 		if f.Value <= low || f.Value > high {
-			t.Errorf("%s: got %g, want more than %g and at most %g", f.Row, f.Value, low, high)
+			t.Errorf("%s = %g, want more than %g and at most %g", f.Row, f.Value, low, high)
 		}
 	}
 }

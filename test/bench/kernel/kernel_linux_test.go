@@ -62,17 +62,17 @@ func TestQuick(t *testing.T) {
 				f := all[r.name]
 				t.Logf("%s: %s", r.name, f.cell(r.what))
 				if f.Value <= 0 && r.what != idle || f.Low > f.Value || f.High < f.Value {
-					t.Errorf("%s: got %+v, want a median between its bounds", r.name, f)
+					t.Errorf("%s = %+v, want a median between its limits", r.name, f)
 				}
 			}
 			if got, want := int(all["rules for 500, list"].Value), 5+500*(1+1+3*5); got != want {
-				t.Errorf("the list of 500 with 5 endpoints each has %d rules, want %d", got, want)
+				t.Errorf("rules of a list of 500 with 5 endpoints each = %d, want %d", got, want)
 			}
 			if n := all["rules for 200"].Value; n < 200*5 {
-				t.Errorf("200 services with 5 endpoints each are %.0f rules: want one for each endpoint at least", n)
+				t.Errorf("rules of 200 services with 5 endpoints each = %.0f, want at least one for each endpoint", n)
 			}
 			if !compared {
-				t.Skip("needs a machine with time to measure: packets were lost each time, and no costs are compared")
+				t.Skip("needs an idle machine: packets were lost each time, so costs are not compared")
 			}
 		})
 	}
@@ -123,10 +123,10 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := translated(t, x) - before; n != 1000 {
-				t.Errorf("of 1000 packets %d were translated", n)
+				t.Errorf("translated packets = %d of 1000", n)
 			}
 			if err := prove(x, f); err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
-				t.Errorf("proving what drops: got %v, want that no packets came through", err)
+				t.Errorf("prove of a drop = %v, want the error that no packets arrived", err)
 			}
 			if _, err := x.ask(request{Do: "open"}); err != nil {
 				t.Fatal(err)
@@ -136,7 +136,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 			}
 			f.to = vips(2)[1:]
 			if err := prove(x, f); err == nil {
-				t.Error("packets to an address that is no VIP count as translated")
+				t.Error("packets to an address without a VIP count as translated")
 			}
 		})
 	}
@@ -189,7 +189,7 @@ func TestListChanges(t *testing.T) {
 				}
 				service := []int{services / 2, services, services + 1, services + 1}[i]
 				if err := reached(service); (err == nil) != want {
-					t.Errorf("service %d after %s: %v, want it served: %t", service, kind, err, want)
+					t.Errorf("service %d after %s: %v, want it served = %t", service, kind, err, want)
 				}
 			}
 			if err := reached(0); err != nil {
@@ -246,7 +246,7 @@ func TestFigures(t *testing.T) {
 		}
 		for j := range rows {
 			if cell := got[j].cell(rows[j].what); cell != want[j] {
-				t.Errorf("%s of %s: got %s, want %s", rows[j].name, b, cell, want[j])
+				t.Errorf("%s of %s = %s, want %s", rows[j].name, b, cell, want[j])
 			}
 		}
 	}

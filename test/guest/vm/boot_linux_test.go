@@ -18,10 +18,10 @@ func needGuest(t *testing.T) {
 		t.Skip(err)
 	}
 	if os.Getenv(GuestVar) != "" {
-		t.Skip("needs a machine of its own: this is a guest")
+		t.Skip("needs its own machine: this is a guest")
 	}
 	if !wait.Soaking() {
-		t.Skip("make soak runs it: it is a boot more, and the tests of ipvs mode boot a guest already")
+		t.Skip("make soak runs it: the tests of ipvs mode already boot a guest")
 	}
 }
 
@@ -60,18 +60,18 @@ exit 7`
 		t.Fatal(err)
 	}
 	if status != 7 {
-		t.Errorf("exit status %d, want 7", status)
+		t.Errorf("exit status = %d, want 7", status)
 	}
 	for _, want := range []string{
 		"folder " + here, "argument " + odd, "variable " + odd, "guest 1, slow yes, user 0", "overlay lost", "lowerdir=/lower",
 		"(size=1048576)", "other modules", "namespaces", "own run", "fast clock", "a clock of its own",
 	} {
 		if !strings.Contains(out.String(), want+"\n") {
-			t.Errorf("the guest has not said %q", want)
+			t.Errorf("output of the guest lacks %q", want)
 		}
 	}
 	if got := complaints.String(); got != "complaint\n" {
-		t.Errorf("stderr %q, want the complaint alone", got)
+		t.Errorf("stderr = %q, want only the complaint", got)
 	}
 	if strings.Contains(out.String(), "no ") {
 		t.Error("a scheduler is missing")
@@ -80,10 +80,10 @@ exit 7`
 		t.Logf("it said:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that was written outside the writable folder is here (%v)", err)
+		t.Errorf("a file written outside the writable folder exists (%v)", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
-		t.Errorf("the file in the writable folder is %q (%v)", text, err)
+		t.Errorf("file in the writable folder = %q (%v)", text, err)
 	}
 }
 
@@ -96,11 +96,11 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 	began := time.Now()
 	_, err := Run(t.Context(), Options{Limit: 2 * time.Second, Stdout: &out}, "sleep", "1000")
 	if !errors.Is(err, ErrLimit) {
-		t.Errorf("a command without end: %v, want %v", err, ErrLimit)
+		t.Errorf("error of a command that never ends = %v, want %v", err, ErrLimit)
 	}
 	t.Logf("ended after %s", time.Since(began))
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("it has left %v (%v)", left, err)
+		t.Errorf("files after the command = %v (%v)", left, err)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestAFailingBootShowsTheConsole(t *testing.T) {
 	}
 	status, err := m.run(t.Context())
 	if err == nil {
-		t.Fatalf("a guest without a file system: status %d", status)
+		t.Fatalf("status of a guest without a file system = %d", status)
 	}
 	for _, want := range []string{"Kernel panic", "console"} {
 		if !strings.Contains(err.Error(), want) {

@@ -43,7 +43,7 @@ func whole(t *testing.T, folder, name string) {
 	t.Helper()
 	for _, file := range []string{"vmlinuz", "modules"} {
 		if text, err := os.ReadFile(filepath.Join(folder, file)); err != nil || string(text) != name {
-			t.Errorf("%s in the cache is %q (%v), want %q", file, text, err, name)
+			t.Errorf("cached %s = %q (%v), want %q", file, text, err, name)
 		}
 	}
 }
@@ -74,10 +74,10 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 	s := &shelf{latest: "linux_1", broken: errors.New("the line is dead")}
 	c := cache{t.TempDir(), s, t.Logf}
 	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.broken) {
-		t.Fatalf("a broken download: %v, want %v", err, s.broken)
+		t.Fatalf("error of a broken download = %v, want %v", err, s.broken)
 	}
 	if left := c.folders(); len(left) > 0 {
-		t.Errorf("a broken download leaves %q", left)
+		t.Errorf("folders after a broken download = %q", left)
 	}
 	killed := filepath.Join(c.dir, unfinished+"123") // as a killed process leaves it
 	if err := os.Mkdir(killed, 0o700); err != nil {
@@ -91,7 +91,7 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 	defer release()
 	whole(t, folder, "linux_1")
 	if got := c.folders(); !slices.Equal(got, []string{"linux_1"}) {
-		t.Errorf("the cache holds %q, want the kernel alone", got)
+		t.Errorf("folders of the cache = %q, want only the kernel", got)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 		}
 		whole(t, folder, s.latest)
 		if got := c.folders(); !slices.Equal(got, want) {
-			t.Errorf("with %s the cache holds %q, want %q", s.latest, got, want)
+			t.Errorf("folders of the cache with %s = %q, want %q", s.latest, got, want)
 		}
 		if i == 0 {
 			release = done // the guest on the first one continues while the second is added
@@ -127,7 +127,7 @@ func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.away) {
-		t.Fatalf("an empty cache without a source: %v, want %v", err, s.away)
+		t.Fatalf("error of an empty cache without a source = %v, want %v", err, s.away)
 	}
 	for name, age := range map[string]time.Duration{"linux_10": 0, "linux_9": time.Hour} {
 		folder := filepath.Join(c.dir, name)
@@ -157,6 +157,6 @@ func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := c.kernel(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a cache that somebody holds: %v, want the end of the time", err)
+		t.Errorf("error of a locked cache = %v, want the deadline", err)
 	}
 }

@@ -18,7 +18,7 @@ func TestParseDepends(t *testing.T) {
 		"empty":     {"", ""},
 	} {
 		if got, err := parseDepends(c.text); got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+			t.Errorf("%s: dependencies = %q, %v, want %q", name, got, err, c.want)
 		}
 	}
 }
@@ -56,10 +56,10 @@ func TestClosureLoadsWhatIsNeededFirst(t *testing.T) {
 	want := []string{"kernel/net/9p/9pnet.ko.xz", "kernel/net/9p/9pnet_virtio.ko.xz", "kernel/fs/netfs/netfs.ko.xz", "kernel/fs/9p/9p.ko.xz", "kernel/a-b.ko"}
 	got, err := k.closure("virtio_pci", "9pnet_virtio", "9p", "a_b")
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("closure: %q, %v, want %q", got, err, want)
+		t.Errorf("closure = %q, %v, want %q", got, err, want)
 	}
 	if got, err := k.closure("9p", "dummy"); err == nil {
-		t.Errorf("closure of a module that is not there: %q, want an error", got)
+		t.Errorf("closure of a missing module = %q, want an error", got)
 	}
 }
 
@@ -80,29 +80,29 @@ func TestQuoteIsWhatTheShellReads(t *testing.T) {
 	}
 	out, err := exec.Command("bash", "-c", script).Output()
 	if got := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00"); err != nil || !slices.Equal(got, words) {
-		t.Errorf("seed %d: the shell reads %q (%v), want %q", seed, got, err, words)
+		t.Errorf("seed %d: words read by the shell = %q (%v), want %q", seed, got, err, words)
 	}
 }
 
 func TestTheTrialOfKVMIsRememberedUntilTheNextBoot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kvm")
 	if _, ok := recall(path, "boot 1\n"); ok {
-		t.Error("an answer before the first trial")
+		t.Error("recall before the first trial = true")
 	}
 	for _, want := range []bool{true, false} {
 		remember(path, "boot 1\n", want)
 		if got, ok := recall(path, "boot 1\n"); !ok || got != want {
-			t.Errorf("remembered %t, %t, want %t", got, ok, want)
+			t.Errorf("recall = %t, %t, want %t", got, ok, want)
 		}
 		if _, ok := recall(path, "boot 2\n"); ok {
-			t.Error("the answer of another boot counts")
+			t.Error("recall after another boot = true")
 		}
 	}
 	if err := os.WriteFile(path, []byte("boot 1\nwor"), 0o600); err != nil { // cut off
 		t.Fatal(err)
 	}
 	if _, ok := recall(path, "boot 1\n"); ok {
-		t.Error("half an answer counts")
+		t.Error("recall of half an answer = true")
 	}
 }
 
@@ -115,7 +115,7 @@ func TestFollow(t *testing.T) {
 	} {
 		ended := false
 		if got := follow(strings.NewReader(text), func() { ended = true }); got != want || ended != (want >= 0) {
-			t.Errorf("%q: %d, ended %t, want %d", text, got, ended, want)
+			t.Errorf("%q: status = %d, ended = %t, want %d", text, got, ended, want)
 		}
 	}
 }

@@ -40,18 +40,18 @@ func TestFake(t *testing.T) {
 	}
 	want := ipvsnl.DestinationState{Destination: to, Active: 3, Stats: ipvsnl.Stats{OutBytes: 1 << 40}}
 	if got, err := f.Destinations(t.Context(), s.Key); err != nil || !slices.Equal(got, []ipvsnl.DestinationState{want}) {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
+		t.Errorf("destinations = %+v, %v; want %+v", got, err, want)
 	}
 	c := ipvsnl.Connection{Proto: balancer.TCP, Client: to.Addr, Frontend: s.Key.AddrPort(), Backend: to.Addr, State: "established"}
 	f.SetConnections([]ipvsnl.Connection{c, c})
 	for got, err := range f.Connections(t.Context()) {
 		if got != c || err != nil {
-			t.Errorf("got %+v, %v", got, err)
+			t.Errorf("timeouts = %+v, %v", got, err)
 		}
 		break
 	}
 	if has, err := f.HasScheduler(t.Context(), "sh"); has || err != nil {
-		t.Errorf("it has sh: %v, %v", has, err)
+		t.Errorf("HasScheduler(sh) = %v, %v, want false", has, err)
 	}
 	f.Flush()
 	if _, err := f.Service(t.Context(), s.Key); !errors.Is(err, ipvsnl.ErrNoService) {

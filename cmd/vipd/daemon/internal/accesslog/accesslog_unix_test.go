@@ -102,7 +102,7 @@ func TestHangsThenFails(t *testing.T) {
 	cancel()
 	<-ended
 	if len(said) == 0 || !strings.Contains(<-said, "the access log can't be written") {
-		t.Error("vipd's log does not say so")
+		t.Error("vipd's log does not report it")
 	}
 }
 

@@ -40,12 +40,12 @@ func TestIdleFileIsClosed(t *testing.T) {
 			ends <- struct{}{}
 			synctest.Wait()
 			if !isOpen(t, path) {
-				t.Error("a file that was just written is not open")
+				t.Error("a file that was just written is closed, want it open")
 			}
 			time.Sleep(2 * idleTime)
 			synctest.Wait()
 			if isOpen(t, path) {
-				t.Errorf("it is open %s after it was written", 2*idleTime)
+				t.Errorf("the file is open %s after the last write, want it closed", 2*idleTime)
 			}
 		}
 		cancel()

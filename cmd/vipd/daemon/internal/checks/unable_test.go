@@ -24,19 +24,19 @@ func TestUnableForgets(t *testing.T) {
 		u.heard(at, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
 	}
 	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
-		t.Errorf("got %d targets, %v", n, problems)
+		t.Errorf("%d targets, problems %v; want 1 and 1", n, problems)
 	}
 	u.heard(two, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
 	const want = "192.0.2.1:80 and 1 more endpoint can't be checked from here: no such program"
 	if problems, n := u.problems(services, is); n != 2 || len(problems) != 1 || problems[0].Text != want {
-		t.Errorf("two endpoints: got %d targets, %v; want 2, %q", n, problems, want)
+		t.Errorf("two endpoints: %d targets, problems %v; want 2, %q", n, problems, want)
 	}
 	clear(checked)
 	if problems, n := u.problems(none, is); n != 0 || len(problems) != 0 || len(u.rows) != 0 {
-		t.Errorf("without the service: %d targets, %v, and %v is kept", n, problems, u.rows)
+		t.Errorf("without the service: %d targets, problems %v, kept rows %v", n, problems, u.rows)
 	}
 	checked[one], checked[two] = true, true
 	if problems, n := u.problems(services, is); n != 0 || len(problems) != 0 {
-		t.Errorf("with the service again, before any result: %d targets, %v", n, problems)
+		t.Errorf("service is back, before any result: %d targets, problems %v", n, problems)
 	}
 }

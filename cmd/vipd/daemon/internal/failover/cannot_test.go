@@ -46,7 +46,7 @@ func TestCannotByRequire(t *testing.T) {
 		}
 		for range 20 { // each new text is written to etcd
 			if got := cannot(v, vip, c.require); got != c.want {
-				t.Fatalf("%s: got %q, want %q", c.name, got, c.want)
+				t.Fatalf("%s: cannot() = %q, want %q", c.name, got, c.want)
 			}
 		}
 	}

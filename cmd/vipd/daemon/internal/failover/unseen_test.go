@@ -25,7 +25,7 @@ func TestUnseenEvents(t *testing.T) {
 		{[]api.OwnerEvent{event(1, time.Minute)}, []api.OwnerEvent{event(1, time.Minute)}},
 	} {
 		if got := reporter.unseen(answer.all); !slices.Equal(got, answer.want) {
-			t.Errorf("of %v these are new: %v, want %v", answer.all, got, answer.want)
+			t.Errorf("unseen(%v) = %v, want %v", answer.all, got, answer.want)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
 		if h.ever(v) {
-			t.Errorf("%s took a target for %q", h.name, v)
+			t.Errorf("%s regarded a target as %q", h.name, v)
 		}
 	}
 }
@@ -74,11 +74,11 @@ func TestFleetOutvotes(t *testing.T) {
 			}
 		}
 		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
-			t.Errorf("%s has recorded: %s", h.name, got)
+			t.Errorf("events of %s = %s", h.name, got)
 		}
 		s, ok := h.checks.Standing(w.targets[3])
 		if !ok || s.Verdict != balancer.HealthUp || s.Alone || len(s.Checkers) != 3 || s.Votes["host2"].Verdict != balancer.HealthDown || s.Votes["host2"].Cause != "connection refused" {
-			t.Errorf("%s knows %+v", h.name, s)
+			t.Errorf("status of %s = %+v", h.name, s)
 		}
 	}
 	w.mu.Lock()
@@ -92,7 +92,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.turn(true, w.targets[5])
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.Standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
-		t.Errorf("who can't check says %+v", s.Votes["host4"])
+		t.Errorf("vote of a host that can't check = %+v", s.Votes["host4"])
 	}
 }
 
@@ -124,11 +124,11 @@ func TestFleetOverTCP(t *testing.T) {
 		s, _ := h.checks.Standing(w.targets[1])
 		for n, v := range s.Votes {
 			if v.Verdict == balancer.HealthDown && !strings.HasPrefix(v.Cause, "connection refused") {
-				t.Errorf("%s says %+v", n, v)
+				t.Errorf("vote of %s = %+v", n, v)
 			}
 		}
 		if h.verdict(w.targets[0]) != balancer.HealthUp || h.verdict(w.targets[2]) != balancer.HealthUp {
-			t.Errorf("%s takes the others for %q and %q", h.name, h.verdict(w.targets[0]), h.verdict(w.targets[2]))
+			t.Errorf("%s regards the others as %q and %q", h.name, h.verdict(w.targets[0]), h.verdict(w.targets[2]))
 		}
 	}
 }
@@ -193,7 +193,7 @@ func TestFleetAfterCrash(t *testing.T) {
 			!slices.ContainsFunc(answer.Kvs, func(kv *mvccpb.KeyValue) bool { return kv.Lease != kept.Load() })
 	})
 	if left, err := w.client.TimeToLive(t.Context(), clientv3.LeaseID(before)); err != nil || left.TTL <= 0 {
-		t.Errorf("the former lease was waited for: %+v, %v", left, err)
+		t.Errorf("the host waited for its former lease: %+v, %v", left, err)
 	}
 }
 
@@ -227,17 +227,17 @@ func TestFleetWithoutEtcd(t *testing.T) {
 			return !alone && h.checking() < len(w.targets) && len(h.eventsWith("shared again")) > 0
 		})
 		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
-			t.Errorf("%s: it is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
+			t.Errorf("%s: target is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
 		// On a busy machine etcd may be late once more.
 		if back, away := h.eventsWith("shared again"), h.eventsWith("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
-			t.Errorf("%s has recorded %+v, %+v", h.name, away, back)
+			t.Errorf("events of %s = %+v, %+v", h.name, away, back)
 		}
 		h.seen.Lock()
 		for _, all := range h.history {
 			for _, target := range w.targets {
 				if want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[target == down]; all.At(target) != want {
-					t.Errorf("%s took %s for %q when etcd was back", h.name, target, all.At(target))
+					t.Errorf("%s regarded %s as %q after etcd's return", h.name, target, all.At(target))
 				}
 			}
 		}

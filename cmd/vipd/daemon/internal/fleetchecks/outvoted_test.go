@@ -37,7 +37,7 @@ func TestDissentIsToldOnce(t *testing.T) {
 	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
 	const ends = "this node's checks agree with the majority again:  40s"
 	if len(recorded) != 2 || recorded[23] != begins || recorded[40] != ends {
-		t.Errorf("told by seconds: %v", recorded)
+		t.Errorf("reports by second = %v", recorded)
 	}
 }
 
@@ -52,11 +52,11 @@ func TestOtherwise(t *testing.T) {
 		"a": "", "b": "up by 1 of 3 nodes; this node: no answer within 1s", "c": "up by 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
 	} {
 		if got := Otherwise(node, &s); got != want {
-			t.Errorf("%s says %q, want %q", node, got, want)
+			t.Errorf("Otherwise(%s) = %q, want %q", node, got, want)
 		}
 	}
 	s.Alone = true
 	if got := Otherwise("b", &s); got != "" {
-		t.Errorf("alone, it says %q", got)
+		t.Errorf("report of a lone node = %q, want none", got)
 	}
 }

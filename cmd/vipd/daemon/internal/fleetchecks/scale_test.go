@@ -42,7 +42,7 @@ func TestFleetSharesChecks(t *testing.T) {
 			most = max(most, h.checking())
 		}
 		if bound := mean + 5*math.Sqrt(mean); float64(most) > bound {
-			t.Errorf("%d hosts: one checks %d targets, fair are %.0f, and %.0f at most", n, most, mean, bound)
+			t.Errorf("%d hosts: a host checks %d targets, the mean is %.0f, want at most %.0f", n, most, mean, bound)
 		}
 		t.Logf("%d hosts: settled after %s, %.2f probes of each target an interval, fair share %.1f targets a host, at most %d", n, settled, rate, mean, most)
 	}
@@ -68,7 +68,7 @@ func (w *world) flips(t *testing.T) {
 	time.Sleep(2 * w.health.Interval) // for any other writes
 	writes := w.revision() - before
 	if writes < 2 || writes > 3 {
-		t.Errorf("a target that goes down takes %d writes, want one of each checker", writes)
+		t.Errorf("a failing target causes %d writes, want one of each checker", writes)
 	}
 	size := 0
 	standing, _ := w.hosts[0].checks.Standing(w.targets[0])
@@ -101,15 +101,15 @@ func (w *world) leaves(t *testing.T) {
 	moved := 0
 	for _, h := range rest {
 		if h.checking() < before[h] {
-			t.Errorf("%s has lost %d targets when another host left", h.name, before[h]-h.checking())
+			t.Errorf("%s lost %d targets when another host left", h.name, before[h]-h.checking())
 		}
 		moved += h.checking() - before[h]
 		if h.ever(balancer.HealthDown) {
-			t.Errorf("%s took a target for down when a host left", h.name)
+			t.Errorf("%s regarded a target as down when a host left", h.name)
 		}
 	}
 	if moved != had {
-		t.Errorf("%d targets have moved when a host left that had %d", moved, had)
+		t.Errorf("%d targets moved when a host with %d targets left", moved, had)
 	}
 	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
 }

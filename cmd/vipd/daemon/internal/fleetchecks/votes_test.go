@@ -41,7 +41,7 @@ func TestFleetWithdraws(t *testing.T) {
 	w.turn(true, w.targets[0])
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	if s, _ := w.hosts[0].checks.Standing(w.targets[1]); s.Verdict != balancer.HealthUp {
-		t.Errorf("the other is %+v", s)
+		t.Errorf("standing of the other target = %+v", s)
 	}
 	limp(false)
 	wait.For(t, 30*time.Second, "the host to vote again", func() bool {
@@ -115,7 +115,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })
 		ended, begun := h.eventsWith(c.again), h.eventsWith(c.begins)
 		if len(begun) < len(ended) || len(begun) > len(ended)+1 {
-			t.Errorf("%s has recorded %+v, %+v", h.name, begun, ended)
+			t.Errorf("events of %s = %+v, %+v", h.name, begun, ended)
 		}
 		for _, e := range slices.Concat(begun, ended) {
 			if ends := strings.Contains(e.Text, c.again); (e.Lasted > 0) != ends || (e.Cause == "") != ends {
@@ -148,7 +148,7 @@ func TestFleetGivesUp(t *testing.T) {
 		f.publish(quorum.Board{}, errors.New("away otherwise"))
 		got += said()
 		if want := "false false false true true true true true false false false false "; got != want {
-			t.Errorf("it takes part: %s; want %s", got, want)
+			t.Errorf("participation = %s; want %s", got, want)
 		}
 	})
 }
@@ -204,7 +204,7 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	never(t, w.hosts, balancer.HealthUnknown)
 	for _, h := range w.hosts {
 		if told := h.eventsWith("is "); len(told) > len(w.targets) {
-			t.Errorf("%s has recorded %+v", h.name, told)
+			t.Errorf("events of %s = %+v", h.name, told)
 		}
 	}
 }
@@ -249,11 +249,11 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	f.o.Runner.Assume(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
 	f.coordinator.Judge(f.o.Runner.Set(f.coordinator.Assign(quorum.Round{Wanted: wanted(false)})))
 	if got := f.Verdicts(wanted(false), false).At(target); got != balancer.HealthDown {
-		t.Fatalf("its own checks say %q", got)
+		t.Fatalf("verdict of its own checks = %q, want down", got)
 	}
 	f.forget()
 	if got := f.Verdicts(wanted(true), false).At(target); got != balancer.HealthDown {
-		t.Errorf("when the fleet checks again, the target is %q", got)
+		t.Errorf("verdict when the fleet checks again = %q, want down", got)
 	}
 }
 
@@ -270,6 +270,6 @@ func TestForgottenIsTold(t *testing.T) {
 	f.coordinator.Assign(quorum.Round{Wanted: snap.Map[balancer.Target, health.Subject]{}.Set(target, subject), Waiting: true})
 	f.recordLocked(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
 	if want := []string{"down: is not checked any more, no node may run its program"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+		t.Errorf("events = %q, want %q", told, want)
 	}
 }

@@ -80,7 +80,7 @@ func TestHooks(t *testing.T) {
 	}
 	var first input
 	if err := json.NewDecoder(strings.NewReader(string(text))).Decode(&first); err != nil || first.Node != "n1" || first.Text != "is down" || first.Seq == 0 {
-		t.Errorf("read %+v, %v from\n%s", first, err, text)
+		t.Errorf("decoded hook = %+v, %v from\n%s", first, err, text)
 	}
 	if os.Geteuid() == 0 {
 		reads(t, filepath.Join(out, "who"), "nobody\n")

@@ -98,7 +98,7 @@ func TestSilentClients(t *testing.T) {
 					go func() { _, err := io.Copy(io.Discard, c); ends <- err }()
 				}
 				if synctest.Wait(); time.Since(began) > 0 {
-					t.Fatal("time has passed")
+					t.Fatal("time advanced, want no wait")
 				}
 				if _, err := ask(t, l); err != nil {
 					t.Errorf("another client: %v", err)
@@ -107,7 +107,7 @@ func TestSilentClients(t *testing.T) {
 					<-ends
 				}
 				if took := time.Since(began); took > time.Minute+10*time.Second {
-					t.Errorf("it took %s to be rid of them", took)
+					t.Errorf("closing the idle connections took %s", took)
 				}
 			})
 		})
@@ -129,7 +129,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		l.dial(t, quick)
 		if err := <-ended; time.Since(began) != Default().write {
-			t.Errorf("it ended after %s with %v, want %s", time.Since(began), err, Default().write)
+			t.Errorf("ended after %s with %v, want %s", time.Since(began), err, Default().write)
 		}
 	})
 }
@@ -170,14 +170,14 @@ func TestFollowers(t *testing.T) {
 		synctest.Wait()
 		r, err := http.ReadResponse(bufio.NewReader(l.dial(t, "GET /?follow=1 HTTP/1.0\r\n\r\n")), nil)
 		if err != nil || r.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("one too many got %v, %v", r, err)
+			t.Errorf("response over the limit = %v, %v, want 503", r, err)
 		}
 		if closes, err := ask(t, l); err != nil || !closes {
 			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, as half of them are in use")))
 		}
 		for range Default().Connections / 2 {
 			if n := <-counts; n != lines {
-				t.Errorf("a follower got %d lines, want %d", n, lines)
+				t.Errorf("a follower received %d lines, want %d", n, lines)
 			}
 		}
 	})

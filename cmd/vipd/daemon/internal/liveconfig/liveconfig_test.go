@@ -25,7 +25,7 @@ func TestNode(t *testing.T) {
 			t.Fatal(problems)
 		}
 		if !c.Follow(text) {
-			t.Errorf("%s: the file is not taken", test.kind)
+			t.Errorf("%s: Follow reports false, want true", test.kind)
 		}
 		current, problems := c.Now()
 		if current.Node != test.node || len(problems) != test.problems {
@@ -53,17 +53,17 @@ masquerade_bit = 3
 		t.Fatal(problems)
 	}
 	if !c.Follow(text) {
-		t.Fatal("the file is not taken")
+		t.Fatal("Follow reports false, want true")
 	}
 	current, problems := c.Now()
 	if len(problems) != 3 {
-		t.Errorf("problems: %v, want one each of addresses, userspace and iptables", problems)
+		t.Errorf("problems = %v, want one each of addresses, userspace and iptables", problems)
 	}
 	if len(current.Addresses.Allowed) != 1 || len(current.Addresses.AllowedEndpoints) != 1 || current.Mode != config.UserspaceMode {
-		t.Errorf("allowed %v and %v, mode %s; all are followed", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)
+		t.Errorf("allowed %v and %v, mode %s; want the new values of all", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)
 	}
 	current.Addresses.Allowed, current.Addresses.AllowedEndpoints = start.Addresses.Allowed, start.Addresses.AllowedEndpoints
 	if !reflect.DeepEqual(current.Addresses, start.Addresses) || current.Userspace != start.Userspace || current.IPTables != start.IPTables {
-		t.Errorf("in use are %+v, %+v, %+v, which take a restart", current.Addresses, current.Userspace, current.IPTables)
+		t.Errorf("in use %+v, %+v, %+v; want the old values until a restart", current.Addresses, current.Userspace, current.IPTables)
 	}
 }

@@ -46,7 +46,7 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		`vipd_ownership_announcements_total 0`, `vipd_ownership_late_seconds_max 0`,
 	} {
 		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("there is no %s", want)
+			t.Errorf("metric is missing: %s", want)
 		}
 	}
 	if t.Failed() {

@@ -24,7 +24,7 @@ func TestClockSteps(t *testing.T) {
 			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // between the two readings
 			got := c.stepped(began.Round(0).Add(gone+set+blur), gone)
 			if told += got; step == 0 && got != 0 || (told-set).Abs() > time.Millisecond {
-				t.Fatalf("seed %d: set by %s, it says %s; in all %s, and %s", seed, step, got, set, told)
+				t.Fatalf("seed %d: clock set by %s, reported %s; in total %s and %s", seed, step, got, set, told)
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func TestPauseUntil(t *testing.T) {
 		1: time.Millisecond, time.Second: time.Second,
 	} {
 		if got := pauseUntil(now.Add(ahead), now); got != want {
-			t.Errorf("what is due in %s is waited for %s, want %s", ahead, got, want)
+			t.Errorf("pause until %s ahead = %s, want %s", ahead, got, want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestMemoryIsKept(t *testing.T) {
 		{"a return", func() balancer.Memory { n := m; n.Withdrawals = n.Withdrawals.Delete(vip); return n }(), true},
 	} {
 		if got := worthSaving(m, c.now); got != c.worth {
-			t.Errorf("%s is worth saving: %t, want %t", c.name, got, c.worth)
+			t.Errorf("%s: worth saving = %t, want %t", c.name, got, c.worth)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestWaiting(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := m.Waiting(); got != want {
-				t.Errorf("it waits for %s, want %s", got, want)
+				t.Errorf("Waiting() = %s, want %s", got, want)
 			}
 		}
 		m.Publish(store.Snapshot{Connected: true, Services: snap.Map[balancer.Name, *balancer.Service]{}})
@@ -100,7 +100,7 @@ func TestWaitsAtRest(t *testing.T) {
 		}
 		m := model.New(o)
 		if m.State().Local.Len() != 1 {
-			t.Fatal("the override is not read")
+			t.Fatal("the override was not read")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -117,7 +117,7 @@ func TestWaitsAtRest(t *testing.T) {
 			}
 		}
 		if states > 10 {
-			t.Errorf("%d states in a minute of waiting", states)
+			t.Errorf("%d states in a minute of waiting, want at most 10", states)
 		}
 		cancel()
 		if err := <-ended; err != nil {

@@ -61,7 +61,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		before, had := o, o.Len()
 		o = o.Say(at(c.port), c.said, defined(at(c.port)))
 		if before.Len() != had {
-			t.Errorf("%+v changed what was published", c.said)
+			t.Errorf("%+v changed the published overrides", c.said)
 		}
 		now := in
 		now.Overrides = o.over(in.Overrides, in.Overrides)
@@ -89,14 +89,14 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	userspace, _ := modes.Find(config.UserspaceMode)
 	for _, f := range new(balancer.Compiler).Next(balancer.Env{Capabilities: userspace.Capabilities()}, now, time.Now()).Frontends.All() {
 		if b := f.Backends[0]; b.Addr.Port() != 9001 || b.State != balancer.Draining {
-			t.Errorf("%s is %s with weight %d, and should drain", b.Addr, b.State, b.Weight)
+			t.Errorf("%s is %s with weight %d, want draining", b.Addr, b.State, b.Weight)
 		}
 	}
 	if again := local.over(in.Overrides, now.Overrides); again.At(at(9001)) != now.Overrides.At(at(9001)) {
-		t.Error("nothing has changed, and what holds is a new value")
+		t.Error("nothing changed, but the effective override has a new pointer")
 	}
 	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
-		t.Error("the fleet's drain was taken back, and holds on")
+		t.Error("the fleet's drain was removed, but still applies")
 	}
 }
 
@@ -108,12 +108,12 @@ func TestOverridesLapse(t *testing.T) {
 	o := Overrides{}.Say(at(9001), balancer.Override{Draining: &yes, Expires: now.Add(time.Minute)}, defined(at(9001)))
 	o = o.Say(at(9002), balancer.Override{Draining: &yes}, defined(at(9002)))
 	if next := o.nextExpiry(); !next.Equal(now.Add(time.Minute)) {
-		t.Errorf("the next to lapse does at %v", next)
+		t.Errorf("next expiry = %v, want in a minute", next)
 	}
 	if same := o.expire(now.Add(time.Minute - 1)); same.Map != o.Map {
-		t.Error("one has lapsed before its time")
+		t.Error("an override expired early")
 	}
 	if o = o.expire(now.Add(time.Minute)); o.Len() != 1 || o.At(at(9002)) == nil || !o.nextExpiry().IsZero() {
-		t.Errorf("%d are left, the next to lapse at %v", o.Len(), o.nextExpiry())
+		t.Errorf("%d overrides are left, next expiry %v", o.Len(), o.nextExpiry())
 	}
 }

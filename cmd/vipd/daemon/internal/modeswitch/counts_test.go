@@ -27,7 +27,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 		running.Go(func() { _ = c.Run(ctx) })
 		time.Sleep(time.Hour)
 		if asked.times > 0 {
-			t.Error("it was asked before anything was carried out")
+			t.Error("counts were read before the first change")
 		}
 		asked.works.Store(true)
 		engine.Set(balancer.Desired{})
@@ -35,7 +35,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 		end()
 		running.Wait()
 		if asked.times < 100 || asked.times > 500 {
-			t.Errorf("it was asked %d times in a day", asked.times)
+			t.Errorf("counts were read %d times in a day", asked.times)
 		}
 	})
 }

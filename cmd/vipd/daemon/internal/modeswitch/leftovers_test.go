@@ -85,7 +85,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	serving := &refusing{}
 	log := slog.New(slog.DiscardHandler)
 	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
-		t.Error("the mode in use is cleaned up")
+		t.Error("the mode in use was cleaned up")
 		return nil, nil
 	}}
 	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
@@ -103,13 +103,13 @@ func leftoversGo(t *testing.T, others *remains) {
 	time.Sleep(time.Hour) // in the bubble's time
 	synctest.Wait()
 	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
-		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
+		t.Errorf("tried = %t, ready = %t, %d probes; want nothing touched that may still serve", s.Tried, s.Ready, others.looks)
 	}
 	serving.works.Store(true)
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 {
-		t.Errorf("%d attempts before the last", others.attempts)
+		t.Errorf("%d attempts before the last, want none", others.attempts)
 	}
 	looks := others.looks
 	others.attempts = 3 // a mode that retires later can't remove everything
@@ -117,7 +117,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 || others.looks != looks+3 {
-		t.Errorf("later: %d attempts before the last, after %d looks, want 3", others.attempts, others.looks-looks)
+		t.Errorf("later: %d attempts before the last, after %d probes, want 3", others.attempts, others.looks-looks)
 	}
 	cancel()
 	if err := <-gone; err != nil {

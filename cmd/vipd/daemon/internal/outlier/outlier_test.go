@@ -56,10 +56,10 @@ func TestFailedDialsAreCheap(t *testing.T) {
 	}
 	next := 0
 	if n := testing.AllocsPerRun(200, func() { p.dialed(targets[len(targets)-1-next%400], syscall.ECONNREFUSED); next++ }); n > 8 {
-		t.Errorf("a failed dial makes %v allocations, want a few", n)
+		t.Errorf("a failed dial makes %v allocations, want few", n)
 	}
 	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
-		t.Errorf("what is compiled next makes %v allocations for %d endpoints, want a few each", n, len(targets))
+		t.Errorf("the next compilation makes %v allocations for %d endpoints, want at most 6 each", n, len(targets))
 	}
 }
 
@@ -127,7 +127,7 @@ func TestHintsComeBack(t *testing.T) {
 		}
 		events, _ := p.o.Events.Read(0, 0)
 		if len(events) != 1 || events[0].Cause != "the dump was torn" {
-			t.Errorf("the journal has %+v", events)
+			t.Errorf("events = %+v, want one with the cause", events)
 		}
 	})
 }

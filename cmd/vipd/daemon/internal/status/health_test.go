@@ -37,11 +37,11 @@ func TestUncheckedOfMany(t *testing.T) {
 	} {
 		target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr(address), Port: 80}
 		if got := v.unchecked(s, target); !strings.Contains(got, want) {
-			t.Errorf("%s: got %q, want %q in it", address, got, want)
+			t.Errorf("%s: text = %q, want %q in it", address, got, want)
 		}
 	}
 	target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr("169.254.0.7"), Port: 80}
 	if n := testing.AllocsPerRun(10, func() { v.unchecked(s, target) }); n > 2 {
-		t.Errorf("to say it once more takes %v allocations", n)
+		t.Errorf("the second report makes %v allocations, want at most 2", n)
 	}
 }

@@ -64,7 +64,7 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	all.End(between, false)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
-		t.Errorf("when it is back (-want +got):\n%s", d)
+		t.Errorf("counts after the return (-want +got):\n%s", d)
 	}
 	resumed.counted = []dataplane.FrontendCount{
 		counted("http", 50, dataplane.BackendCount{Backend: one, Connections: 9}, dataplane.BackendCount{Backend: two, Connections: 1}),
@@ -76,7 +76,7 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", when, d)
 		}
 		if n := counts(&all)[Port{Service: "web", Name: "more"}].Connections; n != 1 {
-			t.Errorf("%s: another port has %d connections, want 1", when, n)
+			t.Errorf("%s: connections of another port = %d, want 1", when, n)
 		}
 		all.End(resumed, false)
 	}
@@ -125,7 +125,7 @@ func TestLiveConnectionsOfTwoModes(t *testing.T) {
 		all.Begin("a", &meter{counted: []dataplane.FrontendCount{counted("http", 0, b)}}, false)
 	}
 	if got := counts(&all)[web()].Backends; len(got) != 1 || got[0].Active != 6 {
-		t.Errorf("got %+v, want 6 live connections", got)
+		t.Errorf("backends = %+v, want 6 live connections", got)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestCountsOfProcesses(t *testing.T) {
 				now := counts(all)[web()].Connections
 				reads := c.busy < 0
 				if now < shown || now > sent || reads && now+lost < sent {
-					t.Fatalf("seed %d: %d are counted of %d, %d before; at most %d may be lost", seed, now, sent, shown, lost)
+					t.Fatalf("seed %d: %d are counted of %d, earlier %d; at most %d may be lost", seed, now, sent, shown, lost)
 				}
 				if shown = now; reads {
 					gone, lost = 0, sent-now
@@ -251,16 +251,16 @@ func TestWritesWhatChanged(t *testing.T) {
 		}
 		most = max(was, size())
 		if i < 10 && most-was > 200 {
-			t.Errorf("a connection adds %d bytes to the file", most-was)
+			t.Errorf("a connection adds %d bytes to the file, want at most 200", most-was)
 		}
 		if i%97 == 0 || i == 100 || i == 200 {
 			if got := told(); got != sent {
-				t.Fatalf("the file tells of %d connections, want %d", got, sent)
+				t.Fatalf("connections in the file = %d, want %d", got, sent)
 			}
 		}
 	}
 	if most > 3*shortest {
-		t.Errorf("the file grows to %d bytes", most)
+		t.Errorf("file size = %d bytes, want at most three times the smallest", most)
 	}
 }
 

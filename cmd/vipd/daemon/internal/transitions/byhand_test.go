@@ -32,7 +32,7 @@ func TestExpired(t *testing.T) {
 	} {
 		change := snap.Change[*balancer.Override]{Old: c.was, New: c.is, HadOld: c.was != nil, HasNew: c.is != nil}
 		if got, _ := expired(change, end); got != c.want {
-			t.Errorf("%+v became %+v: %q has expired, want %q", c.was, c.is, got, c.want)
+			t.Errorf("from %+v to %+v: expired = %q, want %q", c.was, c.is, got, c.want)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestEndsInEvents(t *testing.T) {
 		{&both, &longer, "override renewed for 1h0m0s by ana"},
 	} {
 		if got := ByHand(balancer.Target{Service: "web"}, c.was, c.is, now); len(got) != 1 || got[0].Text != c.want {
-			t.Errorf("%+v became %+v: %+v, want %q", c.was, c.is, got, c.want)
+			t.Errorf("from %+v to %+v: events = %+v, want %q", c.was, c.is, got, c.want)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestDrainBegins(t *testing.T) {
 		{}: "drains", now.Add(30 * time.Second): "drains, for 30s at most", now: "drains; its time is over", now.Add(-5 * time.Minute): "drains; its time is over",
 	} {
 		if got, _ := drainBegins(balancer.Target{}, balancer.Backend{State: balancer.Removed, Until: until}, &model.State{}, now); got != want {
-			t.Errorf("until %v: %q, want %q", until, got, want)
+			t.Errorf("until %v: text = %q, want %q", until, got, want)
 		}
 	}
 }

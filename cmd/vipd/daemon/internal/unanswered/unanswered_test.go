@@ -100,7 +100,7 @@ func TestProblemThresholds(t *testing.T) {
 					t.Errorf("problems: %q, want %q", text, c.want)
 				}
 				if _, found := n.Of(target()); found != (c.want != "") {
-					t.Errorf("Of finds it: %t", found)
+					t.Errorf("Of(target) = %t, want the opposite", found)
 				}
 			})
 		})
@@ -114,25 +114,25 @@ func TestProblemEnds(t *testing.T) {
 		n := start(t)
 		time.Sleep(time.Hour)
 		if n.readings > 0 {
-			t.Errorf("counters were read %d times without a suspect", n.readings)
+			t.Errorf("counters were read %d times without a suspect, want 0", n.readings)
 		}
 		n.Heard(target(), netip.MustParseAddr("10.1.0.2"), nil)
 		time.Sleep(pause / 2)
 		n.count("http", 20, 10)
 		time.Sleep(pause)
 		if len(n.Problems()) != 1 {
-			t.Fatalf("problems: %v, want one", n.Problems())
+			t.Fatalf("problems = %v, want one", n.Problems())
 		}
 		n.count("http", 1000, 10)
 		time.Sleep(window + 2*pause)
 		if len(n.Problems()) != 0 {
-			t.Errorf("problems: %v, want none", n.Problems())
+			t.Errorf("problems = %v, want none", n.Problems())
 		}
 		time.Sleep(window)
 		before := n.readings
 		time.Sleep(time.Hour)
 		if n.readings != before {
-			t.Errorf("counters were read %d times more", n.readings-before)
+			t.Errorf("counters were read %d more times, want 0", n.readings-before)
 		}
 	})
 }
