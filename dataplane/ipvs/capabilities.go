@@ -18,6 +18,9 @@ type Options struct {
 	// without packets: open TCP connections, closing ones, and UDP flows. They are whole seconds; 0
 	// keeps the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+	// FollowConntrack raises the timeout of open TCP connections to conntrack's instead, while all
+	// virtual servers are vipd's.
+	FollowConntrack bool
 }
 
 // Capabilities returns the features that IPVS mode supports if the kernel has all schedulers.

@@ -31,9 +31,12 @@ type Dataplane struct {
 	unavailable map[inet.Family]error
 	// timeouts are the configured timeouts of the kernel.
 	timeouts ipvsnl.Timeouts
-	counts   *counts
-	drains   *worker.Loop
-	carried  *dnat.Carried
+	// trackedTimeout returns the timeout to which that of open TCP connections is raised; 0 means
+	// none. If nil, it is not raised.
+	trackedTimeout func(context.Context) time.Duration
+	counts         *counts
+	drains         *worker.Loop
+	carried        *dnat.Carried
 	// unanswered counts the connections that WatchUnanswered has reported.
 	unanswered counters.Unanswered
 

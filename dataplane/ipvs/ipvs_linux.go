@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,9 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	d, err := newDataplane(ctx, conn, dnat.NewCarried(dnat.NewFlows(tracked, o.Log), dnat.Opened), l, o.Log)
 	if err == nil {
 		d.timeouts = ipvsnl.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
+		if o.FollowConntrack {
+			d.trackedTimeout = func(ctx context.Context) time.Duration { return trackedTimeout(ctx, o.RunDir) }
+		}
 		err = d.try(ctx)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ package ipvs
 import (
 	"context"
 	"errors"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -20,6 +21,9 @@ func Cleanup(context.Context, string, bool) ([]string, error) { return nil, nil 
 
 // Owned returns nothing.
 func Owned(string) ([]balancer.Key, error) { return nil, nil }
+
+// TCPTimeout returns 0.
+func TCPTimeout(context.Context) (time.Duration, error) { return 0, nil }
 
 // HasForeign returns false.
 func HasForeign(context.Context, string) (bool, error) { return false, nil }

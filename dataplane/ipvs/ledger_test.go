@@ -210,3 +210,34 @@ func TestTimeouts(t *testing.T) {
 		t.Errorf("timeouts in the ledger = %+v, want none", l.timeouts)
 	}
 }
+
+// TestTrackedTimeout follows conntrack's timeout. The timeout is raised, is never below the value
+// before vipd, and is restored while other programs have virtual servers.
+func TestTrackedTimeout(t *testing.T) {
+	p := start(t, newKernel(), t.TempDir())
+	var tracked time.Duration
+	p.trackedTimeout = func(context.Context) time.Duration { return tracked }
+	is := func(want time.Duration) {
+		t.Helper()
+		p.observe()
+		if got, _ := p.k.Timeouts(t.Context()); got.TCP != want {
+			t.Errorf("timeout with conntrack's at %s = %s, want %s", tracked, got.TCP, want)
+		}
+	}
+	const kernels, longest = 15 * time.Minute, 1 << 60
+	for _, step := range []struct{ tracked, want time.Duration }{
+		{time.Minute, kernels},
+		{120 * time.Hour, 120 * time.Hour},
+		{120 * time.Hour, 120 * time.Hour},
+		{24 * time.Hour, 24 * time.Hour},
+		{0, kernels},
+		{longest, ipvsnl.MaxIdle},
+		{time.Minute, kernels},
+	} {
+		tracked = step.tracked
+		is(step.want)
+	}
+	if !p.ledger.empty() {
+		t.Errorf("timeouts in the ledger = %+v, want none", p.ledger.timeouts)
+	}
+}

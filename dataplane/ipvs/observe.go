@@ -26,7 +26,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	if err := d.readLocked(ctx); err != nil {
 		return dataplane.Observation{}, err
 	}
-	if err := setTimeouts(ctx, d.conn, d.ledger, d.timeouts); err != nil {
+	if err := d.setTimeoutsLocked(ctx); err != nil {
 		d.log.Warn("the kernel keeps its timeouts", "err", err)
 	}
 	now := time.Now()

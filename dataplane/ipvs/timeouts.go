@@ -11,6 +11,26 @@ import (
 // that vipd did not change it.
 type timeoutChange struct{ old, set time.Duration }
 
+// setTimeoutsLocked sets the configured timeouts. It raises the timeout of open TCP connections to
+// [Dataplane.trackedTimeout], and never lowers it below the value before vipd.
+func (d *Dataplane) setTimeoutsLocked(ctx context.Context) error {
+	want := d.timeouts
+	if d.trackedTimeout != nil {
+		now, err := d.conn.Timeouts(ctx)
+		if err != nil {
+			return err
+		}
+		before, r := now.TCP, d.ledger.timeouts[0]
+		if r != (timeoutChange{}) && now.TCP == r.set {
+			before = r.old
+		}
+		if tracked := d.trackedTimeout(ctx); tracked > before {
+			want.TCP = min(tracked, ipvsnl.MaxIdle)
+		}
+	}
+	return setTimeouts(ctx, d.conn, d.ledger, want)
+}
+
 // setTimeouts sets the wanted timeouts, and restores the others to their values before vipd, unless
 // another program has changed them since. It records a change in the ledger before making it.
 func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.Timeouts) error {

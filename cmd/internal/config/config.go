@@ -174,14 +174,16 @@ type Userspace struct {
 }
 
 // IPVS configures how long the kernel remembers connections without traffic, in whole seconds, for
-// all virtual servers of the host. 0, the default, keeps the kernel's values: 15 minutes, 2 minutes
-// and 5 minutes, unless they were changed.
+// all virtual servers of the host. 0 keeps the kernel's values: 15 minutes, 2 minutes and 5
+// minutes, unless they were changed.
 type IPVS struct {
-	// TCPTimeout is for established TCP connections, TCPFinTimeout for those that one side has
-	// closed, and UDPTimeout for UDP flows.
-	TCPTimeout    time.Duration `toml:"tcp_timeout"`
+	// TCPTimeout is for established TCP connections. If nil, conntrack's timeout is used if that is
+	// longer, vipd manages sysctls, and all virtual servers are vipd's.
+	TCPTimeout *time.Duration `toml:"tcp_timeout"`
+	// TCPFinTimeout is for TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
-	UDPTimeout    time.Duration `toml:"udp_timeout"`
+	// UDPTimeout is for UDP flows.
+	UDPTimeout time.Duration `toml:"udp_timeout"`
 }
 
 // IPTables configures iptables mode.

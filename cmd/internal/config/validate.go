@@ -43,9 +43,11 @@ func (c *Config) validate() []balancer.Problem {
 			f.wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
 		}
 	}
-	for field, d := range map[string]time.Duration{
-		"ipvs.tcp_timeout": c.IPVS.TCPTimeout, "ipvs.tcpfin_timeout": c.IPVS.TCPFinTimeout, "ipvs.udp_timeout": c.IPVS.UDPTimeout,
-	} {
+	timeouts := map[string]time.Duration{"ipvs.tcpfin_timeout": c.IPVS.TCPFinTimeout, "ipvs.udp_timeout": c.IPVS.UDPTimeout}
+	if t := c.IPVS.TCPTimeout; t != nil {
+		timeouts["ipvs.tcp_timeout"] = *t
+	}
+	for field, d := range timeouts {
 		if why := notKernelTimeout(d); why != "" {
 			f.wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s leaves the kernel's", d, why, longestTimeout)
 		}

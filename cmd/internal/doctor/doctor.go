@@ -35,6 +35,7 @@ func checks() []check {
 		{"sysctls", checkForwarding, false},
 		{"sysctls", checkForwarding6, false},
 		{"sysctls", checkVirtualServers, false},
+		{"sysctls", checkServerTimeout, false},
 		{"sysctls", checkLoopbackRouting, false},
 		{"sysctls", checkReversePath, false},
 		{"sysctls", checkARP, false},
@@ -52,6 +53,7 @@ func checks() []check {
 		{"firewall", checkTracking, false},
 		{"firewall", checkMarks, false},
 		{"sockets", checkSockets, false},
+		{"sockets", checkLocalPorts, false},
 		{"services", checkProblems, true},
 		{"services", checkIdle, true},
 		{"traffic", checkTraffic, false},
@@ -80,11 +82,12 @@ func Examine(ctx context.Context, h Host) []Finding {
 }
 
 // Watched returns the warnings and problems that the daemon looks for each minute: rules that drop
-// packets to VIPs, and programs that get no connections because services use their ports. It tries
-// nothing, and does not read vipd's rules of single services.
+// packets to VIPs, programs that get no connections because services use their ports, and node
+// ports that this host's own connections may have. It tries nothing, and does not read vipd's rules
+// of single services.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
-	sockets := grave(runChecks(ctx, o, []check{{"sockets", checkSockets, false}}))
+	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))
 	// If vipd can't listen because of another program, its mode reports that.
 	sockets = slices.DeleteFunc(sockets, func(f Finding) bool { return f.Level == Problem })
 	return append(drops(ctx, o), sockets...)

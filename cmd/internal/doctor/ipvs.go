@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/decode"
 	"vipd/cmd/internal/config"
 )
 
@@ -103,4 +105,37 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 		found = append(found, fine("virtual servers are set as vipd needs them (net.ipv4.vs)"))
 	}
 	return found
+}
+
+// checkServerTimeout compares how long IPVS and conntrack remember open TCP connections without
+// packets.
+func checkServerTimeout(ctx context.Context, o *observed) []Finding {
+	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" || !o.Root {
+		return nil // only root can read the timeout, and reading it must not load IPVS
+	}
+	seconds, err := strconv.Atoi(o.sysctl("net.netfilter.nf_conntrack_tcp_timeout_established"))
+	now, unread := o.ServerTimeout(ctx)
+	if err != nil || unread != nil {
+		return nil
+	}
+	configured := o.Config.IPVS.TCPTimeout
+	what := "IPVS remembers TCP connections without packets for " + decode.FormatDuration(now)
+	if now >= time.Duration(seconds)*time.Second || configured != nil && *configured == now {
+		return []Finding{fine(what)}
+	}
+	foreign, err := foreignServers(o)
+	reason, mend := "vipd raises that at its next full comparison", fmt.Sprintf("ipvsadm --set %d 0 0", seconds)
+	switch {
+	case configured != nil:
+		reason = "ipvs.tcp_timeout is set, so vipd does not raise that to the timeout of conntrack"
+	case !o.Config.Host.ManageSysctls:
+		reason = "manage_sysctls is false, so vipd does not raise that"
+	case err != nil || len(foreign) > 0:
+		reason = "vipd leaves that, because it also holds for virtual servers of other programs"
+	case o.Status == nil:
+		return nil
+	default:
+		mend = ""
+	}
+	return []Finding{note(what, reason+". The next packet of such a connection is answered by a reset", mend)}
 }

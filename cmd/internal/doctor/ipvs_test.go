@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,21 +23,23 @@ func newServing() *made {
 	m.Status.Mode = api.Mode{InUse: "ipvs", Wanted: "auto"}
 	m.Frontends[0].Scheduler = balancer.WeightedRoundRobin
 	m.owned = append(m.owned, m.Frontends[0].Key)
+	m.timeout = 5 * 24 * time.Hour
 	for path, text := range map[string]string{
 		ipvsTable: "IP Virtual Server version 1.2.1 (size=1048576)\nProt LocalAddress:Port Scheduler Flags\n" +
 			"  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n" +
 			"TCP  0A60000A:0050 wrr  \n  -> C0A8010B:1F90      Masq    1      0          0\n",
-		"/proc/thread-self/net/ip_tables_matches":         "set\nconntrack\nconnmark\nstatistic\naddrtype\nbpf\n",
-		"/proc/sys/net/ipv4/vs/conntrack":                 "1\n",
-		"/proc/sys/net/ipv4/vs/expire_nodest_conn":        "1\n",
-		"/proc/sys/net/ipv4/vs/expire_quiescent_template": "1\n",
-		"/proc/sys/net/ipv4/vs/conn_reuse_mode":           "1\n",
-		"/sys/module/ip_vs/refcnt":                        "2\n",
-		"/sys/module/ip_vs/parameters/conn_tab_bits":      "20\n",
-		"/lib/modules/6.1.0/modules.dep":                  "kernel/net/netfilter/ipvs/ip_vs.ko: x\nkernel/net/netfilter/ipvs/ip_vs_wrr.ko: x\n",
-		"/proc/self/status":                               "Name:\tx\nCapEff:\t000001ffffffffff\n",
-		"/proc/self/uid_map":                              "         0          0 4294967295\n",
-		"/etc/os-release":                                 "ID=debian\n",
+		"/proc/thread-self/net/ip_tables_matches":                      "set\nconntrack\nconnmark\nstatistic\naddrtype\nbpf\n",
+		"/proc/sys/net/ipv4/vs/conntrack":                              "1\n",
+		"/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established": "432000\n",
+		"/proc/sys/net/ipv4/vs/expire_nodest_conn":                     "1\n",
+		"/proc/sys/net/ipv4/vs/expire_quiescent_template":              "1\n",
+		"/proc/sys/net/ipv4/vs/conn_reuse_mode":                        "1\n",
+		"/sys/module/ip_vs/refcnt":                                     "2\n",
+		"/sys/module/ip_vs/parameters/conn_tab_bits":                   "20\n",
+		"/lib/modules/6.1.0/modules.dep":                               "kernel/net/netfilter/ipvs/ip_vs.ko: x\nkernel/net/netfilter/ipvs/ip_vs_wrr.ko: x\n",
+		"/proc/self/status":                                            "Name:\tx\nCapEff:\t000001ffffffffff\n",
+		"/proc/self/uid_map":                                           "         0          0 4294967295\n",
+		"/etc/os-release":                                              "ID=debian\n",
 	} {
 		m.files[path] = text
 	}
@@ -118,6 +121,36 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		{name: "sysctls in another mode", change: func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+		}},
+		{name: "a timeout that an administrator wants", change: func(m *made) {
+			m.timeout = time.Minute
+			m.Config.IPVS.TCPTimeout = &m.timeout
+		}},
+		{name: "the kernel's timeout", change: func(m *made) {
+			m.timeout, m.Config.IPVS.TCPTimeout = 15*time.Minute, new(time.Duration)
+		}, want: []string{"sysctls: note: IPVS remembers TCP connections without packets for 15m"}},
+		{name: "a timeout that others need", change: func(m *made) {
+			m.timeout = 15 * time.Minute
+			m.add("FWM  0000000A wrr ")
+		}, want: []string{
+			"ipvs: note: there are virtual servers of other programs: mark 10",
+			"sysctls: note: IPVS remembers TCP connections without packets for 15m",
+		}},
+		{name: "a timeout that is set at the start", change: func(m *made) {
+			m.timeout, m.Status, m.NoDaemon = 15*time.Minute, nil, "no vipd answers"
+		}, want: []string{"vipd: note: no vipd answers"}},
+		{name: "node ports between local ports", change: func(m *made) {
+			m.files["/proc/sys/net/ipv4/ip_local_port_range"] = "32768\t60999\n"
+			m.files["/proc/sys/net/ipv4/ip_local_reserved_ports"] = "40000-40009,50000\n"
+			for _, key := range []string{"32767/tcp", "32768/tcp", "40005/udp", "50000/udp", "60999/udp"} {
+				m.frontend("192.168.1.5:"+key, true)
+				m.frontend("192.168.1.100:"+key, true)
+			}
+		}, want: []string{"sockets: warning: this host's own connections may have the ports of node ports: 32768, 60999 (net.ipv4.ip_local_port_range is 32768 to 60999)"}},
+		{name: "node ports between local ports in another mode", change: func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+			m.files["/proc/sys/net/ipv4/ip_local_port_range"] = "32768\t60999\n"
+			m.frontend("192.168.1.5:40000/udp", true)
 		}},
 		{name: "policies", change: func(m *made) {
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n:VIPD-OUTPUT - [0:0]\n" +

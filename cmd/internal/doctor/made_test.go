@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -36,6 +37,7 @@ type made struct {
 	members       [][]string // of etcd
 	words         []string   // of etcd's process
 	owner         *api.OwnerStatus
+	timeout       time.Duration // of IPVS
 }
 
 // newMade returns a host without findings, on which the kernel mode of the test works.
@@ -111,8 +113,9 @@ func (m *made) system() System {
 			}
 			return "", fmt.Errorf("%s: exit status 1", line)
 		},
-		Refused: func(config.Config) []folder.Refusal { return m.refused },
-		Owners:  func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+		ServerTimeout: func(context.Context) (time.Duration, error) { return m.timeout, nil },
+		Refused:       func(config.Config) []folder.Refusal { return m.refused },
+		Owners:        func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
 		Words: func(program string) []string {
 			switch {
 			case program == "etcd":

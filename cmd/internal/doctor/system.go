@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 )
@@ -47,6 +49,8 @@ type System struct {
 	// Words returns the arguments and environment of a running program, or nothing if it does not
 	// seem to run.
 	Words func(program string) []string
+	// ServerTimeout returns how long IPVS remembers open TCP connections without packets.
+	ServerTimeout func(context.Context) (time.Duration, error)
 }
 
 // runs reports whether a program seems to run.

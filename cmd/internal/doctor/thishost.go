@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
+	"vipd/dataplane/ipvs"
 )
 
 // ThisHost returns a Host whose functions read the host and the network namespace of this process.
@@ -24,6 +25,7 @@ func ThisHost() Host {
 	return Host{System: System{
 		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
 		Words: words, Refused: func(c config.Config) []folder.Refusal { return folder.Refused(c.RunDir, c.StateDir, c.API.Socket) },
+		ServerTimeout: ipvs.TCPTimeout,
 	}}
 }
 

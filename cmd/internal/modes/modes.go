@@ -73,10 +73,13 @@ func ipvsMode() Mode {
 	return Mode{
 		Name: config.IPVSMode,
 		New: func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return ipvs.New(ctx, ipvs.Options{
-				Log: log, RunDir: c.RunDir,
-				TCPTimeout: c.IPVS.TCPTimeout, TCPFinTimeout: c.IPVS.TCPFinTimeout, UDPTimeout: c.IPVS.UDPTimeout,
-			})
+			o := ipvs.Options{Log: log, RunDir: c.RunDir, TCPFinTimeout: c.IPVS.TCPFinTimeout, UDPTimeout: c.IPVS.UDPTimeout}
+			if t := c.IPVS.TCPTimeout; t != nil {
+				o.TCPTimeout = *t
+			} else {
+				o.FollowConntrack = c.Host.ManageSysctls
+			}
+			return ipvs.New(ctx, o)
 		},
 		Keeps:        true,
 		Needs:        ipvs.Needs(),

@@ -7,6 +7,3 @@ var (
 	Look      = look
 	Addresses = addresses
 )
-
-// MaxIdle is maxIdle.
-const MaxIdle = maxIdle

@@ -152,16 +152,16 @@ type Timeouts struct {
 
 func (t Timeouts) Invalid() error {
 	for _, d := range []time.Duration{t.TCP, t.TCPFin, t.UDP} {
-		if d < 0 || d > maxIdle || d%time.Second != 0 {
-			return fmt.Errorf("setting IPVS timeouts: %s is not 0 to %s in whole seconds", d, maxIdle)
+		if d < 0 || d > MaxIdle || d%time.Second != 0 {
+			return fmt.Errorf("setting IPVS timeouts: %s is not 0 to %s in whole seconds", d, MaxIdle)
 		}
 	}
 	return nil
 }
 
-// maxIdle is the maximum that fits in the kernel's signed number of ticks, with at most 1,000 ticks
-// per second.
-const maxIdle = (1<<31 - 1) / 1000 * time.Second
+// MaxIdle is the maximum of a timeout: it must fit in the kernel's signed number of ticks, with at
+// most 1,000 ticks per second.
+const MaxIdle = (1<<31 - 1) / 1000 * time.Second
 
 // Connection is an entry of the table of connections.
 type Connection struct {
