@@ -32,7 +32,8 @@ func describeVerb() *cli.Verb {
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
 			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
 			"read from etcd: the status that its vipd wrote last. So is a VIP that has one owner (hold = \"one\"): its owner, which hosts " +
-			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers.",
+			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers. " +
+			"If VRRP decides, it is read from this host: the state of its group, the adverts of other routers, and the last ten changes here.",
 		Example: "vipctl describe service web",
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML}, Fleet: true,
 		MinArgs: 1, MaxArgs: 2,
@@ -335,15 +336,18 @@ func describeVIP(c *cli.Call, name string) error {
 	if c.Format == cli.FormTOML {
 		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
 	}
-	all, _, err := ownedVIPs(c)
+	all, err := someVIPs(c)
 	if err != nil {
 		return err
 	}
 	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.name() == name })
 	if i < 0 {
-		return vips().absentIn(all, name)
+		return vips(c).absentIn(all, name)
 	}
 	v := &all[i]
+	if c.OwnsByVRRP() {
+		return c.Show(v, func() string { return vrrpText(c.Printer, v) })
+	}
 	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
 		v.Confirmed = s.Confirmed
 	}

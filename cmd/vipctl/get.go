@@ -27,7 +27,8 @@ func getVerb() *cli.Verb {
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
 			"10.96.0.10:80/tcp.\n\n" +
 			"With --etcd services and endpoints are read from etcd: what is wanted of all hosts, without what each knows for " +
-			"itself. Frontends are always the daemon's, nodes, pools and vips (those with one owner among the hosts) are always in etcd. Of each node it shows the mode in " +
+			"itself. Frontends are always the daemon's, nodes, pools and vips (those with one owner among the hosts) are always in etcd, but vips are " +
+			"the daemon's if VRRP decides their owner. Of each node it shows the mode in " +
 			"use (with ! where that is a fallback), the revision of etcd that is in the kernel, how many revisions that is " +
 			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
 			"configured in etcd.",
@@ -104,7 +105,7 @@ func runGet(c *cli.Call) error {
 	case "pools":
 		return get(c, pools())
 	case "vips":
-		return get(c, vips())
+		return get(c, vips(c))
 	case "nodes":
 		return get(c, nodes())
 	case "services":

@@ -19,13 +19,15 @@ import (
 
 func nodeVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "node", Args: "set|standby|resume|fence NODE", Brief: "set a node's mode and zone, and whether it may own VIPs",
+		Name: "node", Args: "set|standby|resume|fence [NODE]", Brief: "set a node's mode and zone, and whether it may own VIPs",
 		About: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
 			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
 			"here. The node need not exist yet.\n\n" +
 			"\"node standby\" has NODE give away the VIPs of which it is the owner (hold = \"one\"), and take none until \"node " +
 			"resume\", over restarts too; with --wait it returns when they are elsewhere, and fails if one stays. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
 			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
+			"If VRRP decides, \"node standby\" and \"node resume\" are for this host, and NODE may be left out. Other hosts must take its VIPs first; " +
+			"if none does, the command fails unless --force is given. The standby lasts over restarts.\n\n" +
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
@@ -33,10 +35,11 @@ func nodeVerb() *cli.Verb {
 			modeFlag("the `MODE` that the node is to use: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": what its file says"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
+			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: though no other host takes its VIPs"},
 			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
-		Fleet:   true, MinArgs: 2, MaxArgs: 2,
+		Fleet:   true, MinArgs: 1, MaxArgs: 2,
 		Complete: cli.InTurn(cli.OneOf("set", "standby", "resume", "fence"), nodeNames),
 		Run:      runNode,
 	}
@@ -53,10 +56,16 @@ type nodeSet struct {
 }
 
 func runNode(c *cli.Call) error {
-	action, name := c.Args[0], c.Args[1]
+	action, name := c.Args[0], c.Argument(1)
 	switch {
+	case (action == "standby" || action == "resume") && c.OwnsByVRRP():
+		return standbyByVRRP(c, action == "standby", name)
+	case name == "" && slices.Contains([]string{"set", "standby", "resume", "fence"}, action):
+		return cli.WrongUse("\"vipctl node %s\" needs NODE; \"vipctl get nodes\" lists nodes", action)
 	case c.Flags.Bool("wait") && action != "standby":
 		return cli.WrongUse("--wait is for \"vipctl node standby\"")
+	case c.Flags.Bool("force"):
+		return cli.WrongUse("--force is for \"vipctl node standby\" with VRRP")
 	case action == "fence":
 		return fenceNode(c, name)
 	case action == "standby":

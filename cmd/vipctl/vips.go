@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/failover"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
@@ -22,11 +23,14 @@ func vipVerb() *cli.Verb {
 		About: "\"vip move\" has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
 			"for some milliseconds. The command ends when the VIP has moved, or says why it has not; \"vipctl get vips\" lists " +
 			"owners. A host that can't serve the VIP is refused unless --force is given. VIPs of a group move together.\n\n" +
+			"If VRRP decides, run \"vip move\" on the owner. The other host with the highest priority takes the VIPs of the group, and --to ADDRESS " +
+			"only checks which one did. If no other host takes them, the owner takes them back, and the command fails. Afterwards this host does " +
+			"not preempt until the next move or \"vipctl node resume\".\n\n" +
 			"\"vip balance\" moves as few VIPs as it takes until each host has its share by ownership.weight: VIPs stay where they are " +
 			"when a host comes back. A group moves as one, and no VIP to a host that it prefers less; --dry-run only lists the moves.",
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it"},
+			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it; with VRRP its address"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "how `LONG` to wait for the owner"},
 			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
@@ -38,7 +42,7 @@ func vipVerb() *cli.Verb {
 }
 
 func vipNames(c *cli.Call, _ []string) []string {
-	all, _, _ := ownedVIPs(c) // without an answer there are no names
+	all, _ := someVIPs(c) // without an answer there are no names
 	return lists.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
@@ -59,6 +63,8 @@ type ownedVIP struct {
 	Jury    []string `json:"jury,omitempty"`
 	// Move is a requested move that is not done yet.
 	Move *failover.Move `json:"move,omitempty"`
+	// VRRP is the state of the VIP's group, if VRRP decides.
+	VRRP *api.OwnerGroup `json:"vrrp,omitempty"`
 	vipHistory
 }
 
@@ -80,6 +86,16 @@ type vipHistory struct {
 }
 
 func (v *ownedVIP) name() string { return v.VIP.String() }
+
+// someVIPs reads the VIPs with hold = "one": this host's if VRRP decides, and otherwise etcd's.
+func someVIPs(c *cli.Call) (all []ownedVIP, err error) {
+	if c.OwnsByVRRP() {
+		all, _, err = vrrpVIPs(c)
+		return all, err
+	}
+	all, _, err = ownedVIPs(c)
+	return all, err
+}
 
 // ownedVIPs reads the VIPs with hold = "one", and the weights of the nodes that take part. It does
 // not see settings in the files of nodes.
@@ -187,6 +203,9 @@ func runVIP(c *cli.Call) error {
 		return err
 	}
 	began := time.Now()
+	if c.OwnsByVRRP() {
+		return moveByVRRP(c, a)
+	}
 	to, err := moveVIP(c, a, c.Flags.String("to"), c.Flags.String("reason"), c.Flags.Bool("force"))
 	if err != nil {
 		return err
@@ -219,7 +238,7 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 		}
 		return a, err
 	}
-	all, _, err := ownedVIPs(c)
+	all, err := someVIPs(c)
 	if err != nil {
 		return a, err
 	}
@@ -227,6 +246,9 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 		if v.Group == group {
 			return v.VIP, nil
 		}
+	}
+	if c.OwnsByVRRP() {
+		return a, fmt.Errorf("no VIP of this host is in group %q; \"vipctl get vips\" lists groups", group)
 	}
 	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
 }
@@ -246,7 +268,13 @@ func fenceNode(c *cli.Call, name string) error {
 }
 
 // vips returns the kind of "get vips": VIPs with one owner.
-func vips() *kind[ownedVIP] {
+func vips(c *cli.Call) *kind[ownedVIP] {
+	if c.OwnsByVRRP() {
+		return &kind[ownedVIP]{
+			name: "VIP with one owner", where: " on this host", read: readVRRP, id: (*ownedVIP).name, table: vipsTable,
+			none: "this host has no VIPs with one owner (hold = \"one\")",
+		}
+	}
 	return &kind[ownedVIP]{
 		name: "VIP with one owner", where: " in etcd", read: readVIPs, id: (*ownedVIP).name, table: vipsTable,
 		none: "there are no VIPs with one owner (hold = \"one\") in etcd",
@@ -285,11 +313,17 @@ func vipsTable(p *cli.Printer, vips []ownedVIP) *table.Table {
 	t := table.New(table.Column{Title: "VIP"}, table.Column{Title: "HOLD"}, table.Column{Title: "OWNER"}, table.Column{Title: "SINCE"},
 		table.Column{Title: "GROUP"}, table.Column{Title: "WHY"}, table.Column{Title: "READY"}, table.Column{Title: "SERVICES"})
 	for _, v := range vips {
-		owner, since := "-", ""
+		owner, since, ready := "-", "", few(p, v.Ready, 3)
 		if v.Owner != "" {
-			owner, since = v.Owner, v.Since.Local().Format(time.DateTime)
+			owner = v.Owner
 		}
-		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, few(p, v.Ready, 3), few(p, v.Services, 3))
+		if v.Since != nil {
+			since = v.Since.Local().Format(time.DateTime)
+		}
+		if v.VRRP != nil {
+			ready = strings.TrimPrefix(ready+"; others: not known", "; ")
+		}
+		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, ready, few(p, v.Services, 3))
 	}
 	return t
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -15,11 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/balancer"
 	"vipd/balancer/failover"
 	"vipd/balancer/failover/vrrp"
 	"vipd/balancer/lib/wake"
-	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
@@ -138,12 +135,7 @@ func vrrpOptions(c *config.Config) *owner.VRRPOptions {
 	slices.Sort(o.Interfaces)
 	o.Gate = vrrp.GateTime(groups)
 	o.Groups = func(report *api.OwnerReport) []config.VRRPGroup {
-		var vips snap.Map[netip.Addr, *balancer.VIP]
-		for a, v := range report.VIPs {
-			vips = vips.Set(a, &balancer.VIP{Addr: a, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne, Group: v.Group}})
-		}
-		all, _ := c.VRRPGroups(vips) // vipd reports the problems
-		return all
+		return c.VRRPGroupsOf(report.Groups())
 	}
 	return o
 }

@@ -54,6 +54,7 @@ func (h *history) latest() cause {
 
 // Status is the state of a node at a moment.
 type Status struct {
+	At     local.Time    `json:"at"`
 	Gate   string        `json:"gate"`
 	Groups []GroupStatus `json:"groups"`
 }
@@ -115,7 +116,7 @@ type RouterStatus struct {
 
 // Status returns the node's state.
 func (n *Node) Status(now local.Time) Status {
-	s := Status{Gate: n.gate.String()}
+	s := Status{At: now, Gate: n.gate.String()}
 	for _, r := range n.routers {
 		s.Groups = append(s.Groups, r.status(now))
 	}

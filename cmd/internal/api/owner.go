@@ -2,13 +2,14 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"vipd/balancer/failover/vrrp"
@@ -39,6 +40,18 @@ type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
 	// Grace is the maximum silence of vipd.
 	Grace time.Duration `json:"grace"`
+	// Standby reports whether an operator wants no VIP on this host. With etcd, the owner reads
+	// that there.
+	Standby bool `json:"standby,omitempty"`
+}
+
+// Groups returns the group that each VIP names.
+func (r *OwnerReport) Groups() map[netip.Addr]string {
+	groups := map[netip.Addr]string{}
+	for a, v := range r.VIPs {
+		groups[a] = v.Group
+	}
+	return groups
 }
 
 // OwnerStatus is the owner's state: GET /status, and the answer to POST /vips.
@@ -177,6 +190,19 @@ func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerSta
 	return c.ask(ctx, http.MethodPost, "/vips", text)
 }
 
+// Move gives the group of a VIP to another host, if VRRP decides. It returns before another host
+// owns the VIP.
+func (c *OwnerClient) Move(ctx context.Context, vip netip.Addr) error {
+	_, err := c.ask(ctx, http.MethodPost, "/vips/"+vip.String()+"/move", nil)
+	return err
+}
+
+// Resume lets the groups of VRRP that were moved away preempt others again.
+func (c *OwnerClient) Resume(ctx context.Context) error {
+	_, err := c.ask(ctx, http.MethodPost, "/resume", nil)
+	return err
+}
+
 func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte) (*OwnerStatus, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://owner"+path, bytes.NewReader(body))
 	if err != nil {
@@ -192,7 +218,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, err
 	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", answer.Status)
+		return nil, errors.New(cmp.Or(strings.TrimSpace(string(text)), "it answers "+answer.Status))
 	}
 	var s OwnerStatus
 	return &s, json.Unmarshal(text, &s)

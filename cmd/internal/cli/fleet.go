@@ -71,8 +71,25 @@ type fleetConfig struct {
 	Etcd      config.Etcd `toml:"etcd"`
 	Ownership struct {
 		Enabled bool           `toml:"enabled"`
+		By      config.OwnerBy `toml:"by"`
 		VRRP    map[string]any `toml:"vrrp"`
 	} `toml:"ownership"`
+}
+
+// byVRRP reports whether VRRP decides who owns VIPs.
+func (c *fleetConfig) byVRRP() bool {
+	o := &c.Ownership
+	return o.Enabled && len(o.VRRP) > 0 && (o.By == config.ByVRRP || o.By == "" && c.Store.Kind != config.EtcdStore)
+}
+
+// OwnsByVRRP reports whether the configuration lets VRRP decide who owns VIPs, and no etcd is
+// named.
+func (c *Call) OwnsByVRRP() bool {
+	if c.NamesEtcd() {
+		return false
+	}
+	conf, err := c.fleetConfig()
+	return err == nil && conf.byVRRP()
 }
 
 // fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its
@@ -101,8 +118,8 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	case err != nil && !absent:
 		c.Note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
-	case !named && said.Store.Kind != config.EtcdStore && said.Ownership.Enabled && len(said.Ownership.VRRP) > 0:
-		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s decides owners by VRRP: \"vipctl status\" names the owner, and \"systemctl stop vipd-owner\" there moves its VIPs away", c.verbText(), file)
+	case !named && said.Store.Kind != config.EtcdStore && said.byVRRP():
+		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP: \"vipctl get vips\" names the owner, and \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)
 	case !named && said.Store.Kind != config.EtcdStore:
 		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}

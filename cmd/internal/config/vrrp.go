@@ -304,6 +304,17 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	return all, problems
 }
 
+// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. It
+// leaves out mistakes, which VRRPGroups returns.
+func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) []VRRPGroup {
+	var vips snap.Map[netip.Addr, *balancer.VIP]
+	for a, group := range named {
+		vips = vips.Set(a, &balancer.VIP{Addr: a, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne, Group: group}})
+	}
+	groups, _ := c.VRRPGroups(vips)
+	return groups
+}
+
 // groupOf returns the group of a VIP, or why it has none.
 func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	switch {

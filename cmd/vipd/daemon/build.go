@@ -153,6 +153,8 @@ func (d *Daemon) api() http.Handler {
 	return apiserver.Handler(apiserver.Options{
 		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
 		Reload: d.Reload, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.Of,
+		Ownership: func(ctx context.Context) api.Ownership { return d.failover.Ownership(ctx, d.serving()) },
+		MoveVIP:   d.failover.Move, Standby: d.failover.SetStandby,
 	})
 }
 
@@ -264,9 +266,13 @@ func settingsProblems(doc store.Document) []balancer.Problem {
 // the state of an earlier owner.
 func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled {
-		d.failover = failover.New(failover.Options{
-			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events,
-		})
+		o := failover.Options{
+			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Events: d.events, StateDir: d.stateDir,
+		}
+		if c.Decider() == config.ByVRRP {
+			o.Standby = d.configuration.SetStandby
+		}
+		d.failover = failover.New(o)
 		return nil
 	}
 	_, err := cleanup.Remove(d.config.RunDir, false)

@@ -110,10 +110,11 @@ func (d *daemon) current() *api.OwnerReport {
 	if d.report == nil || time.Since(d.heard) < patience(d.report) {
 		return d.report
 	}
-	silent := &api.OwnerReport{VIPs: maps.Clone(d.report.VIPs), Grace: d.report.Grace}
+	silent := *d.report
+	silent.VIPs = maps.Clone(d.report.VIPs)
 	for a, v := range silent.VIPs {
 		v.Cannot = "vipd is silent"
 		silent.VIPs[a] = v
 	}
-	return silent
+	return &silent
 }

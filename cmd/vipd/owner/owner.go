@@ -93,6 +93,8 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /vips", o.receive)
+	mux.HandleFunc("POST /vips/{vip}/move", o.request((*byVRRP).move))
+	mux.HandleFunc("POST /resume", o.request((*byVRRP).resume))
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w, true) })
 	s := &http.Server{
 		Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug),

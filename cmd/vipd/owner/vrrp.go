@@ -56,6 +56,8 @@ type byVRRP struct {
 	cannot map[netip.Addr]string
 	// problems are the reasons why groups are not on this host.
 	problems []string
+	// standby reports whether an operator wants no VIP on this host.
+	standby bool
 }
 
 // advertLink is an interface that sends adverts.
@@ -131,7 +133,7 @@ func (d *byVRRP) listen(former, after onhost.Layout) error {
 // SetReport replaces the groups' VIPs.
 func (d *byVRRP) SetReport(now local.Time, report *api.OwnerReport, l onhost.Layout) []local.Action {
 	d.report, d.layout = report, l
-	return d.apply(now)
+	return append(d.setStandby(now, report.Standby), d.apply(now)...)
 }
 
 func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {

@@ -71,7 +71,7 @@ func newPair(t *testing.T, o vrrpPair) *pair {
 	p.b = p.router(t, l.Add("gw2"), 12, o.second, o, o.keepalived)
 	p.probe = newARPProbe(t, p.client, vip)
 	p.a.begin()
-	if o.preempt == "never" { // otherwise the first to begin would own the VIP for good
+	if o.preempt == "never" && o.services == "" { // otherwise the first to begin would own the VIP for good
 		p.owns(t, p.a)
 	}
 	p.b.begin()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -43,6 +44,11 @@ type Options struct {
 	Examined func() doctor.Host
 	// Silence returns the statistics of an endpoint that leaves connections without an answer.
 	Silence func(balancer.Target) (explain.Silence, bool)
+	// Ownership returns the VIPs with one owner, MoveVIP gives a VIP's group to another host, and
+	// Standby puts this host on standby. They are for VRRP.
+	Ownership func(context.Context) api.Ownership
+	MoveVIP   func(context.Context, netip.Addr, api.MoveRequest) error
+	Standby   func(context.Context, api.StandbyRequest) error
 }
 
 // server answers the requests of the API's socket.
@@ -65,6 +71,9 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /v1/explain", srv.getExplain)
 	mux.HandleFunc("POST /v1/reload", srv.operators(srv.postReload))
 	mux.HandleFunc("POST /v1/check", srv.postCheck)
+	mux.HandleFunc("GET /v1/vips", srv.getVIPs)
+	mux.HandleFunc("POST /v1/vips/{vip}/move", srv.operators(srv.postMove))
+	mux.HandleFunc("POST /v1/standby", srv.operators(srv.postStandby))
 	mux.HandleFunc("GET /v1/events", srv.getEvents)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // only on this socket, because profiles are not for every user
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

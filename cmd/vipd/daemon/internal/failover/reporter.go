@@ -14,6 +14,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/store/statedir"
 )
 
 // Options configure a Reporter.
@@ -25,6 +26,10 @@ type Options struct {
 	// Grace is the time for which VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
+	// StateDir keeps the standby of this host, and the last changes of its groups.
+	StateDir *statedir.Dir
+	// Standby receives whether an operator wants no VIP on this host. Nil means that etcd decides.
+	Standby func(on bool)
 }
 
 // Serving is the state of the daemon that a report describes.
@@ -52,12 +57,18 @@ type Reporter struct {
 	client *api.OwnerClient
 	status atomic.Pointer[api.OwnerStatus] // nil if the owner does not answer
 	failed atomic.Pointer[error]
+	memory memory
 	seen   api.OwnerEvent // the owner's last event; number 0 means none was seen, and earlier ones belong to an earlier vipd
 }
 
 // New returns a Reporter that has reported nothing yet.
 func New(o Options) *Reporter {
-	return &Reporter{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
+	r := &Reporter{o: o, seen: api.OwnerEvent{Time: time.Now()}, client: api.NewOwnerClient(o.Socket)}
+	if o.Standby != nil {
+		r.memory.load(o.StateDir)
+		o.Standby(r.memory.standby() != nil)
+	}
+	return r
 }
 
 // Status returns the owner's state, or nil if it does not answer.
@@ -140,7 +151,7 @@ func (r *Reporter) reportEnd(v *Serving) {
 
 // report returns the report to the owner.
 func (r *Reporter) report(v *Serving) api.OwnerReport {
-	s, m := v.State, api.OwnerReport{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: r.o.Grace}
+	s, m := v.State, api.OwnerReport{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: r.o.Grace, Standby: v.State.Env.Standby}
 	if !v.Keeps {
 		m.Grace = shortGrace
 	}
@@ -209,6 +220,7 @@ func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.
 	}
 	r.failed.Store(nil)
 	r.status.Store(s)
+	r.memory.note(s.VRRP, time.Now())
 	for _, e := range r.unseen(s.Events) {
 		r.o.Events.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
 	}

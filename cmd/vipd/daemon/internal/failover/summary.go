@@ -22,7 +22,11 @@ func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 	if s == nil {
 		return "vipd owner does not answer", nil
 	}
-	return summary(s), s.Confirmed
+	text = summary(s)
+	if standby := r.memory.standby(); standby != nil {
+		text = fmt.Sprintf("on standby %s, until \"vipctl node resume\"; %s", by(standby.By, standby.Reason), text)
+	}
+	return text, s.Confirmed
 }
 
 func summary(s *api.OwnerStatus) string {

@@ -26,6 +26,7 @@ type Config struct {
 	mu       sync.Mutex        // guards the fields below
 	read     config.Config     // the last file without errors
 	node     schema.NodeConfig // the fleet's configuration of this node
+	standby  bool              // an operator of this host wants it to hold no VIP
 	problems []balancer.Problem
 }
 
@@ -74,11 +75,20 @@ func (c *Config) currentLocked() config.Config {
 	return current
 }
 
-// Standby reports whether the fleet wants this node to hold no VIP that it can release.
+// Standby reports whether the fleet, or an operator of this host, wants this node to hold no VIP
+// that it can release.
 func (c *Config) Standby() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.node.Standby
+	return c.node.Standby || c.standby
+}
+
+// SetStandby stores whether an operator of this host wants it to hold no VIP.
+func (c *Config) SetStandby(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.standby = on
+	c.kick()
 }
 
 // ModeBy names the origin of Current's mode: the command line, the fleet's configuration of this

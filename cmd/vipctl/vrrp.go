@@ -1,0 +1,303 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer/failover/vrrp"
+	"vipd/balancer/lib/wake"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/table"
+)
+
+// vrrpVIPs reads the VIPs with hold = "one" of this host, which decides by VRRP.
+func vrrpVIPs(c *cli.Call) (all []ownedVIP, o api.Ownership, err error) {
+	o, err = cli.AskDaemon(c, (*api.Client).Ownership)
+	if err != nil {
+		return nil, o, err
+	}
+	for _, v := range o.VIPs {
+		all = append(all, vrrpVIP(&o, &v))
+	}
+	return all, o, nil
+}
+
+// vrrpVIP returns a VIP as this host knows it.
+func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
+	out := ownedVIP{
+		VIP: v.VIP, Hold: "one", Ready: []string{}, VRRP: o.Group(v.Group),
+		vipSettings: vipSettings{Group: v.Group, Require: v.Require, Services: v.Services},
+	}
+	switch {
+	case o.Standby != nil:
+		out.Not = map[string]string{o.Node: "it is on standby"}
+	case v.Cannot != "":
+		out.Not = map[string]string{o.Node: v.Cannot}
+	default:
+		out.Ready = []string{o.Node}
+	}
+	g := out.VRRP
+	if g == nil {
+		return out
+	}
+	out.Why = fmt.Sprintf("priority %d", g.Priority)
+	switch {
+	case g.State == vrrp.Active:
+		out.Owner = o.Node
+		if last := lastChange(g); last != nil {
+			out.Since = &last.At
+			out.Why += "; " + last.Text
+		}
+	case g.Owner.IsValid():
+		out.Owner = g.Owner.String()
+		if r := routerOf(g, g.Owner); r != nil {
+			out.Why = fmt.Sprintf("priority %d over %d", r.Priority, g.Priority)
+		}
+	}
+	return out
+}
+
+// lastChange is the last change of a group; nil means none is known.
+func lastChange(g *api.OwnerGroup) *api.GroupChange {
+	if len(g.Changes) == 0 {
+		return nil
+	}
+	return &g.Changes[len(g.Changes)-1]
+}
+
+// routerOf returns another router of a group; nil means it was never received.
+func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
+	i := slices.IndexFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr == a })
+	if i < 0 {
+		return nil
+	}
+	return &g.Routers[i]
+}
+
+// readVRRP is readVIPs for VRRP.
+func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
+	all, o, err := vrrpVIPs(c)
+	if err == nil {
+		err = show(all)
+	}
+	if err != nil {
+		return err
+	}
+	if o.Unknown != "" {
+		return errors.New(o.Unknown)
+	}
+	var without []string
+	for _, v := range all {
+		if name := c.Argument(1); v.Owner == "" && (name == "" || name == v.name()) {
+			without = append(without, v.name())
+		}
+	}
+	if len(without) > 0 {
+		return fmt.Errorf("no owner of %s is known: \"vipctl status\" lists the problems of this host", strings.Join(without, ", "))
+	}
+	return nil
+}
+
+// moveByVRRP gives the group of a VIP to another host, and prints the new owner.
+func moveByVRRP(c *cli.Call, a netip.Addr) error {
+	to := c.Flags.String("to")
+	if c.Flags.Bool("force") {
+		return cli.WrongUse("--force is for etcd: with VRRP this host takes a VIP back that no other host takes")
+	}
+	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
+	if err != nil {
+		return err
+	}
+	g, err := groupHere(&o, a)
+	if err != nil {
+		return err
+	}
+	began := c.Now()
+	owner, err := handOver(c, a, g.Name, c.Flags.Duration("timeout"))
+	if err != nil {
+		return err
+	}
+	if to != "" && to != owner.String() {
+		return fmt.Errorf("%s took %s, and not %s: with VRRP the highest priority of the other hosts takes it", owner, g.Name, to)
+	}
+	elapsed := c.Now().Sub(began).Round(time.Millisecond)
+	return c.Show(map[string]any{"vip": a, "owner": owner, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, owner, elapsed) })
+}
+
+// groupHere returns the group of a VIP that this host owns.
+func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
+	i := slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.VIP == a })
+	if i < 0 {
+		var known []string
+		for _, v := range o.VIPs {
+			known = append(known, v.VIP.String())
+		}
+		return nil, absent("VIP with one owner", a.String(), " on this host", known)
+	}
+	g := o.Group(o.VIPs[i].Group)
+	switch {
+	case o.Unknown != "":
+		return nil, errors.New(o.Unknown)
+	case g == nil:
+		return nil, fmt.Errorf("the group of %s is not on this host: \"vipctl status\" has the reason", a)
+	case g.State == vrrp.Active:
+		return g, nil
+	case g.Owner.IsValid():
+		return nil, cli.WrongUse("%s owns %s: run this command on it", g.Owner, a)
+	}
+	return nil, fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", a, g.State, g.Name)
+}
+
+// handOver gives the group of a VIP to another host, and returns its address. It fails if this host
+// has taken the group back, because no other host took it.
+func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (owner netip.Addr, err error) {
+	began := c.Now()
+	by := api.MoveRequest{By: operator(c), Reason: c.Flags.String("reason")}
+	o, err := cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Ownership, error) { return d.MoveVIP(ctx, a, by) })
+	for ; err == nil; o, err = cli.AskDaemon(c, (*api.Client).Ownership) {
+		g, elapsed := o.Group(group), c.Now().Sub(began)
+		switch {
+		case g == nil:
+			return owner, errors.New(cmp.Or(o.Unknown, group+" is no longer on this host"))
+		case g.State == vrrp.Active:
+			return owner, fmt.Errorf("no other host took %s, so this host took it back after %s: vipd owner or keepalived must run there, with the same router_id", group, elapsed.Round(time.Millisecond))
+		case taken(g, elapsed):
+			return g.Owner, nil
+		case elapsed >= limit:
+			return owner, fmt.Errorf("no host took %s within %s: \"vipctl get vips\" shows its owner", group, limit)
+		case !wake.Sleep(c, 20*time.Millisecond):
+			return owner, c.Err()
+		}
+	}
+	return owner, err
+}
+
+// taken reports whether another host has sent adverts as an owner since a move, and can serve the
+// VIPs. A host that can't has priority 1, and this host takes them back.
+func taken(g *api.OwnerGroup, since time.Duration) bool {
+	r := routerOf(g, g.Owner)
+	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
+}
+
+// emptyingByVRRP is the maximum time for a host to hand over its groups.
+const emptyingByVRRP = 10 * time.Second
+
+// standbyByVRRP puts this host on standby after other hosts have taken its groups, or ends that.
+func standbyByVRRP(c *cli.Call, on bool, name string) error {
+	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
+	switch {
+	case err != nil:
+		return err
+	case name != "" && name != o.Node:
+		return cli.WrongUse("this host is %s, and with VRRP a host can only put itself on standby: run it on %s", o.Node, name)
+	}
+	owners := map[string]netip.Addr{}
+	for i := range o.Groups {
+		g := &o.Groups[i]
+		if !on || g.State != vrrp.Active || c.Flags.Bool("force") {
+			continue
+		}
+		vip := o.VIPs[slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.Group == g.Name })].VIP
+		if owners[g.Name], err = handOver(c, vip, g.Name, emptyingByVRRP); err != nil {
+			return fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and nobody may own %s then)", o.Node, err, vip)
+		}
+	}
+	q := api.StandbyRequest{On: on, By: operator(c), Reason: c.Flags.String("reason")}
+	changed := (o.Standby != nil) != on
+	if o, err = cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Ownership, error) { return d.Standby(ctx, q) }); err != nil {
+		return err
+	}
+	return c.Show(map[string]any{"node": o.Node, "standby": on, "changed": changed, "owners": owners}, func() string {
+		return standbyText(o.Node, on, changed, owners)
+	})
+}
+
+// standbyText describes the result of a request for standby.
+func standbyText(node string, on, changed bool, owners map[string]netip.Addr) string {
+	text := "node " + node + ": it may own VIPs again"
+	if on {
+		text = "node " + node + ": on standby until \"vipctl node resume\""
+	}
+	if !changed {
+		text += ", as before"
+	}
+	for _, group := range slices.Sorted(maps.Keys(owners)) {
+		text += fmt.Sprintf("; %s owns %s", owners[group], group)
+	}
+	return text + "\n"
+}
+
+// vrrpText describes a VIP that VRRP decides.
+func vrrpText(p *cli.Printer, v *ownedVIP) string {
+	out, g := &sheet{Printer: p}, v.VRRP
+	out.line("vip", v.VIP.String())
+	out.text("policy", "one owner, require "+string(v.Require))
+	out.text("services", cmp.Or(strings.Join(v.Services, ", "), "none"))
+	switch {
+	case v.Owner == "":
+		out.painted("owner", "none is known", table.Bad)
+	case v.Since != nil:
+		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, ago(p, *v.Since), v.Why))
+	default:
+		out.text("owner", fmt.Sprintf("%s (%s)", v.Owner, v.Why))
+	}
+	for _, node := range v.Ready {
+		out.text("ready", node+"; whether others could own it is not known: a backup of VRRP is silent")
+	}
+	for node, why := range v.Not {
+		out.text("ready", "not "+node+": "+why)
+	}
+	if g == nil {
+		out.painted("group", cmp.Or(v.Group, "none")+" is not on this host: \"vipctl status\" has the reason", table.Bad)
+		return out.b.String()
+	}
+	out.text("group", fmt.Sprintf("%s is %s here: router_id %d, version %d, priority %d; %s", g.Name, g.State, g.RouterID, g.Version, g.Priority, nextStep(g)))
+	for _, problem := range g.Problems {
+		out.painted("", problem, table.Bad)
+	}
+	out.section("other routers", routersTable(g))
+	t := table.New(table.Column{Title: "AT"}, table.Column{Title: "FROM"}, table.Column{Title: "TO"}, table.Column{Title: "WHY"})
+	for _, change := range slices.Backward(g.Changes) {
+		t.Row(change.At.Local().Format(time.DateTime), string(change.From), string(change.To), change.Text)
+	}
+	out.section("last changes", t)
+	return out.b.String()
+}
+
+// nextStep describes the timer of a group.
+func nextStep(g *api.OwnerGroup) string {
+	switch g.State {
+	case vrrp.Active:
+		return fmt.Sprintf("last advert sent %.2fs ago", g.Advertised.Seconds())
+	case vrrp.Backup:
+		return fmt.Sprintf("takes over in %.2fs without an advert", g.Left.Seconds())
+	}
+	return "it sends nothing"
+}
+
+// routersTable lists the other routers of a group.
+func routersTable(g *api.OwnerGroup) *table.Table {
+	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PRIORITY", Right: true}, table.Column{Title: "INTERVAL", Right: true},
+		table.Column{Title: "CHECKSUM"}, table.Column{Title: "LAST ADVERT", Right: true}, table.Column{Title: "VIPS"}, table.Column{Title: "DIFFERS"})
+	for _, r := range g.Routers {
+		priority, interval, age := "", "", "never"
+		if r.Age >= 0 {
+			priority, interval, age = strconv.Itoa(int(r.Priority)), r.Interval.String(), fmt.Sprintf("%.2fs ago", r.Age.Seconds())
+		}
+		var vips []string
+		for _, a := range r.Addrs {
+			vips = append(vips, a.String())
+		}
+		t.Row(r.Addr.String(), priority, interval, string(r.Checksum), age, strings.Join(vips, ","), r.Differs)
+	}
+	return t
+}

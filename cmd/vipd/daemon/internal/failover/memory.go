@@ -1,0 +1,114 @@
+package failover
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+	"vipd/cmd/internal/api"
+	"vipd/store/statedir"
+)
+
+// memory holds the standby of this host, and the last changes of each group. They outlive a
+// restart. It is for VRRP, because etcd remembers both in a fleet.
+type memory struct {
+	file *statedir.File
+
+	mu   sync.Mutex // guards kept
+	kept memoryFile
+}
+
+type memoryFile struct {
+	Version int                     `json:"version"`
+	Standby *api.Standby            `json:"standby,omitempty"`
+	Changes map[string][]keptChange `json:"changes,omitempty"`
+}
+
+// keptChange is a change of a group. Clock is its time on the owner's clock, by which a repetition
+// is recognised.
+type keptChange struct {
+	Clock local.Time `json:"clock"`
+	api.GroupChange
+}
+
+// maxChanges is the number of changes of a group that are kept.
+const maxChanges = 10
+
+// load reads the file of an earlier process.
+func (m *memory) load(dir *statedir.Dir) {
+	m.file = dir.File("ownership.json", "a standby of this host is refused", statedir.Small)
+	m.file.Read(&m.kept)
+}
+
+// standby is the standby of this host; nil means it is not on standby.
+func (m *memory) standby() *api.Standby {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept.Standby
+}
+
+// setStandby keeps the standby of this host. If it can't be kept, nothing changes.
+func (m *memory) setStandby(s *api.Standby) error {
+	m.mu.Lock()
+	next := m.kept
+	m.mu.Unlock()
+	next.Standby = s
+	if err := <-m.file.Write(statedir.Text(next.copy())); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept.Standby = s
+	m.file.Keep(statedir.Text(m.kept.copy())) // with changes since the copy
+	return nil
+}
+
+// copy returns the file with maps of its own, which a writer may read later.
+func (f memoryFile) copy() memoryFile {
+	f.Version = statedir.Version
+	changes := map[string][]keptChange{}
+	for group, all := range f.Changes {
+		changes[group] = slices.Clone(all)
+	}
+	f.Changes = changes
+	return f
+}
+
+// note keeps the new changes of a status.
+func (m *memory) note(s *vrrp.Status, now time.Time) {
+	if s == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	added := false
+	for _, g := range s.Groups {
+		for _, c := range g.Changes {
+			if slices.ContainsFunc(m.kept.Changes[g.Name], func(k keptChange) bool { return k.Clock == c.At && k.To == c.To && k.Text == c.Text }) {
+				continue
+			}
+			if m.kept.Changes == nil {
+				m.kept.Changes = map[string][]keptChange{}
+			}
+			at := now.Add(-s.At.Since(c.At)).UTC().Truncate(time.Millisecond)
+			all := append(m.kept.Changes[g.Name], keptChange{c.At, api.GroupChange{At: at, From: c.From, To: c.To, Why: c.Why, Text: c.Text}})
+			m.kept.Changes[g.Name] = all[max(0, len(all)-maxChanges):]
+			added = true
+		}
+	}
+	if added {
+		m.file.Keep(statedir.Text(m.kept.copy()))
+	}
+}
+
+// changes are the last changes of a group, the newest last.
+func (m *memory) changes(group string) (all []api.GroupChange) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.kept.Changes[group] {
+		all = append(all, c.GroupChange)
+	}
+	return all
+}

@@ -1,0 +1,56 @@
+package failover
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+	"vipd/cmd/internal/api"
+	"vipd/store/statedir"
+)
+
+// TestMemoryOutlivesRestart keeps a standby and more changes than fit, some of them twice. The next
+// process must read the standby and the last changes, at the times at which they occurred.
+func TestMemoryOutlivesRestart(t *testing.T) {
+	path := t.TempDir()
+	dir := statedir.New(path, func() {})
+	var m memory
+	m.load(dir)
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	s := &vrrp.Status{At: local.Time(time.Hour)}
+	for i := range maxChanges + 2 {
+		age := time.Duration(maxChanges+2-i) * time.Minute
+		change := vrrp.Change{At: s.At.Add(-age), From: vrrp.Backup, To: vrrp.Active, Why: "silence", Text: fmt.Sprint("change ", i)}
+		s.Groups = []vrrp.GroupStatus{{Name: "main", Changes: []vrrp.Change{change}}}
+		m.note(s, now)
+		m.note(s, now.Add(time.Second)) // a repetition
+	}
+	if err := m.setStandby(&api.Standby{By: "ana", Since: now}); err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var next memory
+	again := statedir.New(path, func() {})
+	next.load(again)
+	if got := next.standby(); got == nil || got.By != "ana" {
+		t.Errorf("standby() = %+v, want ana's", got)
+	}
+	all := next.changes("main")
+	if len(all) != maxChanges || all[0].Text != "change 2" || !all[maxChanges-1].At.Equal(now.Add(-time.Minute)) {
+		t.Errorf("changes() = %+v, want the last %d", all, maxChanges)
+	}
+	if err := next.setStandby(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := next.standby(); got != nil {
+		t.Errorf("standby() = %+v after its end, want nil", got)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,95 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer/failover/local"
+	"vipd/balancer/failover/vrrp"
+)
+
+// request returns the handler of a request of vipd that is for VRRP. The loop calls do.
+func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]local.Action, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := o.doRequest(func(d *byVRRP, now local.Time) ([]local.Action, error) { return do(d, now, r) }); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		o.answer(w, false)
+	}
+}
+
+// doRequest carries out a request in the loop.
+func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, error)) error {
+	c := o.core.Load()
+	if c == nil {
+		return errors.New("this host has no VIPs yet: vipd has reported none to vipd owner")
+	}
+	d, is := c.decider.(*byVRRP)
+	if !is {
+		return errors.New("etcd decides who owns the VIPs of this host: use \"vipctl vip move\" with --etcd")
+	}
+	done := make(chan error, 1)
+	c.tell(func(now local.Time) []local.Action {
+		actions, err := do(d, now)
+		done <- err
+		return actions
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-c.ended:
+		return errors.New("vipd owner stops")
+	}
+}
+
+// move gives the group of a VIP to another host.
+func (d *byVRRP) move(now local.Time, r *http.Request) ([]local.Action, error) {
+	vip, err := netip.ParseAddr(r.PathValue("vip"))
+	if err != nil {
+		return nil, err
+	}
+	group, err := d.owned(now, vip)
+	if err != nil {
+		return nil, err
+	}
+	return d.Resign(now, group), nil
+}
+
+// resume lets groups that were moved away preempt others again.
+func (d *byVRRP) resume(now local.Time, _ *http.Request) ([]local.Action, error) {
+	return d.Standby(now, d.standby), nil
+}
+
+// owned returns the group of a VIP, which this host owns, or the reason why it does not.
+func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error) {
+	for _, g := range d.core.o.VRRP.Groups(d.report) {
+		if slices.Contains(g.VIPs, vip) {
+			group = g.Name
+		}
+	}
+	for _, g := range d.Status(now).Groups {
+		switch {
+		case g.Name != group:
+		case g.State == vrrp.Active:
+			return group, nil
+		case g.Owner.IsValid():
+			return "", fmt.Errorf("%s owns %s: run it there", g.Owner, vip)
+		default:
+			return "", fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", vip, g.State, g.Name)
+		}
+	}
+	return "", fmt.Errorf("%s is in no group of VRRP on this host", vip)
+}
+
+// setStandby processes whether an operator wants no VIP on this host.
+func (d *byVRRP) setStandby(now local.Time, on bool) []local.Action {
+	if d.standby == on {
+		return nil
+	}
+	d.standby = on
+	return d.Standby(now, on)
+}

@@ -1,0 +1,102 @@
+package owner
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// refuses runs vipctl, which must fail with an exit code and these words.
+func (g *gateway) refuses(code int, words string, args ...string) {
+	g.t.Helper()
+	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != code || !strings.Contains(string(out), words) {
+		g.t.Errorf("vipctl %v: %v, want exit code %d\n%swant %q", args, err, code, out, words)
+	}
+}
+
+// says runs vipctl, whose output must have these words.
+func (g *gateway) says(words string, args ...string) {
+	g.t.Helper()
+	if out := g.vipctl(args...); !strings.Contains(out, words) {
+		g.t.Errorf("vipctl %v:\n%swant %q", args, out, words)
+	}
+}
+
+// restart ends vipd and vipd owner of a host, and starts both again.
+func (r *vrrpRouter) restart() {
+	r.t.Helper()
+	_ = r.daemon.Process.Signal(syscall.SIGTERM)
+	r.signal(syscall.SIGTERM)
+	<-r.gone.Done()
+	<-r.ended.Done()
+	r.start()
+	r.serve()
+}
+
+// TestVRRPVerbs moves the VIP of a pair without etcd by vipctl. A host on standby stays so across
+// restarts, and a host that no other host can replace keeps the VIP.
+func TestVRRPVerbs(t *testing.T) {
+	const services = `
+[services.probe]
+vips = ["10.9.0.100"]
+ports = [{ port = 9000, target_port = 9001, protocol = "udp" }]
+endpoints = [{ address = "10.9.0.50" }]
+`
+	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, services: services})
+	p.a.serve()
+	p.owns(t, p.a)
+	p.b.serve()
+	wait.For(t, wait.Patience, "gw2 to follow gw1", p.b.follows)
+
+	began := time.Now()
+	p.a.says("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
+	p.owns(t, p.b)
+	t.Logf("moved after %s", p.probe.first(p.b.mac, began).Round(time.Millisecond))
+	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command on it", "vip", "move", "10.9.0.100")
+	p.a.says("10.9.0.12", "get", "vips")
+	p.a.says("priority 100 over 150", "get", "vips")
+	p.b.says("gw2; others: not known", "get", "vips")
+	p.a.says("resigned", "events")
+	p.a.says("this host gives 10.9.0.100 to another host: by root: \"new kernel\"", "events")
+	text := p.a.vipctl("describe", "vip", "10.9.0.100")
+	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "an operator moves it"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("describe lacks %q:\n%s", want, text)
+		}
+	}
+
+	p.b.refuses(2, "this host is gw2, and with VRRP a host can only put itself on standby: run it on gw1", "node", "standby", "gw1")
+	p.b.says("node gw2: on standby until \"vipctl node resume\"; 10.9.0.11 owns main", "node", "standby", "--reason", "disk")
+	p.owns(t, p.a)
+	if n := p.probe.twice(began); n > 0 {
+		t.Errorf("both hosts answered %d requests", n)
+	}
+	p.b.restart()
+	wait.For(t, wait.Patience, "the status of gw2 to show the standby", func() bool {
+		out, _ := p.b.ns.Command(t.Context(), filepath.Join(p.bin, "vipctl"), "status", "--config", p.b.config()).Output() // vipd may not answer yet
+		return strings.Contains(string(out), "on standby by root: \"disk\"")
+	})
+	p.b.says("an operator moves it", "describe", "vip", "10.9.0.100") // a change before the restart
+	p.a.signal(syscall.SIGTERM)
+	<-p.a.ended.Done()
+	time.Sleep(2 * time.Second) // in which a host that is not on standby would take over
+	if p.probe.only(p.b.mac) {
+		t.Error("a host on standby took the VIP after a restart")
+	}
+	p.b.says("node gw2: it may own VIPs again", "node", "resume")
+	p.owns(t, p.b)
+
+	p.b.refuses(1, "no other host took main, so this host took it back", "vip", "move", "@main")
+	p.b.refuses(1, "gw2 is not on standby: no other host took main", "node", "standby", "gw2")
+	p.owns(t, p.b)
+	p.b.says("node gw2: on standby", "node", "standby", "gw2", "--force")
+	wait.For(t, wait.Patience, "nobody to answer", func() bool { return !p.probe.only(p.b.mac) })
+}
