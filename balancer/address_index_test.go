@@ -12,7 +12,7 @@ import (
 )
 
 // TestChangedAddressConcernsFewServices changes an address of the host, of another node, and a
-// reserved one. Only services that use the address must be compiled again.
+// reserved address. Only services that use the address must be compiled again.
 func TestChangedAddressConcernsFewServices(t *testing.T) {
 	in := manyServices(1000, 3)
 	for name, s := range in.Services.All() {

@@ -25,7 +25,7 @@ func TestUntranslatedForwards(t *testing.T) {
 		endpoints []balancer.Endpoint
 		snat      balancer.SNAT
 		want      map[balancer.Key]balancer.Forward
-		problems  []string // the fields, each with a word of the text
+		problems  []string // fields in order, each with a word of its text
 	}{
 		"same port":  {same, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward}, nil},
 		"other port": {other, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.NATForward}, []string{"ports[0].target_port 8080"}},

@@ -86,7 +86,7 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHealth gives endpoints verdicts in order: u is up, d is down, ? is unknown.
+// TestHealth gives verdicts to endpoints in order: u is up, d is down, ? is unknown.
 func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		name, verdicts string
@@ -151,8 +151,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestCutConnections fails the checks of an endpoint. Its connections must continue or end as
-// on_failure says; the default for UDP is to end.
+// TestCutConnections fails the checks of an endpoint. Its connections must continue or end
+// according to on_failure; UDP flows end by default.
 func TestCutConnections(t *testing.T) {
 	for _, c := range []struct {
 		on    balancer.OnFailure
@@ -229,7 +229,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
 		t.Errorf("next holder of the address = %q, want app, with %d problems", got, before.Problems.Len())
 	}
-	// Without a holder: files first, then the older service in etcd, then the name.
+	// Without a holder, files win, then the older service in etcd, then the first name.
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
 	set("b", balancer.Origin{Key: "/vipd/services/b", Created: 4})
 	in.Services = in.Services.Delete("app")
@@ -245,7 +245,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 }
 
 // TestDrainsEnd removes an endpoint, adds it again, and removes it again. It must drain each time,
-// and be gone after the drain timeout.
+// and disappear after the drain timeout.
 func TestDrainsEnd(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -287,7 +287,7 @@ func TestDrainsEnd(t *testing.T) {
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
 		t.Error("Memory of a removed service exists, want it deleted")
 	}
-	// The VIP remains for its last connections, but not longer.
+	// The VIP remains only until its last connections end.
 	vip := addr("10.96.0.1")
 	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
 		t.Error("the VIP of a removed service was removed before its connections ended")
@@ -301,7 +301,7 @@ func TestDrainsEnd(t *testing.T) {
 	}
 }
 
-// TestNoEndpoints compiles services without endpoints. Each must be reported once, except if its
+// TestNoEndpoints compiles services without endpoints. Each must be reported once, unless its
 // endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){

@@ -52,8 +52,8 @@ func (r *ramping) left() time.Duration {
 	return 0
 }
 
-// TestRampWithSteppedClock sets the clock far forward and back during a ramp. Forward must end the
-// ramp, and back must leave it where it is.
+// TestRampWithSteppedClock sets the clock far forward and back during a ramp. A step forward must
+// end the ramp, and a step back must not change it.
 func TestRampWithSteppedClock(t *testing.T) {
 	for _, years := range []time.Duration{-250, -100, -30, -1, 1, 30, 100, 250} {
 		r := newRamping(t)

@@ -37,7 +37,7 @@ func TestNextEqualsCompile(t *testing.T) {
 }
 
 // TestNextSettles runs random histories. Compiling from scratch with the memory that Next leaves
-// must return the same, so another round would change nothing.
+// must return the same result.
 func TestNextSettles(t *testing.T) {
 	for seed := range uint64(wait.Soak(50, 1000)) {
 		h := newHistory(seed)
@@ -163,7 +163,7 @@ func TestNodePortAddresses(t *testing.T) {
 	for _, x := range []struct{ own, vips, want []netip.Addr }{
 		{own: []netip.Addr{a, b, c}, want: []netip.Addr{a, b, c}},
 		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{b}, want: []netip.Addr{a, c}},
-		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{c}, want: []netip.Addr{a, b, c}}, // the only one of its family
+		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{c}, want: []netip.Addr{a, b, c}}, // the only address of its family
 		{own: []netip.Addr{a, b}, vips: []netip.Addr{a, b}, want: []netip.Addr{a, b}},
 		{},
 	} {

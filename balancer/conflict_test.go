@@ -12,9 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClaimConflictsLaw changes random services. Each key that two services claim must be reported
-// once if one of them changes, and be an error only if the change causes it. A service with many
-// rivals must name maxRivals of them and count the rest.
+// TestClaimConflictsLaw changes random services. If one of two services that claim a key changes,
+// the key must be reported once. It must be an error only if the change causes the conflict. A
+// service with many rivals must name maxRivals of them and count the rest.
 func TestClaimConflictsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -96,7 +96,8 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// crowded returns a random service with few possible addresses and ports.
+// crowded returns a random service with few possible addresses and ports, so services often
+// conflict.
 func crowded(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }

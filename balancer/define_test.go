@@ -55,7 +55,7 @@ const (
 )
 
 type wrong struct {
-	name     string // the service's; "" means web
+	name     string // name of the service; "" means web
 	fields   string // the text inside the braces
 	defaults string
 	want     []string
@@ -91,7 +91,7 @@ func checkWrong(t *testing.T, cases []wrong) {
 	}
 }
 
-// TestDefaults decodes a minimal service, and one with checks. All defaults must be set.
+// TestDefaults decodes a minimal service, and a service with checks. All defaults must be set.
 func TestDefaults(t *testing.T) {
 	origin := balancer.Origin{File: "a.toml", Line: 1}
 	where := func(string) balancer.Origin { return origin }

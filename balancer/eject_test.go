@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection gives endpoints states in order: u is up, d is down, ? is unknown, e and x are
+// TestEjection sets states of endpoints in order: u is up, d is down, ? is unknown, e and x are
 // ejected while up or down.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
@@ -82,7 +82,8 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionServes ejects random endpoints. A frontend must serve if it would without ejections.
+// TestEjectionServes ejects random endpoints. A frontend must serve if it would serve without
+// ejections.
 func TestEjectionServes(t *testing.T) {
 	for seed := range uint64(300) {
 		h := newHistory(seed)
@@ -101,8 +102,8 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
-// endpoints must be out, including failing ones. A budget that was used before must return the same
-// as a new one.
+// endpoints may be unused, including failing ones. A reused budget must return the same as a new
+// budget.
 func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
@@ -148,8 +149,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns the number of f's backends that could serve on this node, that are out, and that
-// are down.
+// counted returns the number of f's backends that could serve on this node, that are unused, and
+// that are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {
@@ -171,7 +172,7 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	return able, out, down
 }
 
-// nodeOf returns the node of the endpoint behind a backend of f: the first one at its address.
+// nodeOf returns the node of the first endpoint at the address of a backend of f.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
 	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {

@@ -268,7 +268,7 @@ func (h *history) remember(before, after balancer.Desired) {
 	h.in = h.in.WithMemory(h.memory)
 }
 
-// sameDesired describes the difference between two results. "" means that they are equal.
+// sameDesired describes the difference between two results. It returns "" if they are equal.
 func sameDesired(got, want balancer.Desired) string {
 	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
 		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {

@@ -82,7 +82,7 @@ func TestTooManyRegistered(t *testing.T) {
 }
 
 // TestVIPsShareBackends compiles a service with many VIPs. All must share the backends of a port
-// and family, because memory would grow otherwise.
+// and family, or memory would grow with each VIP.
 func TestVIPsShareBackends(t *testing.T) {
 	s := oneService("web", 0, 3)
 	s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.MustParseAddr("fd00::1"), Weight: 1})

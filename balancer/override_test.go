@@ -11,8 +11,7 @@ import (
 )
 
 // TestOverrideLaws applies random overrides to an endpoint's address and to one of its ports. The
-// last value of each field must be effective, and values equal to the definition must not be
-// stored.
+// last value of each field must apply, and values equal to the definition must not be stored.
 func TestOverrideLaws(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -188,9 +187,9 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 	}
 }
 
-// TestOverrideInherits sets one part on the node and the other in the fleet. Both must be effective
-// with their expiries, and the node's value must have priority. The same must hold for a port and
-// its address.
+// TestOverrideInherits sets one part on the node and the other part in the fleet. Both must be
+// effective with their expiries, and the node's value must have priority. The same must hold for a
+// port and its address.
 func TestOverrideInherits(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)

@@ -2,7 +2,7 @@ package balancer
 
 import "slices"
 
-// Compile is the specification of Compiler: a plain function that compiles everything from its
+// Compile is the specification of Compiler: a simple function that compiles everything from its
 // arguments.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired

@@ -133,8 +133,8 @@ func TestReservedAddresses(t *testing.T) {
 }
 
 // TestReservedPorts claims ports of this host's own addresses. Services from etcd must not get
-// ports that the host needs, whatever addresses.allowed says, and get all others. Files may have
-// any.
+// ports that the host needs, regardless of addresses.allowed, and must get all others. Files may
+// have any.
 func TestReservedPorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	env := balancer.Env{
@@ -184,8 +184,8 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestUntrusted compares Untrusted, for writers of etcd, with a plain node. Both must refuse the
-// same services.
+// TestUntrusted compares Untrusted, which writers of etcd use, with a plain node. Both must refuse
+// the same services.
 func TestUntrusted(t *testing.T) {
 	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
 	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
@@ -303,9 +303,8 @@ func TestFilesFromEtcd(t *testing.T) {
 	}
 }
 
-// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd they must be refused
-// unless addresses.allowed names such addresses, or no client comes from elsewhere. Files may use
-// them.
+// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd they must be refused,
+// unless addresses.allowed names them or only local clients exist. Files may use them.
 func TestTrustedEndpoints(t *testing.T) {
 	const wide = "0.0.0.0/0 ::/0"
 	private := []string{"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}
@@ -555,7 +554,7 @@ func TestCheckedByFleet(t *testing.T) {
 	}
 }
 
-// claims compiles a service with one VIP, and returns whether the VIP is served.
+// claims compiles a service with one VIP, and reports whether the VIP is served.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
@@ -563,7 +562,7 @@ func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool,
 	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), found(d)
 }
 
-// found returns the problems of the only service, except that it has no endpoints.
+// found returns the problems of the only service, except for its missing endpoints.
 func found(d balancer.Desired) []balancer.Problem {
 	of := d.Problems.At("web")
 	if of == nil {
@@ -574,8 +573,8 @@ func found(d balancer.Desired) []balancer.Problem {
 	})
 }
 
-// TestAllocatedVIPs compiles a service with defined and allocated VIPs. It must be served at both,
-// and missing ones must be reported.
+// TestAllocatedVIPs compiles a service with defined and allocated VIPs. It must be served at both
+// addresses, and missing addresses must be reported.
 func TestAllocatedVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")
 	for _, c := range []struct {
@@ -642,7 +641,7 @@ func TestTrustExec(t *testing.T) {
 	}
 }
 
-// TestTrustUser names users of exec checks. Services from etcd must be refused any user but nobody.
+// TestTrustUser names users of exec checks. Services from etcd may only use the user nobody.
 func TestTrustUser(t *testing.T) {
 	for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
 		for origin, users := range map[balancer.Origin]map[string]bool{
@@ -681,8 +680,8 @@ func TestTrustAccessLog(t *testing.T) {
 	}
 }
 
-// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that
-// clients may not reach.
+// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that is
+// closed to clients.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string

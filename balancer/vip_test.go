@@ -68,8 +68,8 @@ require: has no effect without hold = "one": each host holds the VIP`},
 	}
 }
 
-// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. It must return when one is,
-// at most once in 5 s.
+// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. It must return when an
+// endpoint is usable, at most once in 5 s.
 func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs

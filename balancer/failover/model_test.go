@@ -12,7 +12,7 @@ import (
 )
 
 // model visits all states of a session, its jurors and the node that revokes it. After its session
-// was revoked, a host must not answer: its gate is closed, or no VIP is bound. Time advances in
+// is revoked, a host must not answer: its gate is closed, or no VIP is bound. Time advances in
 // ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
 // action, and jurors may lose their memory in a restart. The package's own Deadline, Passes, Juror
 // and MayRevoke decide.
@@ -31,18 +31,19 @@ type moment struct {
 	// gate is the number of ticks for which the gate stays open. The actions refreshing, opening
 	// and binding have been checked but not yet done.
 	gate, bound, refreshing, opening, binding int8
-	// changed reports whether etcd has a newer revision of the session than the taker knows. known
-	// is the age of the revision that the taker knows.
+	// changed reports whether etcd has a newer revision of the session than the taker knows, and
+	// known is the age of the known revision.
 	changed, known int8
-	// burying reports whether the revocation is on its way, and buried whether etcd has made it.
+	// burying reports whether the revocation is under way, and buried whether etcd has committed
+	// it.
 	burying, buried int8
 }
 
 // witness is a juror.
 type witness struct {
-	beats     int8 // a bit for each age of a heartbeat on its way
-	confirmed int8 // age of the newest heartbeat that it has confirmed to the holder
-	silent    int8 // ticks since its last confirmation, or its start
+	beats     int8 // bits for the ages of heartbeats under way
+	confirmed int8 // age of the newest heartbeat confirmed to the holder
+	silent    int8 // ticks since its last confirmation or its start
 	dead      int8 // 1 if it has voted
 	boot      int8
 	known     int8 // its boot in etcd
@@ -178,7 +179,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// restart makes a juror forget its state, register and vote.
+// restart clears a juror's memory; it then registers and votes.
 func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	w := s.jurors[j]
 	if w.boot < m.restarts {
@@ -313,7 +314,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 }
 
 // check visits all states, or the given number of states nearest to the start. It returns the steps
-// to a state in which a revoked host answers; "" means none.
+// to a state in which a revoked host answers, or "".
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -347,7 +348,7 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 	return len(queue), ""
 }
 
-// way returns the names of the steps to a state.
+// way returns the names of the steps that lead to a state.
 func (m *model) way(queue []uint64, from []int, to int) string {
 	var steps []string
 	for to != 0 {
@@ -380,7 +381,8 @@ func TestRevokedHostsAreSilent(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes breaks one rule at a time. The model must find two owners each time.
+// TestModelFindsMistakes breaks one rule at a time. The model must find two owners for each broken
+// rule.
 func TestModelFindsMistakes(t *testing.T) {
 	for bug, needs := range map[string]struct {
 		n        int

@@ -30,7 +30,7 @@ func (h *host) restart() {
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// gone removes a VIP from the configuration for some time.
+// gone removes a VIP from the configuration for a duration.
 func (w *world) gone(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent
@@ -76,8 +76,8 @@ var disturbances = []disturbance{
 	}},
 }
 
-// moments returns the times of a disturbance, in milliseconds after the request for a move: during
-// the move, and about when the outcome of a transaction becomes unknown. Most are left to make
+// moments returns times of a disturbance, in milliseconds after the request for a move. They cover
+// the move and the time at which a transaction's outcome becomes unknown. Most are left to make
 // soak.
 func moments() []int {
 	if !wait.Soaking() {
@@ -86,7 +86,7 @@ func moments() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }
 
-// history is a course of a move, with the fates of its transactions and a disturbance.
+// history is a move, with the fates of its transactions and a disturbance.
 type history struct {
 	fates [2]fate
 	at    time.Duration

@@ -24,10 +24,11 @@ func addresses(n int) map[netip.Addr]Policy {
 }
 
 // TestNeverTwoOwners injects faults from seeds. No host may answer next to the owner. When all
-// faults are over, each VIP must have an owner, and those of a group the same.
+// faults are over, each VIP must have an owner, and a group must have one owner.
 func TestNeverTwoOwners(t *testing.T) {
-	// Found by make soak: a VIP moves to a node that is not confirmed just then. A second handover
-	// starts before the outcome of the first is known. The gate closes and opens in between.
+	// Seeds found by make soak: a VIP moves to a node just before that node loses its confirmation.
+	// A second handover starts before the outcome of the first is known. The gate closes and opens
+	// in between.
 	for _, seed := range []uint64{1113, 5059, 31028} {
 		neverTwo(t, seed, false, nil)
 	}
@@ -126,9 +127,9 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestNotes closes the gate of an owner. Its notes must have the reason, the duration and the
-// VIPs, and the next owner's note the time without an owner. If too few hosts are left to revoke an
-// owner, the last must name it.
+// TestNotes closes the gate of an owner. Its notes must have the reason, the duration and the VIPs,
+// and the next owner's note the time without an owner. If too few hosts are left to revoke an
+// owner, the last host must name it.
 func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -324,7 +325,7 @@ func TestHandover(t *testing.T) {
 	last := w.owner(vip)
 	for _, other := range w.hosts {
 		if other != h && other != last {
-			other.powerOff() // the first to end is buried no more
+			other.powerOff() // the session of the first host to end is not revoked again
 		}
 	}
 	w.run(3 * time.Second)
@@ -339,7 +340,7 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
 	w.run(10 * time.Second)
-	first, got := w.hosts[0], w.owners() // 114 VIPs on one, 113 on the others
+	first, got := w.hosts[0], w.owners() // one host has 114 VIPs, the others have 113
 	for _, h := range w.hosts {
 		if got[h.name] < got[first.name] {
 			first = h
@@ -358,8 +359,8 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 }
 
 // TestForcedMove moves a VIP by force to a host that can't serve it. It must stay there despite
-// preferences, until the host can't have it at all. A host that can't add it, or is on standby,
-// must be refused.
+// preferences, until the host can't own it at all. A host that can't add it, or is on standby, must
+// be refused.
 func TestForcedMove(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// owned returns a world without faults, in which one host has the only VIP.
+// owned returns a world without faults in which one host owns the only VIP.
 func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	t.Helper()
 	w = newWorld(t, 1, hosts, addresses(1))
@@ -47,8 +47,8 @@ func TestEtcdLostDuringMove(t *testing.T) {
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdRefusesWrites makes etcd unreachable, or full. A VIP must stay on a host that should give
-// it away, and hardly ever leave its device. Afterwards it must move.
+// TestEtcdRefusesWrites makes etcd unreachable or fills it. A VIP that should move must stay on its
+// host, and hardly ever leave its device. Afterwards it must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -74,8 +74,8 @@ func TestEtcdRefusesWrites(t *testing.T) {
 }
 
 // TestOwnerCutOffFromEtcd cuts an owner off from etcd for longer than its lease. It must remain the
-// owner while other hosts confirm it, even if one of them restarts and does not know its addresses.
-// If all of them restart, they must take its VIP.
+// owner while other hosts confirm it, even if one of them restarts and loses its addresses. If all
+// of them restart, they must take its VIP.
 func TestOwnerCutOffFromEtcd(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
@@ -98,8 +98,8 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 	}
 }
 
-// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers hear
-// it, because it would not learn of it.
+// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers
+// receive its heartbeats, because it would not learn of the move.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})

@@ -72,15 +72,15 @@ type replays struct {
 	hold bool
 	// echoless reports whether the owner runs a version without echoes.
 	echoless bool
-	// next returns the message that is replayed at a step. all are the captured messages, and the
-	// first earlier ones among them are from the previous run.
+	// next returns the message to replay at a step. all has the captured messages, of which the
+	// first earlier ones are from the previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
 
-// TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The VIP must
-// be taken as soon as without replays. If heartbeats were also delayed before, it must be taken at
-// most one silence later.
+// TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The takeover
+// must be as fast as without replays. If heartbeats were also delayed earlier, the takeover may be
+// one silence later.
 func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
@@ -148,7 +148,7 @@ func (w *world) deliverAll(c capture) {
 	}
 }
 
-// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes the owner dead, while the
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes against the owner, while the
 // owner can't reach etcd. The juror retracts its vote by a new run, which the owner can't learn
 // from etcd. The new run must confirm the owner, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {

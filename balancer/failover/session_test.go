@@ -9,7 +9,7 @@ import (
 )
 
 // TestAfterPowerLoss turns all hosts off. The hosts that return must own the VIP, even if too few
-// are left to revoke the session of its former owner, which may be their own.
+// are left to revoke its former owner's session.
 func TestAfterPowerLoss(t *testing.T) {
 	for hosts := 1; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -23,8 +23,8 @@ func TestAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// TestCutOffJuror cuts a juror off until it finds the owner's session dead. After it returns, it
-// must confirm the owner, which then survives a failure of etcd.
+// TestCutOffJuror cuts a juror off until it votes that the owner's session is dead. After it
+// returns, it must confirm the owner, which then survives a failure of etcd.
 func TestCutOffJuror(t *testing.T) {
 	for hosts := 2; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -49,7 +49,7 @@ func TestCutOffJuror(t *testing.T) {
 }
 
 // TestRegisteredOnce makes a juror retract its votes while etcd is unreachable. It must request
-// only one other run.
+// only one new run.
 func TestRegisteredOnce(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	other := w.hosts[1-owner.index]
@@ -66,7 +66,7 @@ func TestRegisteredOnce(t *testing.T) {
 	}
 }
 
-// TestOtherRunOnTwoNetworks delivers the heartbeats of another run on one of two networks. The
+// TestOtherRunOnTwoNetworks delivers heartbeats of a host's next run on one of two networks. The
 // other network must not count as lost, and no VIP may move.
 func TestOtherRunOnTwoNetworks(t *testing.T) {
 	w := newWorld(t, 1, 2, addresses(1))
@@ -189,14 +189,14 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	}
 }
 
-// TestManyNetworks hears a peer on more networks than a heartbeat can report.
+// TestManyNetworks receives a peer's heartbeats on more networks than a heartbeat can report.
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	const beyond = 20
 	owner.input(func(now local.Time) []local.Action { return owner.node.Reached(now, beyond) })
 	other := w.hosts[1-owner.index]
 	other.lost[0] = true
-	for range 60 { // then the other one votes its session dead
+	for range 60 { // then the other juror votes against its session
 		owner.input(func(now local.Time) []local.Action {
 			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})

@@ -16,7 +16,7 @@ func TestTiming(t *testing.T) {
 		case n.Beat <= 0 || n.Gate <= 0:
 			t.Errorf("%s: heartbeat %s and gate %s must be positive", silence, n.Beat, n.Gate)
 		case n.Silence < n.Confirm+n.Gate+n.Beat:
-			// A refresh may happen late after its check, as long as the gate is open.
+			// A refresh may be later than its check, as long as the gate is open.
 			t.Errorf("%s is shorter than confirmation %s, gate %s and heartbeat %s together", silence, n.Confirm, n.Gate, n.Beat)
 		case n.Confirm <= n.Gate+3*n.Beat:
 			t.Errorf("%s: confirmation %s must be longer than gate %s plus three heartbeats of %s, or each lost heartbeat closes the gate", silence, n.Confirm, n.Gate, n.Beat)

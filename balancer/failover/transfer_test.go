@@ -37,13 +37,13 @@ type mover struct {
 	gone        bool // users have removed the VIP
 }
 
-// report is a kernel's notice to its node that an action of this kind is done.
+// report is the kernel's notice to its node that an action of this kind is complete.
 type report struct {
 	kind string
 	id   int
 }
 
-// flight is a transaction on its way.
+// flight is a transaction under way.
 type flight struct {
 	Write
 	host                    int
@@ -56,7 +56,8 @@ const standstill = local.Time(time.Hour)
 
 func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
-// newTransfer returns hosts. The first has the VIP and is asked to move it to the second.
+// newTransfer returns hosts. The first host has the VIP and receives an order to move it to the
+// second.
 func newTransfer(n, faults int) *transfer {
 	x := &transfer{etcd: etcd{records: map[Key]RecordChange{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
@@ -124,7 +125,7 @@ func (h *mover) rests() bool {
 	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
-// pass lets a node's timeouts expire.
+// pass advances time until a node's timeouts expire.
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
 	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
@@ -156,7 +157,7 @@ func (x *transfer) take(i int, actions []local.Action) {
 	}
 }
 
-// work lets a kernel carry out its next action.
+// work performs the next action of a kernel.
 func (x *transfer) work(i int) {
 	h := x.hosts[i]
 	if len(h.queue) == 0 {
@@ -211,7 +212,7 @@ func (x *transfer) watch(i int) {
 	x.take(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
-// step is a possible next step, and the number of faults it uses up.
+// step is a possible next step and the number of faults that it uses up.
 type step struct {
 	format string
 	args   []any
@@ -291,7 +292,7 @@ func (x *transfer) settle() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
-// wrong returns a message about the broken rule; "" means none is broken.
+// wrong describes the broken rule, or returns "".
 func (x *transfer) wrong() string {
 	answers, gone, moving := 0, 0, 0
 	for _, h := range x.hosts {
@@ -312,7 +313,7 @@ func (x *transfer) wrong() string {
 	case answers == 1 || gone > 0 || moving+len(x.flights) > 0:
 		return ""
 	}
-	for _, h := range x.hosts { // time would revoke a stopped host's session, and peers would confirm a new session
+	for _, h := range x.hosts { // in time, a stopped host's session would be revoked, and peers would confirm a new session
 		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}
@@ -383,8 +384,9 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	return len(seen), nil
 }
 
-// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and finally one
-// host must. States far from the start, a second fault and a third host are left to make soak.
+// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and at the end one
+// host must answer. States far from the start, a second fault and a third host are left to make
+// soak.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()

@@ -34,9 +34,9 @@ type world struct {
 	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates are the fates of the next transactions about owners, in order.
+	// fates has the fates of the next transactions about owners, in order.
 	fates []fate
-	// taken are the delays after which hosts took VIPs of others.
+	// taken has the delays after which hosts took VIPs from others.
 	taken  []time.Duration
 	bound  int        // number of times a VIP was bound
 	healed local.Time // end of all faults
@@ -184,7 +184,7 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns the duration of a small action of the process. Some take far too long.
+// hitch returns the duration of a small action of the process. Some are far too long.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -222,7 +222,7 @@ func (h *host) told() {
 	h.input(func(local.Time) []local.Action { h.covered = policies; return nil })
 }
 
-// change changes the host's member record.
+// change edits the host's member record.
 func (h *host) change(f func(*Member)) {
 	if f(&h.member); h.node == nil {
 		return
@@ -243,7 +243,7 @@ func (h *host) publish() {
 	})
 }
 
-// stop makes the process give all VIPs away and end, and starts another later.
+// stop makes the process release all VIPs and end, and starts another process later.
 func (h *host) stop(again time.Duration) {
 	end := h.w.now.Add(2 * time.Second)
 	h.input(h.node.Stop)
@@ -374,7 +374,7 @@ func (h *host) refresher() {
 	})
 }
 
-// input queues an event for the node, and carries out the actions that the node returns.
+// input queues an event for the node, and performs the actions that the node returns.
 func (h *host) input(f func(local.Time) []local.Action) {
 	h.inputs = append(h.inputs, f)
 	h.work()
@@ -491,8 +491,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write carries out a transaction after some time. The outcome may be lost, or be reported as
-// unknown before the transaction is done.
+// write performs a transaction after a delay. The outcome may be lost, or be reported as unknown
+// before the transaction is complete.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -534,7 +534,7 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate is a transaction's fate: it is answered, not answered, carried out after its outcome was
+// fate is a transaction's fate: it is answered, not answered, performed after its outcome was
 // reported as unknown, or lost.
 type fate int
 
@@ -723,8 +723,8 @@ func (w *world) tell() {
 	}
 }
 
-// owner returns the only host that answers for a VIP. It returns nil if there is none, or if it is
-// not the owner in etcd.
+// owner returns the only host that answers for a VIP. It returns nil if no host answers, or if the
+// host is not the owner in etcd.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

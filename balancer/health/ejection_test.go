@@ -13,13 +13,13 @@ import (
 	"vipd/test/wait"
 )
 
-// life is the reference model of one endpoint, advanced second by second.
+// life is the reference model of one endpoint. It advances in steps of a second.
 type life struct {
 	is            bool // an endpoint
 	failed, count int
 	quiet         int // seconds for which no failure counts
-	out, left     int // ejected: for so many seconds, and so many are left; 0 left: not ejected
-	idle          int // seconds without an ejection since the last was forgotten
+	out, left     int // duration of the ejection in seconds, and the seconds left; left is 0 if it is not ejected
+	idle          int // seconds without an ejection since the last one was forgotten
 	passed        int
 }
 
@@ -94,7 +94,7 @@ func (l lives) room() int {
 	return able/2 - out
 }
 
-// lift ends the latest ejections while too many are out.
+// lift ends the latest ejections while too many endpoints are ejected.
 func (l lives) lift(r health.EjectionRules) {
 	for l.room() < 0 {
 		latest := -1
@@ -149,7 +149,7 @@ func TestEjectionsMatchModel(t *testing.T) {
 					outcome = health.Passed
 				}
 				e.Checked(member(i), health.Result{Outcome: outcome, Began: now}, 2, now)
-			case 5: // one that began before it was ejected, and one that could not be carried out
+			case 5: // a connection from before the ejection, and an ejection that was not possible
 				e.Checked(member(i), health.Result{Outcome: health.Passed, Began: now.Add(-time.Hour)}, 2, now)
 				e.Checked(member(i), health.Result{Outcome: health.NotRun, Began: now}, 2, now)
 			case 6:
@@ -247,7 +247,7 @@ func TestEjectionEndReasons(t *testing.T) {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
 			for i := range 4 {
-				for range 3 { // together they count once
+				for range 3 { // several failures count as one
 					if x, began := e.Failed(member(1), "refused", start.Add(time.Duration(i-4)*time.Second), rooms); began {
 						t.Fatalf("ejected before the fifth failure: %+v", x)
 					}

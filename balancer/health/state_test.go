@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// model is the reference: it keeps every result, and computes each answer from all of them.
+// model is the reference: it keeps every result and computes each answer from all of them.
 type model struct {
 	rules   health.Rules
 	results []health.Result // those that count
@@ -32,8 +32,8 @@ func (m *model) row(i int) int {
 	return n
 }
 
-// verdict returns the verdict after n results: the one of the latest row that was long enough. The
-// first result alone is long enough.
+// verdict returns the verdict after n results: the verdict of the latest run that was long enough.
+// The first result alone is long enough.
 func (m *model) verdict(n int) balancer.Verdict {
 	for i := n - 1; i >= 0; i-- {
 		passed := m.results[i].Outcome == health.Passed
@@ -98,8 +98,8 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestStateMatchesModel compares random histories with the reference. Results come in runs, and
-// some histories start with the verdict of other nodes.
+// TestStateMatchesModel compares random histories with the reference. Results are in runs, and some
+// histories start with the verdict of other nodes.
 func TestStateMatchesModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -147,7 +147,7 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	switch {
 	case s.Turning():
 		interval, least = m.rules.FastInterval, m.rules.FastInterval*9/10
-	case turned: // with others, from which it drifts apart
+	case turned: // different from other targets, so their times drift apart
 		least = m.rules.FastInterval
 	}
 	wait := s.Due.Sub(res.Began)
@@ -225,9 +225,9 @@ func TestRestoreContinuesRow(t *testing.T) {
 	}
 	for _, c := range []struct {
 		age  time.Duration
-		want balancer.Verdict // after one more failure
+		want balancer.Verdict // after another failure
 	}{
-		{-time.Second, balancer.HealthDown}, // nothing known: the first result decides
+		{-time.Second, balancer.HealthDown}, // unknown state: the first result decides
 		{time.Second, balancer.HealthDown},  // the third failure in a row
 		{2 * time.Minute, balancer.HealthDown},
 	} {

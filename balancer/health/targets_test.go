@@ -70,8 +70,8 @@ func TestTargets(t *testing.T) {
 }
 
 // TestProxyHeaders checks a service with proxy_protocol at several ports. Checks of a port that
-// clients' connections reach over TCP must have the header, others must not, nor any in a mode that
-// sends none.
+// clients reach over TCP must have the header. Other checks, and all checks in a mode without the
+// header, must not.
 func TestProxyHeaders(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 53, TargetPort: 8053, Protocol: balancer.UDP}
@@ -139,7 +139,7 @@ func TestEtcdTLSFiles(t *testing.T) {
 }
 
 // TestEtcdExecUser names a user for exec checks from etcd. They must run only as nobody, here and
-// elsewhere.
+// on other nodes.
 func TestEtcdExecUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
 		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
@@ -156,8 +156,8 @@ func TestEtcdExecUser(t *testing.T) {
 	}
 }
 
-// TestFleetTargets requests checks by the fleet. They must be shared only for services in etcd, and
-// exec checks too, because other nodes may run them.
+// TestFleetTargets requests checks by the fleet. They must be shared only for services in etcd,
+// including exec checks, because other nodes may run them.
 func TestFleetTargets(t *testing.T) {
 	for _, c := range []struct {
 		kind          balancer.HealthType
@@ -185,7 +185,8 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestIncrementalTargets runs random histories. The incremental result must equal one from scratch.
+// TestIncrementalTargets runs random histories. The incremental result must equal a result from
+// scratch.
 func TestIncrementalTargets(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -274,8 +275,8 @@ func manyChecked(n int) (in balancer.Inputs) {
 	return in
 }
 
-// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the
-// services with an endpoint there may have their targets made again.
+// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only services
+// with an endpoint there may be read again.
 func TestChangedAddressMovesFewTargets(t *testing.T) {
 	in := manyChecked(500)
 	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
@@ -297,8 +298,8 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress adds an address that no endpoint has to the host and to another node,
-// at 10,000 services.
+// BenchmarkUnrelatedAddress adds an address without endpoints to the host and to another node, with
+// 10,000 services.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyChecked(10_000)
 	var targets health.Targets

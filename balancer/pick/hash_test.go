@@ -42,8 +42,8 @@ func TestHashEqualsFNV(t *testing.T) {
 	}
 }
 
-// TestHashChoicesNeverChange compares choices with recorded ones. A different choice would move
-// clients while only some nodes of a fleet are upgraded.
+// TestHashChoicesNeverChange compares choices with recorded choices. A different choice would move
+// clients during an upgrade of a fleet.
 func TestHashChoicesNeverChange(t *testing.T) {
 	backends := active(1, 2, 3, 4, 5, 1, 100, 7)
 	for s, want := range map[balancer.Scheduler][]int{
@@ -53,7 +53,7 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	} {
 		p := New(s, backends, nil)
 		for n := range want {
-			// Client and VIP differ, or dh would have one answer only.
+			// Client and VIP vary, or dh would always return the same answer.
 			f := Flow{Client: clientOf(n * 7919), VIP: clientOf(n * 104729)}
 			if got := p.Pick(f, func(i int) bool { return i == 6 }); got != want[n] {
 				t.Errorf("%s: flow %d: got %d, want %d", s, n, got, want[n])
@@ -118,8 +118,7 @@ func TestHashSpreadsByWeight(t *testing.T) {
 			p := New(s, active(weights...), nil)
 			v4, v6, shares := make([]int, len(weights)), make([]int, len(weights)), weights
 			if m, ok := p.(*maglev); ok {
-				// The shares are those of the table, which TestMaglevSlotsFollowWeights holds to
-				// the weights.
+				// TestMaglevSlotsFollowWeights compares the table's shares with the weights.
 				shares = make([]int, len(weights))
 				for _, i := range maglevSlots(m.members) {
 					shares[i]++

@@ -42,7 +42,7 @@ func without(backends []balancer.Backend, i int) []balancer.Backend {
 	return slices.Delete(slices.Clone(backends), i, i+1)
 }
 
-// someWeights returns n weights: small ones, equal ones, or of the whole range.
+// someWeights returns n weights: small, equal, or of the whole range.
 func someWeights(r *rand.Rand, n int) []int {
 	most := []int{1, 3, 10, 100, balancer.MaxWeight}[r.IntN(5)]
 	weights := make([]int, n)
@@ -52,7 +52,7 @@ func someWeights(r *rand.Rand, n int) []int {
 	return weights
 }
 
-// clientOf returns client n: neighbours, as the clients of a network are.
+// clientOf returns client n: neighbors, like the clients of a network.
 func clientOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(1024+n%60000))
 }
@@ -61,7 +61,7 @@ func flowOf(n int) Flow {
 	return Flow{Client: clientOf(n), VIP: netip.MustParseAddrPort("10.96.0.10:80")}
 }
 
-// skipping skips those that are set.
+// skipping returns a function that skips the members in set.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
 // chiSquare fails if counts are unlikely (one in millions) for draws with these weights.
@@ -90,8 +90,8 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 }
 
 // TestPickChoosesUsableBackend runs every scheduler with random states, skips and generations. A
-// picked backend must be Active, have a weight and not be skipped. There must be none only if none
-// is left.
+// picked backend must be Active, have a weight and not be skipped. There must be no pick only if no
+// backend is left.
 func TestPickChoosesUsableBackend(t *testing.T) {
 	states := []balancer.BackendState{
 		balancer.Active, balancer.Active, balancer.Active, balancer.Standby, balancer.Remote, balancer.ZeroWeight,

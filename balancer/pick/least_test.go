@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// cost is the definition of the least connection schedulers, for load c and weight w.
+// cost is the definition of the least-connection schedulers' cost, for load c and weight w.
 func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	switch {
 	case s == balancer.LeastConn:
@@ -17,7 +17,7 @@ func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	case s == balancer.WeightedLeastConn:
 		return big.NewRat(c, w)
 	case s == balancer.NeverQueue && c == 0:
-		return big.NewRat(-1, 1) // before all others, and alike
+		return big.NewRat(-1, 1) // before all others, with equal cost
 	}
 	return big.NewRat(c+1, w)
 }
@@ -58,8 +58,7 @@ func TestLeastPicksMinimum(t *testing.T) {
 	}
 }
 
-// TestLeastRotatesTies picks among equal members, also across generations. They must take
-// turns.
+// TestLeastRotatesTies picks among equal members, also across generations. Their picks must rotate.
 func TestLeastRotatesTies(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		loads := []int64{7, 0, 0, 9, 0}

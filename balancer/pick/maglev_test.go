@@ -15,7 +15,8 @@ import (
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
-	// 990 of 1.9 slots each: cut to 1 they would leave too much to the ten others.
+	// With 1.9 slots each, 990 backends would leave too much to the ten others if 1.9 were cut to
+	// 1.
 	tables = append(tables, append(slices.Repeat([]int{63640}, 10), slices.Repeat([]int{19}, 990)...))
 	for range 12 {
 		tables = append(tables, someWeights(r, 1+r.IntN(1000)))
@@ -90,7 +91,7 @@ func TestMaglevMatchesPaper(t *testing.T) {
 }
 
 // TestMaglevSharesTables makes generations with the same members. They must share one table,
-// whatever other backends exist.
+// regardless of other backends.
 func TestMaglevSharesTables(t *testing.T) {
 	p := New(balancer.Maglev, active(2, 3), nil).(*maglev)
 	drained := append(active(2, 3), balancer.Backend{Addr: addressOf(9), State: balancer.Draining})
@@ -109,8 +110,8 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 }
 
-// TestMaglevSkipsBackends skips backends, few or almost all. Their clients must move to the others
-// by weight, and the same way each time.
+// TestMaglevSkipsBackends skips backends, few or almost all. Their clients must move to the other
+// backends by weight, and the same way each time.
 func TestMaglevSkipsBackends(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)

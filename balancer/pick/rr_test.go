@@ -36,7 +36,7 @@ func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 }
 
 // TestRoundRobinContinuesAfterChanges makes a new generation at every pick, while other backends
-// join and leave. Those that stay must get the same number of picks to within one.
+// join and leave. Remaining backends must get the same number of picks to within one.
 func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000

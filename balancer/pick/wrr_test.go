@@ -12,7 +12,7 @@ import (
 // literal is smooth weighted round robin exactly as defined.
 type literal struct{ weight, credit []int }
 
-// pick returns the member with the most credit among those that are not skipped.
+// pick returns the member with the most credit that is not skipped.
 func (l *literal) pick(out []bool) int {
 	best := l.best(make([]bool, len(out)))
 	if best >= 0 && !out[best] {
@@ -66,8 +66,8 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 }
 
 // TestWeightedIsExactAndSmooth picks through cycles. Over a cycle each member must get exactly its
-// weight. Within it, none may be ahead of its share by a whole pick, or behind by more than 1 + 1/2
-// + ... + 1/n.
+// weight. Within a cycle, no member may be ahead of its share by a whole pick, or behind by more
+// than 1 + 1/2 + ... + 1/n.
 func TestWeightedIsExactAndSmooth(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for range 40 {
@@ -181,8 +181,8 @@ func TestWeightedSharesDespiteChanges(t *testing.T) {
 	}
 }
 
-// TestWeightedReplacedMembers replaces the members that wait for their turn. Those that had
-// theirs must not be behind the new ones.
+// TestWeightedReplacedMembers replaces the members that wait for their turn. Members that were
+// picked must not be behind the new members.
 func TestWeightedReplacedMembers(t *testing.T) {
 	backends := even(15)
 	p := New(balancer.WeightedRoundRobin, backends[:10], nil)

@@ -15,8 +15,8 @@ type key int
 
 func (k key) Compare(other key) int { return cmp.Compare(k, other) }
 
-// TestHistories compares the map with a builtin one over random histories, and every version's Diff
-// against an older version with a comparison from scratch.
+// TestHistories compares the map with a builtin map over random histories, and each version's Diff
+// with a comparison from scratch.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// sampled counts the lines written to it, and the maximum memory of this process meanwhile.
+// sampled counts the lines written to it, and measures the maximum memory of this process.
 type sampled struct {
 	lines, looked int
 	most          uint64
@@ -43,8 +43,8 @@ func kept() uint64 {
 	return m.HeapAlloc
 }
 
-// TestConnsKeepsNoList prints 40,000 connections. They must be printed as they arrive; as a list
-// they would need 14 MB or more.
+// TestConnsKeepsNoList prints 40,000 connections. They must be printed as they arrive; a list would
+// need 14 MB or more.
 func TestConnsKeepsNoList(t *testing.T) {
 	const most = 6 << 20
 	crowd, formats := wait.Soak(40_000, 100_000), []string{cli.FormTable, cli.FormJSON}

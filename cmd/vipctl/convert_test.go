@@ -52,7 +52,7 @@ func TestConvert(t *testing.T) {
 				t.Errorf("output (-want +got):\n%s", d)
 			}
 			if code == cli.ExitFailed {
-				return // there is no service to check
+				return // no service to check
 			}
 			if strings.Contains(got, "Lines without") != strings.Contains(stderr, "listed at the end") {
 				t.Errorf("stderr = %q, want a count of the lines without an equivalent if there are any", stderr)

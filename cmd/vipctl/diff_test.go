@@ -13,8 +13,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestRemovedIsSaidOfWhatCameFromThere removes services from files. Only services that came from
-// these files must count as removed.
+// TestRemovedIsSaidOfWhatCameFromThere removes services from files. Only services that were read
+// from these files may count as removed.
 func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
 	dir := t.TempDir()
 	services := filepath.Join(dir, "services.d")

@@ -101,7 +101,7 @@ func TestDocsCommands(t *testing.T) {
 }
 
 // TestFlagsAgreeAmongVerbs compares the flags of all verbs. A flag must have a value for all verbs
-// or for none, except well-known ones.
+// or for none, except well-known flags.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	hasValue := map[string]bool{}
 	differ := []string{"f"} // a file, as in kubectl apply, and follow, as in tail

@@ -13,7 +13,7 @@ import (
 )
 
 // TestDrainWaitGivesUpOnADaemonThatIsGone restarts the daemon, and then stops it. A drain must wait
-// for the first, and give up after the second.
+// after the restart, and fail after the stop.
 func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	s := newSession(t)
 	s.ErrTerminal = true
@@ -39,8 +39,8 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	}
 }
 
-// TestOpenConnections counts connections in several states. Closed ones that the kernel remembers
-// must not be awaited.
+// TestOpenConnections counts connections in several states. Closed connections that the kernel
+// remembers must not be awaited.
 func TestOpenConnections(t *testing.T) {
 	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
 	for state, want := range map[string]uint64{

@@ -19,8 +19,8 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// fakeDaemon answers the API with values that a script can change. It stores overrides, and ends
-// nothing by itself.
+// fakeDaemon answers the API with values that a script can change. It stores overrides, but never
+// ends connections itself.
 type fakeDaemon struct {
 	server *http.Server
 
@@ -34,7 +34,7 @@ type fakeDaemon struct {
 	events    []api.Event
 	missed    uint64 // before the first followed page
 	check     api.CheckResult
-	traffic   []api.Traffic // in order; the last stays
+	traffic   []api.Traffic // in order; the last is repeated
 	asked     []api.OverrideRequest
 	changed   chan struct{} // closed with each change
 }
@@ -142,7 +142,7 @@ func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkNow answers like the daemon for a service with a check, or one without.
+// checkNow answers like the daemon for a service with or without a check.
 func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -254,8 +254,8 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-// fill defines a node with two services, one of them with every possible trouble. Times are long
-// ago plus 20 seconds, so that their text does not change during a test.
+// fill defines a node with two services, one of them with every possible trouble. Times are twenty
+// seconds past a minute long ago, so their text does not change during a test.
 func (d *fakeDaemon) fill() {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	key := func(text string) balancer.Key {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// randomService returns the table of a valid service, in one of the ways to write it. Services with
-// different n never conflict.
+// randomService returns the table of a valid service in a random notation. Services with different
+// n never conflict.
 func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	one := func(values ...any) any { return values[r.IntN(len(values))] }
@@ -60,7 +60,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 		"snat": one("auto", "always", "never"), "locality": one("any", "prefer_zone", "prefer_node", "node_only"),
 		"no_endpoints": one("reject", "drop"), "drain_timeout": duration(0), "connect_timeout": duration(1),
 		"idle_timeout": duration(0), "slow_start": duration(0), "health": randomHealth(r),
-		// These fields may come from a newer version.
+		// A newer version may have these fields.
 		"color": one("red", "", true, 7, 0.5, []any{}, []any{1, "x", []any{}}), "shapes": []any{map[string]any{"round": true, "size": -1e9}, map[string]any{}},
 	} {
 		if maybe() && value != nil && (field != "endpoints" || endpoints != nil) {

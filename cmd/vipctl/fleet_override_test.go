@@ -27,8 +27,8 @@ type said struct {
 
 type saidOf map[balancer.Target]said
 
-// last reports whether a change removes the last usable endpoint of a port: takesOut reports
-// whether it removes endpoints, and meant selects them.
+// last reports whether a change removes the last usable endpoint of a port. takesOut reports
+// whether the change removes endpoints, and meant selects them.
 func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	type place struct {
 		service balancer.Name
@@ -340,7 +340,7 @@ func TestFleetUndrainHere(t *testing.T) {
 }
 
 // TestSocketBesideEnvironment sets a socket and an etcd. A socket on the command line must override
-// an etcd in the environment, which must override a socket there.
+// an etcd in the environment, which must override a socket in the environment.
 func TestSocketBesideEnvironment(t *testing.T) {
 	s := newSession(t)
 	socket := os.Getenv("VIPCTL_SOCKET")
@@ -357,8 +357,8 @@ func TestSocketBesideEnvironment(t *testing.T) {
 	}
 }
 
-// TestFleetDrainKept drains a node with endpoints whose leases have ended. Nodes keep them in use,
-// so they must be drained too.
+// TestFleetDrainKept drains a node with endpoints whose leases have ended. Nodes keep using them,
+// so they must also be drained.
 func TestFleetDrainKept(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"ports": []any{
@@ -397,7 +397,7 @@ func TestFleetDrainKept(t *testing.T) {
 }
 
 // TestFleetDrainOfTheLastHealthy drains an endpoint while the other one is down. The drain must be
-// refused like one of the last endpoint.
+// refused, like a drain of the last endpoint.
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")

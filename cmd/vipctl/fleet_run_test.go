@@ -57,7 +57,7 @@ func (f *testFleet) run(ctx context.Context, operator string, line ...string) (c
 	return code, out.String(), err.String()
 }
 
-// process runs one line in its own process, with the vipctl that TestMain has put on the PATH.
+// process runs one line in its own process, with the vipctl that TestMain added to the PATH.
 func (f *testFleet) process(operator string, line ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("vipctl", append(append([]string{}, line...), f.flags...)...)
@@ -120,9 +120,9 @@ func serviceText(name, vip string, port int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
 }
 
-// TestParallelApplies lets 20 operators write one service at once. Exactly those with a success
-// must have written, and the history must have their texts in order. The others must learn who was
-// faster, and leave nothing behind.
+// TestParallelApplies makes 20 operators write one service at once. Exactly the successful
+// operators must have written, and the history must have their texts in order. The others must
+// learn who was faster, and change nothing.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
@@ -192,7 +192,7 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor starts an edit like a verb, so that another edit can overtake it.
+// newEditFor starts an edit like a verb, but lets another edit overtake it.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -257,7 +257,8 @@ func (f *testFleet) policies(t *testing.T, want int64) {
 	}
 }
 
-// TestApplyEndsEarly makes etcd refuse a service. apply must report exactly what it wrote before.
+// TestApplyEndsEarly makes etcd refuse a service. apply must report exactly the services that it
+// wrote.
 func TestApplyEndsEarly(t *testing.T) {
 	const password = "s3cret"
 	f := newFleet(t, etcdkit.Options{})
@@ -457,7 +458,7 @@ func TestFleetWatch(t *testing.T) {
 		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would also wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // a change is seen before its writer has the answer, so the next one waits for that
+	seen := make(chan func(), len(steps)) // a change is published before its writer has the answer, so the next change waits for the answer
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)
@@ -480,7 +481,7 @@ func TestFleetWatch(t *testing.T) {
 	}
 }
 
-// apply gives the service web another port, like another operator.
+// apply gives another port to the service web, like another operator.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// FuzzGiven reads arbitrary files. Either their services are valid, or there is a problem.
+// FuzzGiven reads arbitrary files. Their services must be valid, or there must be a problem.
 func FuzzGiven(f *testing.F) {
 	for _, text := range []string{
 		"", "{", "{}", `{"services": 1}`, `{"services": {"a": []}, "x": 1}`, `{"a": {"vips": ["auto"], "ports": [{"port": 1}], "x": null}}`,

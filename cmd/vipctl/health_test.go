@@ -33,8 +33,8 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhy expects one note for the last result of a check, and one for everything else that decides
-// how an endpoint is used.
+// TestWhy expects one note for the last result of a check, and one note for all other settings that
+// affect the use of an endpoint.
 func TestWhy(t *testing.T) {
 	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	yes, none := true, 0
@@ -60,8 +60,8 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestWeightsWhileRamping shows weights during a slow start. They must be the weights that were
-// set, although those in use are multiples.
+// TestWeightsWhileRamping shows weights during a slow start. The weights must be the configured
+// weights, although internally multiples are in use.
 func TestWeightsWhileRamping(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{

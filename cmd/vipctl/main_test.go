@@ -31,9 +31,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// tests are the tests of the package. In the long run of make soak, they all use a vipctl with the
-// race detector, whose start takes a tenth of a second. In make test, only tests in this process
-// do.
+// tests are the tests of the package. In make soak they all use a vipctl with the race detector,
+// which needs a tenth of a second to start. In make test, only tests in this process do.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -54,8 +53,7 @@ func (t tests) Run() int {
 	return t.M.Run()
 }
 
-// vipd is a daemon like the real one, with the configuration vipd.toml, without a log, and with the
-// only flag --allow-empty.
+// vipd is a real daemon with the configuration vipd.toml, no log, and only the flag --allow-empty.
 func vipd() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

@@ -21,8 +21,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestMistakes compares vipctl's messages with testdata/mistakes: about wrong use, wrong values of
-// each verb and setting, and files that can't be converted. -update rewrites the files.
+// TestMistakes compares vipctl's messages with testdata/mistakes: wrong uses, wrong values of each
+// verb and setting, and files that can't be converted. -update rewrites the files.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // a file name in a mistake never exists here
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
@@ -127,7 +127,7 @@ var sources = func() func(t *testing.T) string {
 	}
 }()
 
-// say runs a command line, and writes it with its output and its exit code.
+// say runs a command line, and writes the line, its output and its exit code.
 func say(t *testing.T, b *strings.Builder, args ...string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -178,7 +178,7 @@ func wrongUses(t *testing.T) string {
 	return b.String()
 }
 
-// combinations are command lines whose words are valid one by one.
+// combinations has command lines whose words are valid one by one.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",

@@ -10,7 +10,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// TestGetNodesWatch watches nodes. Only changes may be shown; an outage must be reported, and must
+// TestGetNodesWatch watches nodes. Only changes may be shown. An outage must be reported, and must
 // not end the watch.
 func TestGetNodesWatch(t *testing.T) {
 	f := newStage(t)

@@ -110,8 +110,8 @@ func TestRegisterAgain(t *testing.T) {
 	f.registered(false)
 }
 
-// TestTwoRegistrarsOfOneAddress registers one address twice. The later registrar must have the key,
-// and the earlier one must report that and return when the key is free.
+// TestTwoRegistrarsOfOneAddress registers one address twice. The later registrar must have the key.
+// The earlier registrar must report that, and return when the key is free.
 func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -197,8 +197,8 @@ func TestRegisterCommandEnds(t *testing.T) {
 	}
 }
 
-// TestRegisterNoCommand runs a command that can't be started, and one that ends at once. Nothing
-// may be registered.
+// TestRegisterNoCommand runs a command that can't be started, and a command that ends at once.
+// Nothing may be registered.
 func TestRegisterNoCommand(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -234,12 +234,12 @@ func (p *process) interrupt() {
 	}
 }
 
-// stubborn is a command that reports a request to end, and ends by itself.
+// stubborn is a command that reports a request to end, but ends by itself.
 const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`
 
-// TestRegisterDrains ends a registered command. These steps must happen in order: etcd marks the
+// TestRegisterDrains ends a registered command. Five steps must happen in order: etcd marks the
 // endpoint as draining, nodes reach that revision, connections end, the endpoint is removed, and
-// the command is asked to end.
+// the command receives the signal.
 func TestRegisterDrains(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "10m"})
@@ -289,7 +289,7 @@ func (f *stage) revisionOf(key string) int64 {
 	return r.Kvs[0].ModRevision
 }
 
-// looksAgain waits until vipctl, which polls once a second, must have seen etcd's present state.
+// looksAgain waits until vipctl, which polls every second, must have read etcd's present state.
 func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) } // its timer is the process's own
 
 // TestRegisterDrainIsBounded prevents the end of a drain in several ways. The service's
@@ -358,8 +358,8 @@ func TestRegisterInAHurry(t *testing.T) {
 	p.ends(128 + 9)
 }
 
-// TestRegisterLeavesAnothersEndpoint ends a registrar whose key belongs to another one. The other's
-// endpoint must stay.
+// TestRegisterLeavesAnothersEndpoint ends a registrar whose key now belongs to another registrar.
+// The other's endpoint must stay.
 func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})
@@ -377,9 +377,8 @@ func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
 	}
 }
 
-// TestRegisterRights limits the registrar's rights. With only the right to register it must drain
-// for the service's drain_timeout; with the right to read nodes, only as long as there are
-// connections.
+// TestRegisterRights limits the registrar's rights. With only the right to register, it must drain
+// for the service's drain_timeout; with the right to read nodes, only until connections end.
 func TestRegisterRights(t *testing.T) {
 	for name, test := range map[string]struct {
 		read []string

@@ -263,7 +263,7 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 }
 
 // TestDrainSaysWhatWasCut waits for drains. If the timeout ended a drain, the message must have the
-// number of cut connections; otherwise it must not.
+// number of cut connections; otherwise it must not have a number.
 func TestDrainSaysWhatWasCut(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -352,8 +352,8 @@ func TestHelpOfEachVerb(t *testing.T) {
 	}
 }
 
-// TestTablesFitEightyColumns lists names of a common length: services up to 20 letters, IPv4 and
-// short IPv6 addresses, port names up to 8. No line may be wider than 80 columns.
+// TestTablesFitEightyColumns lists names of common lengths: services of up to 20 letters, IPv4 and
+// short IPv6 addresses, port names of up to 8. No line may be wider than 80 columns.
 func TestTablesFitEightyColumns(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name("payment-gateway-prod")
@@ -430,8 +430,8 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-// TestTerminalCutsLongNames lists a service with a long name. The name is cut on a terminal and in
-// wide tables, which have 160 columns; pipes and formats for programs get the whole name.
+// TestTerminalCutsLongNames lists a service with a long name. The name must be cut on a terminal
+// and in wide tables of 160 columns; pipes and machine-readable formats must have the whole name.
 func TestTerminalCutsLongNames(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name(strings.Repeat("payment-gateway-", 3) + "production-7")
@@ -488,7 +488,7 @@ func TestTerminalCutsLongCells(t *testing.T) {
 }
 
 // TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Lines
-// fill the terminal, and pipes get each text in one line.
+// must fill the terminal, and pipes must get each text in one line.
 func TestTextsFitTheTerminal(t *testing.T) {
 	const problem = "iptables mode can't do lc; it uses random instead"
 	s := newSession(t)

@@ -23,10 +23,10 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit of things that should happen at once.
+// within is the time limit of immediate reactions.
 const within = 30 * time.Second
 
-// stage is a real etcd with simulated nodes, which write the keys of real ones.
+// stage is a real etcd with simulated nodes, which write the keys of real nodes.
 type stage struct {
 	*etcdkit.Cluster
 	t      *testing.T
@@ -96,14 +96,14 @@ func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 // node is a simulated vipd.
 type node struct {
 	presence *fleet.Presence
-	// stop stops it cleanly: its keys are removed at once.
+	// stop stops the node cleanly: its keys are removed at once.
 	stop func()
 
 	mu     sync.Mutex
 	status schema.NodeStatus
 }
 
-// start starts a vipd with the status that edit sets; without edit it has none yet.
+// start starts a vipd with the status that edit sets; without edit it has no status yet.
 func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	f.t.Helper()
 	began := time.Now().Add(-3*time.Hour - 20*time.Second)
@@ -145,13 +145,13 @@ func draining(revision int64, service balancer.Name, address string, active uint
 	}
 }
 
-// until waits for something that should not take long.
+// until waits for an expected state for a short time.
 func (f *stage) until(what string, is func() bool) {
 	f.t.Helper()
 	wait.For(f.t, within, what, is)
 }
 
-// there waits until etcd has that many nodes with a status.
+// there waits until etcd has a number of nodes with a status.
 func (f *stage) there(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
@@ -207,7 +207,7 @@ func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	return l.out.String(), l.err.String()
 }
 
-// begin starts a command line next to the test.
+// begin starts a command line concurrently with the test.
 func (f *stage) begin(args ...string) *line {
 	l := f.line()
 	l.begin(args...)
@@ -322,7 +322,7 @@ func (p *process) ends(code int) {
 	}
 }
 
-// limit makes each new client the user name, with only these rights.
+// limit makes each new client connect as the user name, with only these rights.
 func (f *stage) limit(name string, read, write []string) {
 	f.t.Helper()
 	const password = "secret"

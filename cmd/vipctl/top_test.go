@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// busy returns the counts of two services within some seconds, the same each time.
+// busy returns the counts of two services for a number of seconds; they are always the same.
 func busy() (all []api.Traffic) {
 	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
 		return api.EndpointTraffic{
@@ -66,7 +66,7 @@ func (m *tmux) run(args ...string) string {
 func (m *tmux) shows(name string) {
 	m.t.Helper()
 	file := filepath.Join("testdata", "top", name+".txt")
-	if *update { // the screen once it is stable
+	if *update { // the screen after it is stable
 		screen := ""
 		for next := m.run("capture-pane", "-p"); next != screen; next = m.run("capture-pane", "-p") {
 			screen = next
@@ -127,7 +127,7 @@ func TestTopOnATerminal(t *testing.T) {
 }
 
 // TestTopWithoutKeys runs top without a keyboard. It must show the same until it is interrupted. It
-// must send no query to the terminal, because the shell would read a late answer as typed text.
+// must send no query to the terminal, or the shell would read a late answer as typed text.
 func TestTopWithoutKeys(t *testing.T) {
 	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
@@ -156,7 +156,7 @@ func TestTopWithoutKeys(t *testing.T) {
 }
 
 // TestAsksNothingOfTheTerminal runs verbs on a terminal that does not answer queries. The terminal
-// must receive only the output; a query of its colours would delay each verb.
+// must receive only the output; a query of its colors would delay each verb.
 func TestAsksNothingOfTheTerminal(t *testing.T) {
 	script, err := exec.LookPath("script")
 	if err != nil {

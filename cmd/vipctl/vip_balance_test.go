@@ -34,8 +34,8 @@ func TestDrainWithoutAnother(t *testing.T) {
 	}
 }
 
-// TestEvenOut balances VIPs. As few as possible must move, only to hosts that can own them, and
-// none that prefers its owner.
+// TestEvenOut balances VIPs. As few VIPs as possible must move, only to hosts that can own them,
+// and no VIP that prefers its owner.
 func TestEvenOut(t *testing.T) {
 	owned := func(ready []string, owners ...string) (all []ownedVIP) {
 		for i, owner := range owners {

@@ -17,7 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// who describes the awaited nodes of a revisionWait, and the result of the others.
+// who describes the nodes that a revisionWait still awaits, and the results of the others.
 func who(v *revisionWait, lag []laggard) string {
 	var all []string
 	for _, l := range lag {
@@ -89,7 +89,7 @@ func TestRevisionWait(t *testing.T) {
 }
 
 // TestWaitOmittedDrains waits for a node whose status omits some drains. The wait must last as long
-// as those may have connections.
+// as omitted drains may have connections.
 func TestWaitOmittedDrains(t *testing.T) {
 	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
@@ -110,7 +110,7 @@ func TestWaitOmittedDrains(t *testing.T) {
 }
 
 // TestWaitLaw runs random histories of nodes. A revisionWait must end exactly when each present
-// node has finished, and each missing node has been away for long enough.
+// node has finished, and each missing node has been absent for long enough.
 func TestWaitLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -176,7 +176,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
-	// A timeout must name the nodes that are behind.
+	// A timeout must name the nodes that lag behind.
 	_, stderr, timeout := f.inVain("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not everywhere after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
@@ -205,7 +205,7 @@ func TestWait(t *testing.T) {
 const shortest = "1s"
 
 // inVain runs a command line that fails after a timeout, and returns the timeout: a second, or more
-// if a busy etcd did not answer in time.
+// if etcd was too busy to answer in time.
 func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
@@ -256,8 +256,8 @@ func TestWaitForNobody(t *testing.T) {
 	}
 }
 
-// TestWaitThroughAnOutage stops etcd. The wait must outlast an outage; if etcd was never reachable,
-// it must give up soon.
+// TestWaitThroughAnOutage stops etcd. The wait must outlast an outage. If etcd was never reachable,
+// it must end soon.
 func TestWaitThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	one, two := f.start("gw1", at(41)), f.start("gw2", at(40))

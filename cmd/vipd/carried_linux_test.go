@@ -111,7 +111,7 @@ endpoints = [{ address = "10.2.0.2" }]
 	}
 }
 
-// sends sends a datagram, and ignores whether it is answered.
+// sends sends a datagram, and ignores the answer.
 func sends(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := c.Write([]byte("still there?\n")); err != nil {

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// These are the checks of the tests: fast, but not so fast that a busy machine falls behind.
+// These checks are fast, but slow enough for a busy machine.
 const (
 	checkInterval = time.Second
 	checkTimeout  = 600 * time.Millisecond
@@ -28,15 +28,15 @@ const (
 // detection returns the promised time for the detection of a failure.
 func detection() time.Duration { return scaled(checkInterval*checkFall + checkTimeout) }
 
-// applySlack returns the time to apply a change on a busy machine. On an idle one it takes some
-// milliseconds in userspace mode, and about fifty in the others.
+// applySlack returns the time to apply a change on a busy machine. On an idle machine a change
+// needs some milliseconds in userspace mode, and about fifty in other modes.
 func applySlack() time.Duration { return scaled(time.Second) }
 
 // pace is the time between two requests to one service.
 const pace = 75 * time.Millisecond
 
-// scaled scales a time of these tests for a slow machine. wait.Scaled would be too generous,
-// because the tests compare the times that they set.
+// scaled scales a duration for a slow machine. wait.Scaled would be too generous, because these
+// tests compare their own durations.
 func scaled(d time.Duration) time.Duration { return max(d, wait.Scaled(d)/3) }
 
 // asked is one request of a client.
@@ -46,7 +46,7 @@ type asked struct {
 	err    error
 }
 
-// audience sends requests to one service at a fixed pace, however long each lasts.
+// audience sends requests to one service at a fixed pace, regardless of their duration.
 type audience struct {
 	site *site
 	vip  netip.AddrPort
@@ -57,7 +57,7 @@ type audience struct {
 	late  time.Duration // the maximum delay of a request's start
 }
 
-// since returns the requests that began at that time or later, sorted by their start.
+// since returns the requests that started at or after a time, sorted by their start.
 func (a *audience) since(begin time.Time) []asked {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,13 +71,13 @@ func (a *audience) since(begin time.Time) []asked {
 	return all
 }
 
-// hears reports whether a server answers requests that began after a time.
+// hears reports whether a server answers requests that started after a time.
 func (a *audience) hears(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
 // maxAsked is the maximum number of concurrent requests of an audience, which is more than are late
-// by a client's timeout. A slow machine would otherwise have less and less time for everything
+// by a client's timeout. Otherwise a slow machine would have less and less time for everything
 // else.
 const maxAsked = 2 * int(patience/pace)
 
@@ -169,7 +169,7 @@ var (
 )
 
 // found waits until every endpoint of the second server, and of the two services without a healthy
-// one, is up or down.
+// endpoint, is up or down.
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()
 	lab.Eventually(g.t, within, "endpoints to be found "+string(want), func() error {
@@ -187,7 +187,7 @@ func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	})
 }
 
-// detects makes endpoints fail in every way at once while clients send requests. It measures the
+// detects makes endpoints fail in every way at once while clients send requests, and measures the
 // time from the first lost request to the last. Then the endpoints recover.
 func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
@@ -233,7 +233,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	for _, s := range g.doubted {
 		s.fail()
 	}
-	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // so that later losses would be seen
+	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // so later losses would be noticed
 	g.found(balancer.HealthDown, 20*time.Second)
 	for _, a := range g.audiences {
 		late = max(late, a.behind())
@@ -311,7 +311,7 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 }
 
 // noneHealthy checks services without an endpoint that passes its check. By default clients must be
-// refused at once; with a panic threshold all endpoints must be used.
+// refused at once. With a panic threshold all endpoints must be used.
 func (g *checkedGateway) noneHealthy() {
 	g.t.Helper()
 	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's timeout
@@ -325,7 +325,7 @@ func (g *checkedGateway) noneHealthy() {
 		return err
 	})
 	met := map[string]bool{}
-	for range 64 { // each is chosen at random: 8 reached one server alone once in 128 runs
+	for range 64 { // each is chosen at random; 8 requests reached a single server once in 128 runs
 		if len(met) == 2 {
 			break
 		}

@@ -33,7 +33,7 @@ func (g *gateway) explains(open net.Conn) {
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
 			err = errors.New(e.Live.Error) // also for its own connection
 		}
-		for _, s := range e.Steps { // and for the connections of the host, which include those of other tests
+		for _, s := range e.Steps { // and for the host's connections, which include connections of other tests
 			if strings.Contains(s.Text, "did not come to its end in time") {
 				err = errors.New(s.Text)
 			}
@@ -68,9 +68,9 @@ func (g *gateway) explains(open net.Conn) {
 	}
 }
 
-// kills checks that connections are reported when they begin, can be ended on request, are reported
-// when they end, and are in the access log. In ipvs mode the kernel can't end single connections.
-// It returns the address of the last client.
+// kills checks that connections are reported when they start, can be ended, are reported when they
+// end, and are in the access log. In ipvs mode the kernel can't end single connections. It returns
+// the address of the last client.
 func (g *gateway) kills(mode string) (client netip.AddrPort) {
 	g.t.Helper()
 	ctx, cancel := context.WithCancel(g.t.Context())
@@ -107,7 +107,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		_, another := g.ask(g.client)
 		opened = append(opened, another)
 		begun = slices.DeleteFunc(slices.Clone(opened), func(c net.Conn) bool { return seen(api.Began, c) != nil })
-		if len(begun) < 4 { // with two endpoints, every second one reaches the same endpoint again
+		if len(begun) < 4 { // with two endpoints, every second client reaches the same endpoint again
 			return fmt.Errorf("%d of %d are told", len(begun), len(opened))
 		}
 		return nil
@@ -144,7 +144,7 @@ func (g *gateway) logged(client netip.AddrPort) error {
 	return fmt.Errorf("it says of %s nothing: %v\n%s", client, err, text)
 }
 
-// reuses checks that the client is served at the port of a connection that was ended before.
+// reuses checks that a client is served at the port of an earlier connection that was ended.
 func (g *gateway) reuses(client netip.AddrPort) {
 	g.t.Helper()
 	if !client.IsValid() {

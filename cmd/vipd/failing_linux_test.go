@@ -33,11 +33,12 @@ import (
 type failure struct {
 	name  string
 	check balancer.HealthType
-	// reply is the server's answer during the failure, unless nil; answer is the healthy answer.
+	// reply is the server's answer during the failure, unless it is nil; answer is the healthy
+	// answer.
 	reply func(c net.Conn, answer string)
 	// certificate is the certificate during the failure.
 	certificate string
-	// deaf closes the listener during the failure, and cut drops packets.
+	// If deaf, the listener is closed during the failure; if cut, packets are dropped.
 	deaf, cut bool
 }
 
@@ -73,7 +74,8 @@ func failures() []failure {
 	}
 }
 
-// certificates has a good certificate of a server's name, an expired one, and another server's.
+// certificates has a valid certificate of a server's name, an expired certificate, and another
+// server's certificate.
 type certificates struct {
 	of    map[string]*tls.Certificate
 	roots *x509.CertPool
@@ -116,11 +118,11 @@ func newCertificates(t *testing.T) *certificates {
 	return c
 }
 
-// quick returns the key exchanges of clients and servers: an emulated machine is too slow for
-// others.
+// quick returns the key exchanges of clients and servers. Others are too slow on an emulated
+// machine.
 func quick() []tls.CurveID { return []tls.CurveID{tls.X25519} }
 
-// site is a server of one endpoint that fails, in its way, on request.
+// site is a server of one endpoint that fails in its way on request.
 type site struct {
 	t       *testing.T
 	failure failure
@@ -228,7 +230,7 @@ func (s *site) serve(c net.Conn) {
 // ready is the start of a healthy server's answer.
 const ready = "ready "
 
-// patience is a client's timeout, which is longer than that of a check.
+// patience is a client's timeout, which is longer than a check's timeout.
 const patience = time.Second
 
 // request sends a request to a VIP over a new connection, in the way of the site's clients. It

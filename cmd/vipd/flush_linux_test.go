@@ -19,8 +19,9 @@ import (
 )
 
 // BenchmarkFlush deletes all rules of nf_tables b.N times, with pauses. It reports the effect on
-// clients: the number of requests a second that are refused or get no answer, and the time from the
-// first to the last of them. docs/performance.md has figures: -benchtime 50x, on an idle machine.
+// clients: the number of requests per second that are refused or unanswered, and the time from the
+// first to the last of them. docs/performance.md has the results of -benchtime 50x on an idle
+// machine.
 func BenchmarkFlush(b *testing.B) {
 	lab.Require(b)
 	for _, mode := range []string{"nftables", "iptables", "userspace"} {
@@ -65,7 +66,7 @@ type holes struct {
 
 const (
 	// beforeFlush and afterFlush are how long clients send requests before and after a flush. The
-	// second one is longer than the interval of checks of the kernel.
+	// latter is longer than the interval of checks of the kernel.
 	beforeFlush, afterFlush = 100 * time.Millisecond, 1500 * time.Millisecond
 	askers                  = 4
 	askEvery                = 4 * time.Millisecond

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestHelp runs vipd --help. It must show each flag with two dashes, as everywhere else.
+// TestHelp runs vipd --help. It must show each flag with two dashes, like every other program of
+// the project.
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {

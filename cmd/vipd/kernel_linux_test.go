@@ -43,7 +43,7 @@ type gateway struct {
 	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // ends the daemon and waits
-	// replaced waits for the end of the vipd that the last replaces has replaced.
+	// replaced waits for the end of the vipd that replaces has replaced.
 	replaced func()
 }
 
@@ -78,7 +78,7 @@ func newPlainGateway(t testing.TB) *gateway {
 	return g
 }
 
-// dropVIP removes the VIP that an earlier test in a kernel mode has left, as such modes do.
+// dropVIP removes a VIP that an earlier test in a kernel mode has left. Kernel modes keep VIPs.
 func dropVIP(t testing.TB) {
 	t.Helper()
 	links, err := netlink.LinkList()
@@ -207,7 +207,7 @@ func echoes(c net.Conn) error {
 	return nil
 }
 
-// TestIPTablesMode runs a complete life of vipd: start, traffic, reload, stop under traffic, and
+// TestIPTablesMode runs the lifecycle of vipd: start, traffic, reload, stop under traffic, and
 // cleanup.
 func TestIPTablesMode(t *testing.T) {
 	for _, backend := range []string{"nft", "legacy"} {
@@ -318,7 +318,7 @@ func (g *gateway) sweep(mode string) {
 }
 
 // examine runs vipctl doctor next to the daemon. It must print these findings and no problem, and
-// leave nothing behind.
+// change nothing.
 func (g *gateway) examine(findings ...string) {
 	g.t.Helper()
 	before := g.rules()
@@ -364,8 +364,8 @@ func sameRules(before, after string) bool {
 	return slices.Equal(only(before), only(after))
 }
 
-// TestRestartInAnotherMode starts vipd in one mode after another. Each must serve, and remove the
-// rules that the mode before left.
+// TestRestartInAnotherMode starts vipd in one mode after another mode. Each must serve, and remove
+// the rules that the mode before left.
 func TestRestartInAnotherMode(t *testing.T) {
 	g := newGateway(t)
 	for _, mode := range []string{"iptables", "userspace", "iptables"} {

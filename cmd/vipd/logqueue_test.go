@@ -22,7 +22,7 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 }
 
 // TestLogTakesNoLines writes to a log that blocks. Writers must not wait. The log must later have
-// the first lines, and the number of dropped ones in its own format. The end must wait for some
+// the first lines, and the number of dropped lines in its own format. The end must wait for some
 // seconds only.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

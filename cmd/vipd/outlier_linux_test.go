@@ -12,7 +12,7 @@ import (
 )
 
 // TestUnansweredClientsHintTheCheck silences an endpoint in iptables mode, and then makes it
-// refuse. vipd sees no connects itself. The next check is far away, but must run at once because
+// refuse. vipd itself sees no connects. The next check is far away, but must run at once because
 // clients get no answer.
 func TestUnansweredClientsHintTheCheck(t *testing.T) {
 	g := newGateway(t)
@@ -40,7 +40,7 @@ health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "2s
 	up := func() {
 		t.Helper()
 		began := time.Now()
-		want(balancer.HealthUp, func() { // a check that was late on a busy machine would run again only in minutes
+		want(balancer.HealthUp, func() { // after a late check on a busy machine, the next check would run only minutes later
 			if time.Since(began) > 15*time.Second {
 				g.stop()
 				g.start()

@@ -15,8 +15,8 @@ import (
 
 // TestReplaceUnderLoad replaces vipd with --replace while clients connect at a steady rate and
 // streams continue. No client may fail, and no byte may be lost. The long version replaces it 20
-// times. Two idle CPUs serve 489 of the 500 new clients a second next to 200 streams. Busy ones
-// serve fewer; the test prints the number.
+// times. Two idle CPUs serve 489 of the 500 new clients a second next to 200 streams. A busy
+// machine serves fewer; the test prints the number.
 func TestReplaceUnderLoad(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestReplaceUnderLoad(t *testing.T) {
 	}
 }
 
-// replaces starts a vipd that replaces the running one. It waits until that one has ended and the
-// new one is ready.
+// replaces starts a vipd that replaces the running vipd. It waits until the old vipd has ended and
+// the new vipd is ready.
 func (g *gateway) replaces() {
 	g.t.Helper()
 	vipd := exec.Command(filepath.Join(filepath.Dir(g.vipctl), "vipd"), "--replace", "--config", g.file)

@@ -37,7 +37,7 @@ type loop struct {
 }
 
 // clients starts n clients of the VIP, or fewer in a guest. Half of them run on the gateway itself.
-// A request that lasts longer than drained may be cut, because the machine may have stopped for so
+// A request that lasts longer than drained may be cut because the machine may have stopped for so
 // long, but the client must receive an error.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
@@ -97,8 +97,8 @@ func switching(t *testing.T, names ...string) {
 	g.start()
 	l := g.clients(8, time.Hour)
 	open := map[string]net.Conn{}
-	// The mode must list connections that it serves itself. The kernel keeps those that it
-	// translates without vipd.
+	// The mode must list connections that it serves itself. The kernel keeps the connections that
+	// it translates without vipd.
 	translates := func(name string) bool { return name == "iptables" || name == "nftables" }
 	listed := func(serving, opened string) bool { return translates(serving) || !translates(opened) }
 	var killed netip.AddrPort

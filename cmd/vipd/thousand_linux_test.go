@@ -25,7 +25,7 @@ const thousand = 1000
 
 // maxSyncs returns the maximum number of batches for the change, given its duration. One to three
 // are usual; a busy machine, whose checks are not in step, needs more. The limit is one batch for
-// all results of 0.2 s, 50 ms of which may pass without a result. Ten a second are possible.
+// all results of 0.2 s. A gap of 50 ms does not end a batch.
 func (g *gateway) maxSyncs(took time.Duration) int {
 	g.t.Helper()
 	var all []api.Endpoint
@@ -68,7 +68,7 @@ func (g *gateway) syncs() int {
 	return n
 }
 
-// logged counts the log lines that report one of the thousand endpoints down.
+// logged counts the log lines that report one of the thousand endpoints as down.
 type logged struct {
 	mu    sync.Mutex
 	downs map[string]int
@@ -99,7 +99,7 @@ func (l *logged) down() (endpoints, lines int) {
 	return len(l.downs), lines
 }
 
-// TestThousandDown takes down a thousand endpoints at once, on one address or on many, by refusing
+// TestThousandDown makes a thousand endpoints fail at once, at one address or at many, by refusing
 // or by hanging. They must be found together and be applied in a few batches, with a log line each.
 func TestThousandDown(t *testing.T) {
 	for _, c := range []struct {

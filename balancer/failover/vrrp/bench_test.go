@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// bench is a node whose kernel carries out each action at once, and the other routers of its group.
+// bench is a node whose kernel performs each action at once, and the other routers of its group.
 type bench struct {
 	t      *testing.T
 	node   *vrrp.Node
@@ -18,7 +18,7 @@ type bench struct {
 	now    local.Time
 	open   bool
 	bound  map[netip.Addr]bool
-	// sent are the adverts since the last look, and sendErr is why they do not leave.
+	// sent has the adverts since the last check. If sendErr is not nil, sending fails.
 	sent         []vrrp.Advert
 	sums         []vrrp.Checksum
 	sendErr      error
@@ -37,7 +37,7 @@ const (
 	low  = "10.9.0.1"
 )
 
-// main is the group of most tests: an interval of 100 ms and priority 100.
+// mainGroup returns the group of most tests: an interval of 100 ms and priority 100.
 func mainGroup() vrrp.Group {
 	return vrrp.Group{
 		Name: "main", RouterID: 51, Priority: 100, Version: 3, Interval: interval, Preempt: 0,
@@ -53,7 +53,7 @@ func newBench(t *testing.T, groups ...vrrp.Group) *bench {
 	return b
 }
 
-// do carries out actions.
+// do performs actions.
 func (b *bench) do(actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -137,8 +137,8 @@ func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
 
-// want fails unless the group has a state. The VIP must be bound, behind an open gate, if it is
-// Active, and not otherwise.
+// want fails unless the group has a state. If the state is Active, the VIP must be bound behind an
+// open gate; otherwise it must not be bound.
 func (b *bench) want(s vrrp.State) {
 	b.t.Helper()
 	if got := b.state(); got != s {
@@ -163,7 +163,7 @@ func (b *bench) noted(text string) bool {
 	return strings.Contains(strings.Join(b.notes, "\n"), text)
 }
 
-// active makes the node Active after silence.
+// active makes the node Active after a silence.
 func (b *bench) active() {
 	b.t.Helper()
 	b.run(500 * ms)

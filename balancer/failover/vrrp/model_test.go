@@ -20,7 +20,8 @@ type scenario struct {
 	// from and to limit the time of faults, after prepare.
 	prepare  func(w *world)
 	from, to time.Duration
-	// both is how long both hosts may answer, if the victim stops while the other one preempts it.
+	// both is the maximum time for which both hosts may answer if the victim stops while the other
+	// host preempts it.
 	both time.Duration
 	// losses is how many adverts before the fault may be lost.
 	losses int
@@ -66,7 +67,7 @@ func scenarios() []scenario {
 	}
 }
 
-// faults are all that the model knows. A stop shorter than the gate's time, and others around the
+// faults are all that the model knows. A stop is shorter than the gate's time, or close to the
 // times at which a backup takes over.
 func faults() []fault {
 	all := []fault{
@@ -83,11 +84,12 @@ func faults() []fault {
 	return all
 }
 
-// silence is the longest time without an owner: the down time of a host that may have begun it
-// late, twice if it had just paused.
+// silence is the longest time without an owner: the down time of a host that started it late, twice
+// if the host had just paused.
 const silence = 2 * (4*interval + 50*ms)
 
-// history is a scenario with a fault of one host. The lost adverts are the last before the fault.
+// history is a scenario with a fault of one host. The lost adverts are the last adverts before the
+// fault.
 type history struct {
 	*scenario
 	fault
@@ -113,7 +115,8 @@ func (h *history) run(verbose bool) *world {
 	return w
 }
 
-// acts returns the first and last act of a host in the time of faults, and the acts of its adverts.
+// acts returns the numbers of a host's first and last act during faults, and of the acts that send
+// adverts.
 func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	w := newWorld(s.groups...)
 	s.prepare(w)
@@ -140,7 +143,7 @@ func (s *scenario) visit(mistake string, check func(h *history)) (histories int)
 	return histories
 }
 
-// wrong returns what is wrong after a history; "" means nothing.
+// wrong describes the broken rule of a history, or returns "".
 func (h *history) wrong(w *world) string {
 	most := h.both
 	if h.both > 0 && h.fault.hangs {
@@ -162,8 +165,8 @@ func (h *history) wrong(w *world) string {
 }
 
 // TestPairMeetsAllFaults runs each course of a pair with each fault before each act of each host.
-// Two hosts must never answer, unless one preempts the other within the gate's time of its stop,
-// and at last one must.
+// Two hosts must never answer, unless one preempts the other within the gate's time of its stop. At
+// the end one must answer.
 func TestPairMeetsAllFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
@@ -227,8 +230,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes is a control: it does one thing wrong. The model must find two hosts that
-// answer, or none at the end.
+// TestModelFindsMistakes is a control: it breaks one rule at a time. The model must find two hosts
+// that answer, or none at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -252,8 +255,8 @@ func TestModelFindsMistakes(t *testing.T) {
 }
 
 // TestRandomHistories has random pauses, hangs, kills, restarts, moves and changes of readiness,
-// and packets with random delays. Hosts may both answer only within the gate's time of a stop, or
-// the owner's time of a hang, and when all is calm one must.
+// and packets with random delays. Both hosts may answer only within the gate's time of a stop, or
+// the owner's time of a hang. At the end one must answer.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range wait.Soak(60, 5000) {

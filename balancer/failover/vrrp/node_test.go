@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTakeoverAfterSilence has no other router, and then one that falls silent. The node must take
-// over after 3 intervals and its skew.
+// TestTakeoverAfterSilence starts without another router, and then with a router that becomes
+// silent. The node must take over after 3 intervals and its skew.
 func TestTakeoverAfterSilence(t *testing.T) {
 	b := newBench(t, mainGroup())
 	down := b.groups[0].DownTime(100, interval)
@@ -114,8 +114,8 @@ func TestBackupHears(t *testing.T) {
 	}
 }
 
-// TestBackupUsesTheOwnersInterval hears an owner with an interval of 300 ms. The node must wait for
-// 3 of them.
+// TestBackupUsesTheOwnersInterval receives an owner's adverts with an interval of 300 ms. The node
+// must wait for 3 of them.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hear(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
@@ -178,8 +178,8 @@ func TestDroppedPackets(t *testing.T) {
 	}
 }
 
-// TestStrangerWithTheSameRouterID hears a router of other VIPs whose adverts also differ in version
-// or password. The host must keep its VIPs: the stranger does not own them.
+// TestStrangerWithTheSameRouterID receives adverts of a router with other VIPs, whose version or
+// password also differs. The host must keep its VIPs because the other router does not own them.
 func TestStrangerWithTheSameRouterID(t *testing.T) {
 	for name, change := range map[string]func(a *vrrp.Advert){
 		"password": func(a *vrrp.Advert) { a.Password = "1111" },
@@ -202,8 +202,8 @@ func TestStrangerWithTheSameRouterID(t *testing.T) {
 
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
-// TestOtherListsAreAccepted hears a router that lists another address as well. It must be the
-// owner, and a problem must name the address.
+// TestOtherListsAreAccepted receives adverts of a router that lists an additional address. It must
+// be the owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hearFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
@@ -213,8 +213,8 @@ func TestOtherListsAreAccepted(t *testing.T) {
 	}
 }
 
-// TestChecksumFollowsThePeer hears routers with each kind of checksum. The node must send the same
-// kind, and keepalived's at first.
+// TestChecksumFollowsThePeer receives adverts with each kind of checksum. The node must send the
+// same kind, and keepalived's at first.
 func TestChecksumFollowsThePeer(t *testing.T) {
 	sum := func(c vrrp.Checksum) func(a *vrrp.Advert, d *vrrp.Datagram) {
 		return func(a *vrrp.Advert, d *vrrp.Datagram) { d.Data = a.Append(nil, d.From, d.To, c) }
@@ -239,8 +239,8 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	}
 }
 
-// TestYield meets a router that ignores this host's adverts, before or after the node takes over.
-// The node must give up, and stay a Backup until the router is silent.
+// TestYield adds a router that ignores this host's adverts, before or after the node takes over.
+// The node must yield, and stay a Backup until the router is silent.
 func TestYield(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -277,8 +277,8 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestUnyieldingOwner meets a router that ignores its adverts, and must not yield. It must report
-// the router at its first advert, and the difference.
+// TestUnyieldingOwner adds a router that ignores its adverts. The node must not yield. It must
+// report the router at its first advert, and the difference.
 func TestUnyieldingOwner(t *testing.T) {
 	g := mainGroup()
 	g.Unyielding = true
@@ -298,7 +298,7 @@ func TestUnyieldingOwner(t *testing.T) {
 }
 
 // TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP.
-// The node must give up; it must not if it took over after silence, or must not yield.
+// The node must yield, unless it took over after silence or is configured never to yield.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -327,8 +327,8 @@ func TestYieldToAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReadiness makes an owner unable to serve the VIP. It must resign, take back if no router
-// does, and then stay until another does.
+// TestReadiness makes an owner unable to serve the VIP. It must resign, become Active again if no
+// router does, and then stay Active until another router does.
 func TestReadiness(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -365,8 +365,8 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
-// TestFailedUnbind resigns, and the VIP can't be unbound, so that the gate closes for good and
-// removes it. The router must resign then, and be able to own the group again.
+// TestFailedUnbind resigns while the VIP can't be unbound. The gate must close permanently and
+// remove the VIP. The router must resign then, and be able to own the group again.
 func TestFailedUnbind(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -381,8 +381,8 @@ func TestFailedUnbind(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestMove moves a group away from a host that preempts. The other router must keep it until it
-// falls silent; without another router the host must take it back.
+// TestMove moves a group away from a host that preempts. The other router must keep it until it is
+// silent; without another router the host must become Active again.
 func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -417,8 +417,8 @@ func TestStandbyAndStop(t *testing.T) {
 	b.want(vrrp.Init)
 }
 
-// TestLapse stops an owner for a second. Whether or not its process reports the lapse first, it
-// must not answer the packets from before, and send nothing until it takes over again.
+// TestLapse stops an owner for a second. It must ignore packets from before the stop, and send
+// nothing until it takes over again, whether or not its process reports the lapse first.
 func TestLapse(t *testing.T) {
 	for _, reported := range []bool{true, false} {
 		b := newBench(t, mainGroup())
@@ -482,8 +482,8 @@ func TestPausedBackup(t *testing.T) {
 	}
 }
 
-// TestFailedAdverts keeps adverts of one of two groups from leaving. Its VIP must be unbound, and
-// the other group must stay Active.
+// TestFailedAdverts makes sending the adverts of one of two groups fail. Its VIP must be unbound,
+// and the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
@@ -508,8 +508,8 @@ func TestFailedAdverts(t *testing.T) {
 	}
 }
 
-// TestWitness has hosts that must be within reach. An owner must resign once when they fall silent,
-// and a Backup must not take over from a silent router without them.
+// TestWitness has hosts that must be within reach. An owner must resign once when they become
+// silent, and a Backup must not take over from a silent router without them.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -536,7 +536,7 @@ func TestWitness(t *testing.T) {
 	b.run(150 * ms)
 	b.want(vrrp.Active) // the other router resigned
 	b.run(3 * time.Second)
-	b.want(vrrp.Active) // no host answered while it was Active
+	b.want(vrrp.Active) // no host answered while the node was Active
 }
 
 // TestSetGroups changes a group in place, and then its router ID.
@@ -565,8 +565,8 @@ func TestSetGroups(t *testing.T) {
 	}
 }
 
-// TestIPv6 hears the adverts of a router by its link-local address with a zone. The node must leave
-// the VIP to it, and then send adverts of its own with the pseudo-header.
+// TestIPv6 receives adverts from a router's link-local address with a zone. The node must leave the
+// VIP to it, and later send its own adverts with the pseudo-header.
 func TestIPv6(t *testing.T) {
 	g := mainGroup()
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
@@ -604,7 +604,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestStatus must have the owner, the routers and the last changes.
+// TestStatus reads the status. It must have the owner, the routers and the last changes.
 func TestStatus(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.hear(high, 150)

@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// recorded are messages of keepalived 2.2.7, as it sent them.
+// recorded has messages that keepalived 2.2.7 sent.
 var recorded = []struct {
 	name, from, to, message string
 	sum                     vrrp.Checksum
@@ -147,14 +147,14 @@ func TestOddMessages(t *testing.T) {
 	from, to := netip.MustParseAddr(r.from), netip.MustParseAddr(r.to)
 	b := r.want.Append(nil, from, to, vrrp.Plain)
 	b[4] |= 0xf0
-	binary.BigEndian.PutUint16(b[6:], binary.BigEndian.Uint16(b[6:])+0x0fff) // the same as -0xf000 in one's complement
+	binary.BigEndian.PutUint16(b[6:], binary.BigEndian.Uint16(b[6:])+0x0fff) // equals -0xf000 in one's complement
 	if got, _, err := vrrp.Decode(append(b, "trailer"...), from, to); err != nil || !reflect.DeepEqual(*got, r.want) {
 		t.Errorf("Decode = %+v, %v, want %+v", got, err, r.want)
 	}
 }
 
-// FuzzDecode decodes any message. Decode must not panic, and must return the same advert for a
-// message that it has accepted, encoded again.
+// FuzzDecode decodes any message. Decode must not panic. An accepted message must decode to the
+// same advert after it is encoded again.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)

@@ -7,14 +7,14 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTimingInequalities checks all legal intervals and numbers of down adverts. The gate of an
-// owner that stops, or whose adverts no longer leave, must be closed before the fastest backup
-// takes over, and a healthy owner must have time to spare.
+// TestTimingInequalities checks all legal intervals and numbers of down adverts. If an owner stops
+// or its adverts no longer leave, its gate must close before the fastest backup takes over. A
+// healthy owner must have time left.
 func TestTimingInequalities(t *testing.T) {
 	check := func(g vrrp.Group) {
 		a, k, gate := g.Interval, time.Duration(max(g.DownAdverts, 3)), vrrp.GateTime([]vrrp.Group{g})
 		takes := g.DownTime(255, a)
-		stopped := a + gate // after the last advert that left, if the process stops just before the next
+		stopped := a + gate // after the last advert, if the process stops just before the next
 		switch {
 		case takes <= k*a || g.DownTime(1, a) <= takes:
 			t.Errorf("%s, k %d: down times %s and %s, want more than %s, and less for a higher priority", a, k, takes, g.DownTime(1, a), k*a)

@@ -28,17 +28,17 @@ const (
 type world struct {
 	now   local.Time
 	hosts []*host
-	// mistake is what is done wrong; "" means nothing.
+	// mistake is the rule that the world breaks; "" means none.
 	mistake string
-	// packets are under way.
+	// packets has the packets under way.
 	packets []packet
 	// random delays packets by up to 5 ms; nil means 1 ms.
 	random *rand.Rand
 	// log has all that happened, if verbose.
 	verbose bool
 	log     []string
-	// both is the longest time in which both hosts answered, and nobody the longest in which none
-	// did, since the first did.
+	// both is the longest time for which both hosts answered, and nobody the longest time without
+	// an answer since the first.
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
@@ -50,7 +50,7 @@ type packet struct {
 	d  vrrp.Datagram
 }
 
-// host is a host: a kernel with a gate and a VIP, and a process with three threads.
+// host is a kernel with a gate and a VIP, and a process with three threads.
 type host struct {
 	w     *world
 	group vrrp.Group
@@ -65,7 +65,7 @@ type host struct {
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
 	busy                local.Time // until then nothing is due
-	// acts counts the atomic acts of the process, and fault strikes before one of them.
+	// acts counts the atomic acts of the process. The fault strikes before one of them.
 	acts  int
 	fault fault
 	down  bool
@@ -74,19 +74,19 @@ type host struct {
 	lost    func(n int) bool
 }
 
-// thread is the acts that a thread has yet to do, and until when it stands still.
+// thread has the remaining acts of a thread, and the time until which it is paused.
 type thread struct {
 	todo    []func()
 	stopped local.Time
 }
 
-// fault is what happens to a process before one of its acts.
+// fault is an event that affects a process before one of its acts.
 type fault struct {
 	name string
 	act  int
 	do   func(h *host)
-	// lasts is when the process continues; 0 means it never does. Hangs reports whether only one of
-	// its threads stands still.
+	// lasts is the duration of the fault; 0 means the process never continues. Hangs reports
+	// whether only one of its threads pauses.
 	lasts time.Duration
 	hangs bool
 }
@@ -129,7 +129,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// deliver delivers the packets that are due.
+// deliver delivers the packets that have arrived.
 func (w *world) deliver() {
 	for i := 0; i < len(w.packets); i++ {
 		if p := w.packets[i]; p.at <= w.now {
@@ -174,7 +174,7 @@ func (h *host) input(f func(local.Time) []local.Action) {
 	}
 }
 
-// step lets each thread do what it can in this millisecond.
+// step performs the possible acts of each thread in this millisecond.
 func (h *host) step() {
 	if h.node == nil || h.down || h.w.now < h.busy && len(h.inbox) == 0 && len(h.loop.todo)+len(h.worker.todo)+len(h.refresher.todo) == 0 {
 		return
@@ -215,7 +215,7 @@ func (h *host) act(t *thread, n int) {
 	}
 }
 
-// check is the refresher's: the check of the deadline is one act, and the refresh another.
+// check is the refresher's work: it checks the deadline in one act, and refreshes in another.
 func (h *host) check() {
 	at := h.w.now
 	h.checked = at
@@ -230,7 +230,7 @@ func (h *host) check() {
 	}
 }
 
-// next returns the next input of the loop: a lapse goes first.
+// next returns the next input of the loop; a lapse is the first.
 func (h *host) next() func(local.Time) []local.Action {
 	if late := h.w.now.Since(h.refreshed); h.opened && late > gateTime*4/5 {
 		h.opened = false
@@ -248,7 +248,7 @@ func (h *host) next() func(local.Time) []local.Action {
 	return nil
 }
 
-// handle passes an input to the node. Each action is an act of its own.
+// handle passes an input to the node. Each action is a separate act.
 func (h *host) handle(f func(local.Time) []local.Action) {
 	actions := f(h.w.now)
 	h.deadline = h.node.Deadline()
@@ -265,8 +265,8 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 	}
 }
 
-// send sends an advert. Its time is taken in one act, it leaves in another, and a third one reports
-// that.
+// send sends an advert. It reads the time in one act, sends in another, and reports that in a
+// third.
 func (h *host) send(s vrrp.Send) {
 	at := h.w.now
 	leave := func() {
@@ -292,7 +292,7 @@ func (h *host) send(s vrrp.Send) {
 	h.loop.todo = append([]func(){leave, report}, h.loop.todo...)
 }
 
-// work carries out an action in the kernel.
+// work performs an action in the kernel.
 func (h *host) work(a local.Action) {
 	switch a := a.(type) {
 	case local.OpenGate:
@@ -302,7 +302,7 @@ func (h *host) work(a local.Action) {
 		h.gate, h.opened, h.refreshed = h.w.now.Add(gateTime), true, h.w.now
 		h.input(func(now local.Time) []local.Action {
 			actions := h.node.Opened(now, nil)
-			if !h.opened { // it lapsed before the node knew that it was open
+			if !h.opened { // the gate lapsed before the node learned that it was open
 				actions = append(actions, h.node.Lapsed(now, local.NotRefreshed, 0)...)
 			}
 			return actions
@@ -320,7 +320,7 @@ func (h *host) work(a local.Action) {
 	}
 }
 
-// The faults of a process. A hung worker never carries out an action again.
+// The faults of a process. A hung worker never performs another action.
 func kill(h *host) { h.down = true }
 func stopFor(d time.Duration) func(h *host) {
 	return func(h *host) {

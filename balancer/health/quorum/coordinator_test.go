@@ -112,8 +112,8 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 	return mine, must, out
 }
 
-// TestIncrementalCoordinator runs random histories. The results must equal those of the model,
-// which computes everything from scratch.
+// TestIncrementalCoordinator runs random histories. The results must equal the results of the
+// model, which computes everything from scratch.
 func TestIncrementalCoordinator(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -139,7 +139,7 @@ func differ[K snap.Ordered[K], V comparable](got, want snap.Map[K, V]) (text str
 	return text
 }
 
-// history is what happens to one host.
+// history is the history of one host.
 type history struct {
 	r     *rand.Rand
 	round quorum.Round
@@ -202,7 +202,8 @@ func (h *history) found(mine subjects) (out verdicts) {
 	return out
 }
 
-// assembly are hosts that share a board, on which votes come and go one at a time.
+// assembly is a group of hosts that share a board, on which votes are added and removed one at a
+// time.
 type assembly struct {
 	r     *rand.Rand
 	board quorum.Board
@@ -218,7 +219,7 @@ func (a *assembly) join(n balancer.NodeName) {
 	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
 }
 
-// leave takes a node away, with all that is under its lease.
+// leave removes a node with everything under its lease.
 func (a *assembly) leave(n balancer.NodeName) {
 	delete(a.hosts, n)
 	a.board.Nodes = a.board.Nodes.Delete(n)
@@ -229,8 +230,7 @@ func (a *assembly) leave(n balancer.NodeName) {
 	}
 }
 
-// look has a host look at the board, and returns what it would write there and what it takes for
-// true.
+// look makes a host read the board, and returns its wanted writes and its verdicts.
 func (a *assembly) look(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
@@ -252,7 +252,7 @@ func (a *assembly) finds(n balancer.NodeName, t balancer.Target) balancer.Verdic
 	return a.truth[t]
 }
 
-// write carries out what a host would write.
+// write performs a host's wanted write.
 func (a *assembly) write(b quorum.VoteKey) {
 	a.clock++
 	if a.hosts[b.Node].Assignments().Has(b.Target) {
@@ -262,8 +262,8 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// settle has all hosts write in random order until nobody has anything to write. Each looks at what
-// all take for true.
+// settle makes all hosts write in random order until nothing is left to write. Each receives the
+// verdicts of all hosts.
 func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
@@ -280,9 +280,9 @@ func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
 	}
 }
 
-// TestVerdictDuringHostChanges adds and removes hosts, of which one finds every target down. With
-// three or more hosts, none may ever regard a target as down that is up. A target that fails must
-// finally be down for all, and each target must have three votes left.
+// TestVerdictDuringHostChanges adds and removes hosts. One of them finds every target down. With
+// three or more hosts, no host may ever regard a target as down if it is up. A target that fails
+// must finally be down for all, and each target must have three votes left.
 func TestVerdictDuringHostChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -316,7 +316,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			switch n := nodes(8)[r.IntN(8)]; {
 			case r.IntN(6) == 0:
 				a.truth[target(r.IntN(6))] = balancer.HealthDown
-			case r.IntN(6) == 0: // many at once: all checkers of a target may be others
+			case r.IntN(6) == 0: // many at once, so a target may get entirely new checkers
 				for _, n := range nodes(8) {
 					if a.hosts[n] == nil {
 						a.join(n)

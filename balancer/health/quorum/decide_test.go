@@ -10,7 +10,8 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// ballots parses votes such as "u5 d7": u (up), d (down) or a (abstains), and since which second.
+// ballots parses votes such as "u5 d7": u (up), d (down) or a (abstains), and the second since
+// which it holds.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -32,7 +33,7 @@ func TestDecide(t *testing.T) {
 		checkers      int
 		votes, others string
 		want          balancer.Verdict
-		since         int64 // 0 means the votes don't say
+		since         int64 // 0 means that the votes have no start
 	}{
 		{"two of three", up, 3, "d5 d7 u1", "", down, 7},
 		{"two of three, the third has not voted", up, 3, "d5 d7", "", down, 7},

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer"
 )
 
-// Checkers are those that are chosen among nodes.
+// Checkers returns the nodes that check an address.
 func Checkers(at netip.AddrPort, nodes []balancer.NodeName) []balancer.NodeName {
 	return newElectorate(nodes).checkers(at)
 }

@@ -66,7 +66,7 @@ func TestVerdictSince(t *testing.T) {
 	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
 }
 
-// TestMissingVotes deletes votes. A checker without a vote must count until it had enough time, and
+// TestMissingVotes deletes votes. A missing vote must count until its node had enough time, and
 // again as soon as it votes. If no checker votes, each host must decide alone. The time while the
 // board is unreachable must not count.
 func TestMissingVotes(t *testing.T) {
@@ -97,8 +97,8 @@ func TestMissingVotes(t *testing.T) {
 	check("none for long", limit, "", true, up, true, "host2", "host1")
 }
 
-// TestNoNodeMayCheck removes the last node that may run programs. Its verdict must be forgotten
-// once it had enough time to return, but not earlier, and not while the board is unreachable.
+// TestNoNodeMayCheck removes the last node that may run programs. Its verdict must be kept until
+// the node had enough time to return, and while the board is unreachable, but no longer.
 func TestNoNodeMayCheck(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
 	s := newSitting(0)

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// TestTallyText formats tallies. Each must name the nodes, their causes, and those that did not
+// TestTallyText formats tallies. Each must name the nodes, their causes, and the nodes that did not
 // vote.
 func TestTallyText(t *testing.T) {
 	up, down, none := balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown

@@ -11,7 +11,7 @@ import (
 )
 
 // TestWrite replaces a file, also with an error. Readers must see the old or the whole new text,
-// and no other file may be left.
+// and no temporary file may remain.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	old := ""

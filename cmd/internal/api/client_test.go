@@ -85,7 +85,7 @@ func TestSlowDaemon(t *testing.T) {
 		t.Errorf("status = %+v, %v", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(100 * time.Millisecond) // longer than a read may take here
+		time.Sleep(100 * time.Millisecond) // longer than a read may last here
 		_, _ = w.Write([]byte("{}"))
 	})
 	c.work = time.Minute
@@ -131,8 +131,8 @@ func TestAbsentSocket(t *testing.T) {
 	}
 }
 
-// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The message must name the
-// socket and the remedy, and must not mention HTTP.
+// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The text must have a command
+// or advice. The message must name the socket and the remedy, and must not mention HTTP.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	failures := []error{io.EOF, io.ErrUnexpectedEOF}

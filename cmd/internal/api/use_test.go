@@ -7,7 +7,7 @@ import (
 )
 
 // TestUsePerPort counts endpoints of several ports. Text must show each port that differs, and
-// never one count for all of them.
+// never a single count for all of them.
 func TestUsePerPort(t *testing.T) {
 	type endpoint struct {
 		port  string

@@ -156,7 +156,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // TestSocketWins names a socket on the command line. It must override an etcd in the environment,
-// but not one on the command line.
+// but not an etcd on the command line.
 func TestSocketWins(t *testing.T) {
 	for line, want := range map[string]bool{
 		"get services --socket /s":               true,

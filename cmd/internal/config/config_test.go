@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// load reads text as a configuration, and returns it with its problems, one a line and without the
+// load parses text as a configuration, and returns its problems, one per line and without the
 // directory.
 func load(t *testing.T, text string) (config.Config, string, string) {
 	t.Helper()

@@ -23,8 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// The files to edit have each way to write a service, and neighbours whose tables and maps could
-// swallow one.
+// The files to edit contain each way to write a service, and neighbors whose tables and maps could
+// include a service by mistake.
 const (
 	lawMain = `# The daemon's own file.
 mode = "userspace"
@@ -121,8 +121,8 @@ func (e edit) String() string {
 	return fmt.Sprintf("file %d: %d to %d become %q", e.file, e.from, e.to, e.text)
 }
 
-// owner returns the service whose text has the byte at in a file, or "". A comment belongs to the
-// table before it.
+// owner returns the service whose text includes the byte at an offset, or "". A comment belongs to
+// the table before it.
 func owner(text string, at int) (service string, inServices bool) {
 	section, end := "", 0
 	for line := range strings.Lines(text) {
@@ -143,7 +143,7 @@ func owner(text string, at int) (service string, inServices bool) {
 }
 
 // touched returns the services whose text e changes. A line that is inserted adds to the table
-// before it. A line without its end joins the next one, unless that is a heading, whose loss is an
+// before it. An unterminated line joins the next line, unless that is a heading, whose loss is an
 // error.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
@@ -244,8 +244,8 @@ func missing(was, is *balancer.Service, whole bool) string {
 }
 
 // TestSingleEdits makes random edits in valid files. If an edit is inside a service or causes an
-// error anywhere, the services whose text it does not touch must be served as before; for some
-// edits also after a restart. Once the edit is undone, the files must mean the same as before.
+// error, the other services must be served as before; for some edits also after a restart. After
+// the edit is undone, the files must mean the same as before.
 func TestSingleEdits(t *testing.T) {
 	l := &lawful{dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {

@@ -16,8 +16,8 @@ func vrrpTable(more string) string {
 	return "[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n" + more
 }
 
-// TestVRRPGroupInvalid loads groups with one mistake each. The problem names the line and the way
-// out.
+// TestVRRPGroupInvalid loads groups with one mistake each. The problem must name the line and the
+// fix.
 func TestVRRPGroupInvalid(t *testing.T) {
 	for text, want := range map[string]string{
 		"[ownership]\nenabled = true":                                        `vipd.toml:2: ownership.enabled: needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`,

@@ -67,8 +67,8 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// TestWhateverIsReadIsValid damages the configurations of testdata at random. Each either is an
-// error with its place, or is written as TOML whose services vipd accepts.
+// TestWhateverIsReadIsValid damages the configurations of testdata at random. The result must be an
+// error with its place, or TOML whose services vipd accepts.
 func TestWhateverIsReadIsValid(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {

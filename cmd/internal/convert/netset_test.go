@@ -10,7 +10,7 @@ import (
 )
 
 // TestNetsetOperations compares unions, differences and complements of random networks with the
-// networks themselves, for addresses at and next to their ends.
+// networks, for addresses at and next to their ends.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))

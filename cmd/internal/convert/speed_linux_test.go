@@ -162,9 +162,9 @@ func convertLarge(t testing.TB, name, text string) {
 }
 
 // TestTimeGrowsWithSize converts texts of 32 and 128 KB of each kind with vipctl, which has no race
-// detector. The second needs at most four times the processor time of the first; a search in a list
-// would need up to 16 times. Processor time does not count waits, but a busy machine disturbs it,
-// so one of ten comparisons has to hold.
+// detector. The second conversion may need four times the processor time of the first; a linear
+// search would need up to 16 times. Processor time excludes waits, but a busy machine disturbs it,
+// so one of ten comparisons must pass.
 func TestTimeGrowsWithSize(t *testing.T) {
 	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	for name, generate := range largeInputs() {
@@ -195,8 +195,8 @@ func processorTime(t *testing.T, vipctl, name, text string) time.Duration {
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
-// runConvert converts a text of the format that name begins with. One thread at a time runs Go
-// code, so the garbage collector does not use processors that are idle.
+// runConvert converts a text of the format that name begins with. Only one thread at a time runs Go
+// code, so the garbage collector can't use idle processors.
 func runConvert(t *testing.T, vipctl, name, text string) (stderr string, cmd *exec.Cmd) {
 	t.Helper()
 	format, _, _ := strings.Cut(name, "/")
@@ -210,7 +210,7 @@ func runConvert(t *testing.T, vipctl, name, text string) (stderr string, cmd *ex
 }
 
 // TestSharedListsAreBounded multiplies lists by the services that share them, and variables by
-// their uses. vipctl refuses each text with a place, before the result fills the memory.
+// their uses. vipctl must refuse each text before the result fills the memory.
 func TestSharedListsAreBounded(t *testing.T) {
 	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	many := func(n int, format string) string {

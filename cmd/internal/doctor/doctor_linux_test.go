@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
-	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // the real trials take a second
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // the real trials last a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func find(t *testing.T, h Host, check, part string) []Finding {
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
 }
 
-// demand expects exactly one finding, of this level.
+// demand requires exactly one finding, of this level.
 func demand(t *testing.T, h Host, check string, level Level, part string) Finding {
 	t.Helper()
 	found := find(t, h, check, part)
@@ -204,8 +204,8 @@ func TestRealOthers(t *testing.T) {
 	}
 }
 
-// TestRealForeignRules adds foreign rules that defeat translations, and harmless ones. Doctor and
-// the daemon's own check must find exactly the first ones, and the finding's command must remove
+// TestRealForeignRules adds foreign rules that prevent translations, and harmless rules. Doctor and
+// the daemon's own check must find exactly the harmful rules, and the finding's command must remove
 // the rule.
 func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
@@ -216,7 +216,7 @@ func TestRealForeignRules(t *testing.T) {
 		mode  config.ModeName
 		chain string // of nft, or the table of iptables
 		rule  string
-		level Level // "" means that it is no finding
+		level Level // "" means no finding
 		what  string
 	}{
 		{config.NFTablesMode, "filter hook prerouting priority -300", "ip daddr 10.96.0.0/16 notrack", Problem, tracking},
@@ -342,7 +342,7 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 	return text
 }
 
-// TestVIPElsewhere gives another host a VIP of a real device, and then another address. Only the
+// TestVIPElsewhere gives a VIP of a real device to another host, and then another address. Only the
 // VIP must be a problem.
 func TestVIPElsewhere(t *testing.T) {
 	l := lab.New(t)

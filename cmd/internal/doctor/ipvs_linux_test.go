@@ -48,8 +48,8 @@ func TestIPVSReal(t *testing.T) {
 	misses(t, h, "where services are")
 }
 
-// about returns the findings of modes and ipvs whose text has the part. The other checks are slow
-// in a guest.
+// about returns the findings of modes and ipvs whose text contains the part. The other checks are
+// slow in a guest.
 func about(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
 	o := observe(t.Context(), h, "filter")
@@ -58,7 +58,7 @@ func about(t *testing.T, h Host, part string) []Finding {
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
 
-// sees expects one finding of this level; "" means any level.
+// sees requires one finding of this level; "" means any level.
 func sees(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := about(t, h, part)

@@ -206,8 +206,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 	})
 }
 
-// TestLackOfIPVS makes the trial fail for several reasons. The finding must have the reason, as far
-// as the host shows it, and the command that fixes it.
+// TestLackOfIPVS makes the trial fail for several reasons. The finding must have the reason, if the
+// host shows it, and the command that fixes it.
 func TestLackOfIPVS(t *testing.T) {
 	for _, test := range []struct {
 		name      string

@@ -24,7 +24,7 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// made is a host made of texts: files by path, and the output of command lines.
+// made is a host that consists of texts: files by path, and the output of command lines.
 type made struct {
 	Host
 	files, prints map[string]string

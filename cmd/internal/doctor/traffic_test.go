@@ -23,7 +23,7 @@ func TestFindingsOfAddresses(t *testing.T) {
 	})
 }
 
-// TestArrival holds VIPs in several ways. The finding must describe how traffic reaches them.
+// TestArrival adds VIPs in several ways. The finding must describe how traffic reaches them.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
@@ -75,8 +75,8 @@ func (m *made) arrives(t *testing.T, level Level, want string) {
 	}
 }
 
-// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must come from its ledger
-// and the configuration, and unknown facts must not be claimed.
+// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must be read from its
+// ledger and the configuration. Unknown facts must not be reported.
 func TestArrivalWithoutDaemon(t *testing.T) {
 	for _, test := range []struct {
 		name, vip, device string
@@ -117,8 +117,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 }
 
 // TestManyServices examines 10,000 VIPs on a device, as after a crash. The number of reads must not
-// grow with the square of the number of VIPs; a read of the devices for each VIP would take
-// minutes.
+// grow with the square of the number of VIPs, or the examination would last minutes.
 func TestManyServices(t *testing.T) {
 	m := newMade()
 	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil

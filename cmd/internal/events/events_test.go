@@ -86,7 +86,7 @@ func TestHistoryIsItsModel(t *testing.T) {
 }
 
 // TestFollowers runs many writers and readers at once. Each reader must get each event once, in
-// order, or the number of missed ones. Sleeping readers must not block writers.
+// order, or the number of missed events. Sleeping readers must not block writers.
 func TestFollowers(t *testing.T) {
 	const writers, each, limit = 4, 2_000, 100
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Limit: limit})
@@ -142,7 +142,8 @@ func TestFollowers(t *testing.T) {
 	}
 }
 
-// TestWaitingCostsNothing lets a reader wait for events. It must read only after an event.
+// TestWaitingCostsNothing makes a reader wait for events. It must not poll. It must read only after
+// an event.
 func TestWaitingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
@@ -172,7 +173,7 @@ func TestWaitingCostsNothing(t *testing.T) {
 }
 
 // TestEarlierProcess reads from a number of an earlier process. It must get all events, whether the
-// clock went forward or back.
+// clock moved forward or back.
 func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
@@ -227,8 +228,8 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog blocks the log. Recording must not block. Once released, the log must get the
-// events that the history still has, in order, and the number of the others.
+// TestCloggedLog blocks the log. Recording must not block. Once unblocked, the log must get the
+// remaining events in order, and the number of dropped events.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}
@@ -264,7 +265,7 @@ func TestCloggedLog(t *testing.T) {
 }
 
 // TestCloggedAtTheEnd ends the program while the log is blocked or slow. A blocked log must not
-// block the end, and a slow one must get its time.
+// block the end, and a slow log must get its time.
 func TestCloggedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 1, free: make(chan struct{})}

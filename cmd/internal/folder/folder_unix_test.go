@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheck examines valid directories, and each way in which another user could change the content
-// of one.
+// TestCheck examines valid directories, and each way in which another user could change a
+// directory's content.
 func TestCheck(t *testing.T) {
 	const stranger = 54321
 	root := os.Geteuid() == 0
@@ -18,7 +18,7 @@ func TestCheck(t *testing.T) {
 		name  string
 		make  func(t *testing.T, dir string) (path string)
 		chown bool
-		want  string // a part of the error, with DIR for the directory; "" means none
+		want  string // part of the error, with DIR for the directory; "" means no error
 	}{
 		{name: "its own", make: func(_ *testing.T, dir string) string { return dir }},
 		{name: "missing", make: func(_ *testing.T, dir string) string { return dir + "/run/vipd" }},

@@ -17,7 +17,7 @@ import (
 // holderVar names the lock that this program holds instead of running tests.
 const holderVar = "LOCKFILE_TEST_HOLD"
 
-// TestMain runs the tests, or a process that holds a lock and whose first thread has ended: a
+// TestMain runs the tests, or a process whose first thread has ended while it holds a lock: a
 // zombie until its standard input ends.
 func TestMain(m *testing.M) {
 	path := os.Getenv(holderVar)
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	runtime.LockOSThread()
-	if syscall.Gettid() != os.Getpid() { // try again: a program starts on the first thread, and may leave it
+	if syscall.Gettid() != os.Getpid() { // try again: a program starts on the first thread, but may move
 		panic(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
 	if _, err := Take(path); err != nil {
@@ -93,8 +93,8 @@ func TestTakeFromDying(t *testing.T) {
 	_ = f.Close()
 }
 
-// TestIsDying examines a process that lives, one that is killed and not reaped, and one that has
-// ended.
+// TestIsDying examines a process that runs, a process that was killed and not reaped, and a process
+// that has ended.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
 		t.Error("IsDying reports true for this process or for process 0")
@@ -118,8 +118,8 @@ func TestIsDying(t *testing.T) {
 	}
 }
 
-// TestAwait counts attempts. A holder that lives must be reported after one more attempt, and one
-// that is dying and never ends after patience.
+// TestAwait counts attempts. A living holder must be reported after one more attempt, and a holder
+// that never finishes dying must be reported after patience.
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string

@@ -2,8 +2,8 @@ package lookup
 
 import "testing"
 
-// TestOther looks up misspelled names. The message must have the nearest name, or otherwise the
-// known ones.
+// TestOther looks up misspelled names. The message must have the nearest name, or the known names
+// if none is near.
 func TestOther(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "write what the scenarios come to")
 
 // folder has the scenarios. Each has services.toml and, for each mode, MODE.frontends.want (the
-// compiled frontends and problems) and MODE.want (the mode's rules, in their native syntax). The
+// compiled frontends and problems) and MODE.want (the mode's rules in their native syntax). The
 // node is n1 in zone z1 and has the addresses 192.168.1.1, 192.168.2.1 and fd00:1::1.
 const folder = "../../../balancer/testdata/scenarios"
 

@@ -13,7 +13,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestForeignHolder lets an unprivileged user take the name of the lock. Take must report that
+// TestForeignHolder lets an unprivileged user occupy the name of the lock. Take must report that
 // user, so that vipd can continue.
 func TestForeignHolder(t *testing.T) {
 	lab.New(t) // its own network namespace

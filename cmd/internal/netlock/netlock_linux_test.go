@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestHolder lets a second process ask for the lock. It must learn the holder, even if that does
+// TestHolder makes a second process request the lock. It must learn the holder, even if that does
 // not answer, and get the lock when the holder ends.
 func TestHolder(t *testing.T) {
 	lab.New(t) // its own network namespace

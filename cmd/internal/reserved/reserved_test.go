@@ -51,7 +51,7 @@ const (
 )
 
 // TestWritten reserves addresses that are written in the configuration. They must be reserved from
-// the start, with the gateways to them; name servers must not, because they are not needed.
+// the start, with the gateways to them; unnecessary name servers must not be reserved.
 func TestWritten(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {
@@ -72,8 +72,8 @@ func TestWritten(t *testing.T) {
 	same(t, nil)
 }
 
-// TestFollows resolves names. A name without an answer must be retried and keep its addresses, and
-// a change must be reported once.
+// TestFollows resolves names. A name without an answer must be retried and keep its addresses. A
+// change must be reported once.
 func TestFollows(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	err := os.WriteFile(resolver, []byte("# comment\nnameserver 192.168.1.53\nnameserver 127.0.0.53\nsearch example\nnameserver\n"), 0o600)
@@ -139,8 +139,8 @@ func ports(f *reserved.Follower) (all []string) {
 	return all
 }
 
-// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and those of
-// programs while they listen and a minute longer. Sockets of this process, of clients, and on
+// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and ports of
+// programs while they listen and for another minute. Sockets of this process, of clients, and on
 // loopback must not count.
 func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"

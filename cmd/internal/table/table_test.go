@@ -21,8 +21,8 @@ func TestTextPadsByWidthWithoutTrailingSpaces(t *testing.T) {
 	}
 }
 
-// TestParts prints a table in parts. The text must equal the whole table, except that columns widen
-// when a later part needs it.
+// TestParts prints a table in parts. The text must equal the whole table, unless a later part needs
+// wider columns.
 func TestParts(t *testing.T) {
 	tab := New(Column{Title: "NAME"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
 	text := ""
@@ -55,8 +55,8 @@ func TestColorDoesNotMoveColumns(t *testing.T) {
 	}
 }
 
-// TestTextLaws prints random cells. There must be as many lines as rows, no trailing space, no
-// control character, and each column must start at the same place in all lines.
+// TestTextLaws prints random cells. There must be as many lines as rows, no trailing space and no
+// control character. Each column must start at the same place in all lines.
 func TestTextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	letters := []rune("ab ö東\t\n\x1b-.:/\u0301")
@@ -143,7 +143,7 @@ func TestWidthCutsTheWidest(t *testing.T) {
 }
 
 // TestWidthLaws prints random cells in random widths. No line may be too wide, columns must stay
-// aligned, and nothing may be cut if there is room.
+// aligned, and nothing may be cut if there is space.
 func TestWidthLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	letters := []rune("abcö東-.:/\u0301")

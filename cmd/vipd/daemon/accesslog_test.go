@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAccessLog ends connections, and moves the file away. Each connection must have a line with
-// its details, and the file must be created again.
+// TestAccessLog ends connections, and renames the file. Each connection must have a line with its
+// details, and the file must be created again.
 func TestAccessLog(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n := &node{t: t, dir: t.TempDir()}
@@ -95,8 +95,8 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 }
 
-// TestAccessLogOfServices sets and changes the destination of services. Their lines must go there
-// from then on, and lines of other services to the destination of [userspace].
+// TestAccessLogOfServices sets and changes the destination of services. From then on their lines
+// must be written there, and lines of other services to the destination of [userspace].
 func TestAccessLogOfServices(t *testing.T) {
 	server(t, "127.58.2.1:9001", "one")
 	log := &journaled{}

@@ -16,14 +16,14 @@ import (
 	"vipd/test/wait"
 )
 
-// browser is a headless Chromium with one page, controlled through pipes by the DevTools protocol.
+// browser is a headless Chromium with one page, controlled by the DevTools protocol through pipes.
 type browser struct {
 	t       *testing.T
 	to      *os.File
 	from    *bufio.Reader
 	session string
 	last    int
-	// complaints are the errors and warnings of the console, including those about the policy.
+	// complaints has the errors and warnings of the console, including violations of the policy.
 	complaints []string
 }
 
@@ -80,7 +80,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// call is ask without an expected error.
+// call calls ask and fails the test on an error.
 func (b *browser) call(method string, params map[string]any, result any) {
 	b.t.Helper()
 	if err := b.ask(method, params, result); err != nil {
@@ -88,7 +88,7 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask sends a request to the page's session and decodes the result. An error comes from the page.
+// ask sends a request to the page's session and decodes the result. Errors are the page's.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -196,8 +196,8 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// TestStatusPageInBrowser opens the pages in light and dark schemes. They must fit the screen,
-// follow changes, and keep the focus; keys must reach all links. The browser may only complain
+// TestStatusPageInBrowser opens the pages in light and dark schemes. The pages must fit the screen,
+// follow changes, and keep the focus. Keys must reach all links. The browser may only complain
 // about scripts that the policy forbids.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)

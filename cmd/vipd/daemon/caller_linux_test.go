@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	nobody = 65534 // the user and group nobody and nogroup of Debian
+	nobody = 65534 // user nobody and group nogroup of Debian
 	games  = 60    // a group of every Debian host
 )
 
 // dialAs connects to a socket with the credentials of a user and its groups. It changes the
-// credentials of one thread, which ends with the goroutine because it stays locked.
+// credentials of one thread, which is locked to the goroutine and ends with it.
 func dialAs(path string, uid int, groups []uint32) (net.Conn, error) {
 	type result struct {
 		c   net.Conn

@@ -22,8 +22,8 @@ endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", 
 health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall = 2 }
 `
 
-// TestChecksSteer makes an endpoint stop answering. It must get no connections, even after a
-// restart, until it answers again.
+// TestChecksSteer makes an endpoint stop answering. Traffic must leave it. It must get no
+// connections, even after a restart, until it answers again.
 func TestChecksSteer(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")

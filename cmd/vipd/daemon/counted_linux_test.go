@@ -122,9 +122,9 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 }
 
 // TestCountsOverRestarts changes weights, stops, kills and starts vipd while clients send a
-// datagram each; the kernel serves all the time. No count may decrease or exceed the number sent.
-// Each flow must be counted once, with two exceptions: flows between a rule and its last count, and
-// flows of replaced rules since the last reading before a kill.
+// datagram each. The kernel serves during all of this. No count may decrease or exceed the number
+// sent. Each flow must be counted once, except flows between a rule and its last count, and flows
+// of rules that were replaced since the last reading before a kill.
 func TestCountsOverRestarts(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
@@ -231,7 +231,7 @@ func (n *node) spawn(bin string) {
 }
 
 // TestCountsWhileServicesChange changes weights, which replaces all counters, while 30,000 clients
-// send a datagram each. Each flow must be counted once, except those that passed a rule while the
+// send a datagram each. Each flow must be counted once, except flows that passed a rule while the
 // kernel reported its last count.
 func TestCountsWhileServicesChange(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
@@ -239,7 +239,7 @@ func TestCountsWhileServicesChange(t *testing.T) {
 	}
 }
 
-// between returns the maximum number of uncounted flows: each CPU may be in a rule with a flow when
+// between returns the maximum number of uncounted flows: each CPU may process a flow in a rule when
 // a change removes the rule.
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 

@@ -23,7 +23,7 @@ import (
 )
 
 // TestListsAHundredThousandConnections lists 100,000 connections. The list must be written while
-// the kernel is read: the daemon may keep none of them, and must answer other requests meanwhile.
+// the kernel is read. The daemon may keep no connection, and must answer other requests.
 func TestListsAHundredThousandConnections(t *testing.T) {
 	const crowd, most = 100_000, 4 << 20 // a kept connection has 200 bytes, and as many in JSON
 	lab.New(t)

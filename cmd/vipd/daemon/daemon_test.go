@@ -51,7 +51,7 @@ type node struct {
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil means noRoot
 	log    slog.Handler // nil means noRoot
-	// replace makes launch replace the running daemon.
+	// replace makes launch pass --replace, which replaces the running daemon.
 	replace bool
 	// ejection is zero for the default rules.
 	ejection health.EjectionRules
@@ -97,8 +97,8 @@ func (n *node) write(services string) {
 	program.Save(n.t, n.file(), header+services)
 }
 
-// written waits until no process has the file open for writing. A process that was forked meanwhile
-// holds the file until it executes its program.
+// written waits until no process has the file open for writing. A forked process holds the file
+// until it executes its program.
 func (n *node) written() {
 	n.t.Helper()
 	wait.For(n.t, 10*time.Second, "the file to be closed", func() bool {
@@ -167,7 +167,7 @@ func (n *node) status() (s api.Status) {
 	return s
 }
 
-// problems returns the status' problems, one a line.
+// problems returns the status' problems, one per line.
 func (n *node) problems() string {
 	var lines []string
 	for _, p := range n.status().Problems {
@@ -325,7 +325,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
 		t.Errorf("endpoints after undrain = %s", got)
 	}
-	one := 1 // the value of the definition: nothing is overridden
+	one := 1 // same as the definition, so nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
 		t.Fatal(err)
 	}
@@ -448,8 +448,8 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 }
 
-// TestMetricOfNoActiveEndpoints serves a service without an active endpoint. It must have the
-// series at 0, for alerts; states without endpoints have none.
+// TestMetricOfNoActiveEndpoints serves a service without an active endpoint. Its series must exist
+// with the value 0, for alerts; states without endpoints must have no series.
 func TestMetricOfNoActiveEndpoints(t *testing.T) {
 	n := startNode(t, strings.ReplaceAll(web, `address = "127.40.1.1"`, `weight = 0, address = "127.40.1.1"`)+`
 [services.empty]
@@ -470,8 +470,8 @@ endpoints = []
 	}
 }
 
-// TestSocketInUse starts a daemon on a socket that answers, as a vipd in another network namespace
-// does. The daemon must be refused, and the socket must still answer.
+// TestSocketInUse starts a daemon on a socket that answers, like a vipd in another network
+// namespace. The daemon must be refused, and the socket must still answer.
 func TestSocketInUse(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "vipd.toml"), filepath.Join(dir, "other.sock")
@@ -587,8 +587,8 @@ func TestStoreComesLate(t *testing.T) {
 	}
 }
 
-// TestRestsWithoutTheAddress lets another program manage addresses, which it has not added. There
-// must be no problem, and only services on loopback addresses may be served.
+// TestRestsWithoutTheAddress lets another program manage addresses before that program has added
+// them. There must be no problem, and only services on loopback addresses may be served.
 func TestRestsWithoutTheAddress(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -603,8 +603,8 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	}
 }
 
-// TestRemovesWhatOtherModesLeft starts a mode after another one. The remains of the other mode must
-// be removed once the traffic has moved, and nothing of the mode in use.
+// TestRemovesWhatOtherModesLeft starts a mode after another mode. The remains of the other mode
+// must be removed once the traffic has moved. The mode in use must keep its objects.
 func TestRemovesWhatOtherModesLeft(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")

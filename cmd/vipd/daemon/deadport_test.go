@@ -10,7 +10,7 @@ import (
 )
 
 // TestDeadPortIsShownPerPort serves one of a service's two ports. Every view must show the other
-// one as down, and the service as served.
+// port as down, and the service as served.
 func TestDeadPortIsShownPerPort(t *testing.T) {
 	server(t, "127.40.3.1:9001", "one")
 	server(t, "127.40.3.2:9001", "two")

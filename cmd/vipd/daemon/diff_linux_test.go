@@ -73,7 +73,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	}
 }
 
-// diff returns the differences, one a line.
+// diff returns the differences, one per line.
 func (n *node) diff() string {
 	n.t.Helper()
 	all, err := n.client.Diff(n.t.Context())

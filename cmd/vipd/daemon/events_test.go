@@ -26,7 +26,7 @@ import (
 	"vipd/test/wait"
 )
 
-// lines records the logged events: kind, subject and message.
+// lines records the kind, subject and message of logged events.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex
@@ -72,7 +72,7 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	return all
 }
 
-// story returns the events of a kind, one a line.
+// story returns the events of a kind, one per line.
 func (n *node) story(kind events.Kind) string {
 	n.t.Helper()
 	var lines []string
@@ -82,7 +82,7 @@ func (n *node) story(kind events.Kind) string {
 	return strings.Join(lines, "\n")
 }
 
-// watched is a service whose two endpoints are checked, with generous times for a busy machine.
+// watched is a service with two checked endpoints and generous times for a busy machine.
 const watched = `
 [services.web]
 vips = ["127.47.0.1"]
@@ -192,7 +192,7 @@ func (n *node) showsFailure() {
 }
 
 // TestDownIsCut takes down one endpoint that was up and one that was never up. Only the first had
-// connections to cut, and must say so.
+// connections to cut, and its event must say so.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
@@ -326,7 +326,7 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 }
 
 // TestFailureIsToldOnce serves on a port that another program uses. vipd must retry, and record the
-// failure once, and its end.
+// failure and its end once.
 func TestFailureIsToldOnce(t *testing.T) {
 	other, err := net.Listen("tcp", "127.47.0.9:8080")
 	if err != nil {
@@ -355,8 +355,8 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	}
 }
 
-// TestDrainEndsWhileAway lets a manual drain expire while no vipd runs. The next one must record
-// its end.
+// TestDrainEndsWhileAway lets a manual drain expire while vipd is stopped. The next vipd must
+// record its end.
 func TestDrainEndsWhileAway(t *testing.T) {
 	n := startNode(t, web)
 	yes := true
@@ -380,7 +380,7 @@ func TestDrainEndsWhileAway(t *testing.T) {
 	}
 }
 
-// asCaller returns the name in events of a caller who adds a name to that of the user.
+// asCaller returns the name of a caller in events: the given name with the user's name.
 func asCaller(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Current()

@@ -36,8 +36,8 @@ type member struct {
 	writer *etcd.Store
 }
 
-// joinFleet returns a node that follows an etcd of its own, with services of its own. The caller
-// starts it.
+// joinFleet returns a node that follows its own etcd and has its own services. The caller starts
+// it.
 func joinFleet(t *testing.T, services string) *member {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -116,7 +116,7 @@ func TestFleet(t *testing.T) {
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
 }
 
-// TestFleetAway stops etcd. Its last services must stay served, even after a restart of vipd.
+// TestFleetAway stops etcd. Its last services must stay served, even after vipd restarts.
 func TestFleetAway(t *testing.T) {
 	server(t, "127.41.1.2:9001", "one")
 	server(t, "127.41.1.2:9002", "two")
@@ -151,8 +151,8 @@ func (m *member) well() {
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
-// tells expects these events of etcd. On a busy machine there may be more about times at which etcd
-// was late.
+// tells expects these events of etcd. A busy machine may record more events about times at which
+// etcd was late.
 func (m *member) tells(want ...string) {
 	m.t.Helper()
 	var got []string
@@ -254,7 +254,7 @@ node: zone z9 taken back by cleo: done`; got != want {
 }
 
 // TestFleetFull ends a node's lease while etcd is full. The node must report that the fleet does
-// not see it, and the way out.
+// not see it, and the command that fixes it.
 func TestFleetFull(t *testing.T) {
 	m := joinFleet(t, "")
 	m.apply("web", "127.41.0.10", "127.41.1.4:9001")

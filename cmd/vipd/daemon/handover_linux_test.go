@@ -63,8 +63,8 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 	return n, c, answers
 }
 
-// TestReplace starts vipd with --replace. It must replace the running one, whose connections
-// continue. Without --replace the second one must be refused.
+// TestReplace starts vipd with --replace. It must replace the running vipd, whose connections must
+// continue. Without --replace the second vipd must be refused.
 func TestReplace(t *testing.T) {
 	n, c, in := proxying(t)
 	ask := func(when string) {
@@ -79,7 +79,7 @@ func TestReplace(t *testing.T) {
 	for i := range 2 {
 		first := n.stop
 		n.replace = true
-		n.start() // the first one ends meanwhile
+		n.start() // the first vipd ends at the same time
 		ask(fmt.Sprintf("after %d", i))
 		first()
 	}
@@ -90,14 +90,14 @@ func TestReplace(t *testing.T) {
 }
 
 // TestTwoReplace replaces one vipd with two at once. One of them must get all connections, and the
-// other none.
+// other must get none.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)
 	made := make(chan *daemon.Daemon, 2)
 	for range 2 {
 		go func() {
 			next, err := n.make(true)
-			t.Log(err) // the later one fails
+			t.Log(err) // the later vipd fails
 			made <- next
 		}()
 	}
@@ -122,7 +122,7 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestReplaceWhileStopping starts vipd with --replace while another one is stopping. It must wait
+// TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. It must wait
 // for its end, and start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)

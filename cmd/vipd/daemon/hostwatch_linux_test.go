@@ -59,7 +59,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 }
 
 // TestTellsWhatIsTaken serves on a port at which a program of the host listens. vipd must report
-// that it takes the program's clients.
+// that it receives the program's clients.
 func TestTellsWhatIsTaken(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "ip", "nc")
@@ -88,7 +88,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 }
 
 // TestNobodyOwnsWithoutDecision serves a VIP with hold = "one" on a host without [ownership]. Its
-// note must say what to set.
+// note must name the missing setting.
 func TestNobodyOwnsWithoutDecision(t *testing.T) {
 	lab.New(t)
 	mode, _ := modes.Find(config.NFTablesMode)

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// hanging is a dataplane whose kernel calls hang from some time on, and ignore their context.
+// hanging is a dataplane whose kernel calls hang after a switch, and ignore their context.
 type hanging struct {
 	dataplane.Dataplane
 	hangs, applying *atomic.Bool
@@ -83,8 +83,8 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	}
 }
 
-// TestAnswersWhileDumpsHang is TestAnswersWhileTheKernelHangs in nftables mode with hanging dumps:
-// of counters, of rules, and of conntrack.
+// TestAnswersWhileDumpsHang makes dumps of counters, of rules and of conntrack hang in nftables
+// mode. All views must answer, with the last counts.
 func TestAnswersWhileDumpsHang(t *testing.T) {
 	lab.New(t)
 	answersWhileDumpsHang(t, config.NFTablesMode)
@@ -152,8 +152,8 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 	n.answersAll(t, 0, false)
 }
 
-// cleansUp makes the end of the test remove the remains of kernel modes, because other tests run
-// later in the namespace. It is called before start.
+// cleansUp removes the remains of kernel modes at the end of the test, because later tests run in
+// the same namespace. It is called before start.
 func (n *node) cleansUp() {
 	c := config.Default()
 	c.RunDir, c.StateDir = filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state")

@@ -26,7 +26,7 @@ func (heard) WithGroup(string) slog.Handler                   { return slog.Disc
 
 // TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
 // and status must report unsaved state. A manual drain must be refused until the disk answers. vipd
-// must end either way, and serve while its end waits for the disk.
+// must be able to end, and serve while its end waits for the disk.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -112,7 +112,7 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 }
 
 // TestBothDisksComeLate makes the disks of state_dir and of the store hang at the start. The wait
-// for the first must not shorten the wait for the second, because its services would look removed.
+// for the first disk must not shorten the wait for the second, or its services would look removed.
 func TestBothDisksComeLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestRemovedVIPLeaves removes three services at once: one without clients, one whose client has
-// disconnected, and one with an open connection. The first two VIPs must leave the host long before
+// TestRemovedVIPLeaves removes three services at once: without clients, with a client that
+// disconnected, and with an open connection. The first two VIPs must leave the host long before
 // drain_timeout, and the third at the end of its connection.
 func TestRemovedVIPLeaves(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode, config.UserspaceMode} {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// metric returns the line of a metric with its labels, without the value; "" if it is missing.
+// metric returns a metric's line with its labels and without its value, or "" if it is missing.
 func (n *node) metric(series string) string {
 	_, text := n.get("/metrics")
 	for line := range strings.Lines(text) {
@@ -23,7 +23,7 @@ func (n *node) metric(series string) string {
 }
 
 // TestCountersOfTrouble causes failed connects, retries, ejections, drains and panics. Each must be
-// counted when it begins.
+// counted when it starts.
 func TestCountersOfTrouble(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n, _ := startPassive(t, pair+`
@@ -72,7 +72,7 @@ func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	}
 }
 
-// TestNoSeriesOfEndpoints sets per_endpoint = false. No series may name an endpoint; those of
+// TestNoSeriesOfEndpoints sets per_endpoint = false. No series may name an endpoint; series of
 // services must exist.
 func TestNoSeriesOfEndpoints(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")

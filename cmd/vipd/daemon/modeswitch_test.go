@@ -117,8 +117,8 @@ func TestAStopDuringATrial(t *testing.T) {
 	}
 }
 
-// TestStrictModeWhileRunning selects a mode that is not usable here. Nothing may change, and there
-// must be a problem.
+// TestStrictModeWhileRunning selects a mode that is not usable here. Nothing may change, and a
+// problem must be reported.
 func TestStrictModeWhileRunning(t *testing.T) {
 	n := startNode(t, web)
 	n.configure(`mode = "userspace"`, "mode = \"ipvs\"\nstrict_mode = true", web)
@@ -143,7 +143,7 @@ func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
 func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
 
 // TestTakesABetterModeAtReload makes a better mode available. Mode auto must choose it at a reload,
-// and not before; counts must be kept.
+// but not earlier. Counts must be kept.
 func TestTakesABetterModeAtReload(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -236,8 +236,9 @@ func (metered) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{{Service: "web", Connections: 5, Backends: []dataplane.BackendCount{{Backend: at, Connections: 5, Kept: 5}}}}
 }
 
-// TestComesBackToAModeThatDrains switches back to a mode that drains. It must take over its kernel
-// objects, whose counters count once. If it does not serve in the end, its objects must be removed.
+// TestComesBackToAModeThatDrains switches back to a mode that drains. The mode must adopt its
+// kernel objects, whose counters must count once. If it does not serve in the end, its objects must
+// be removed.
 func TestComesBackToAModeThatDrains(t *testing.T) {
 	var works atomic.Bool
 	var kept, removed atomic.Int32
@@ -290,7 +291,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
 }
 
-// keeping counts its closes, and those that kept kernel objects.
+// keeping counts its closes, and the closes that kept kernel objects.
 type keeping struct {
 	dataplane.Dataplane
 	kept *atomic.Int32

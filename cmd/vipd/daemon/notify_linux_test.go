@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// systemd receives the notifications of a vipd that starts after it, with a watchdog that must be
-// fed all the time. The returned function waits for a notification.
+// systemd receives the notifications of the next vipd, and requires its watchdog signals at all
+// times. The returned function waits for a notification.
 func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -61,7 +61,7 @@ func TestWaitsForItsStore(t *testing.T) {
 }
 
 // TestStatusLineTellsWhatFails makes applying fail. The status line of systemctl must name the
-// failure once, even if no frontend has failed.
+// failure once, even if no frontend failed.
 func TestStatusLineTellsWhatFails(t *testing.T) {
 	lab.New(t)
 	hears := systemd(t)

@@ -13,8 +13,8 @@ import (
 )
 
 // TestOutageIsTold makes all endpoints of a service fail in turn, and recover. The outage must be
-// an event with an end, a problem, a status line and a metric, all by the service's name. A service
-// without endpoints, and one whose only endpoint is drained, have problems of their own instead.
+// an event with an end, a problem, a status line and a metric, all by the service's name. Services
+// without endpoints, or with only drained endpoints, must have their own problems instead.
 func TestOutageIsTold(t *testing.T) {
 	one := serverUntil(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -84,9 +84,9 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 }
 
-// TestCheckThatCannotRun configures a check that can't run. The endpoint must get a problem with
-// the reason after fall attempts, and lose it when the reason is fixed. Results of other endpoints
-// must not count.
+// TestCheckThatCannotRun configures a check that can't run. The endpoint must have a problem with
+// the reason after fall attempts, until the reason is fixed. Results of other endpoints must not
+// count.
 func TestCheckThatCannotRun(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	n := startNode(t, checked+`
@@ -114,8 +114,8 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	}
 }
 
-// TestAllowExecIsFollowed changes which programs checks may run. The change must take effect at
-// once, without a request for a restart.
+// TestAllowExecIsFollowed changes which programs checks may run. The change must apply at once,
+// without a request for a restart.
 func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	server(t, "127.42.1.1:9002", "two")
@@ -127,7 +127,8 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	}
 }
 
-// TestManyStillDown restarts vipd with many endpoints down. They must be one event.
+// TestManyStillDown restarts vipd with many endpoints down. There must be one event for all of
+// them.
 func TestManyStillDown(t *testing.T) {
 	services := "[services.web]\nvips = [\"127.42.0.1\"]\nports = [{ port = 8080 }]\nhealth = { type = \"tcp\", interval = \"100ms\", timeout = \"90ms\" }\nendpoints = ["
 	for i := range 21 {
@@ -144,8 +145,8 @@ func TestManyStillDown(t *testing.T) {
 	}
 }
 
-// TestUncheckedSaysWhy defines a check that no node runs for an endpoint. The endpoint must say
-// why.
+// TestUncheckedSaysWhy defines a check that no node runs for an endpoint. The endpoint must show
+// the reason.
 func TestUncheckedSaysWhy(t *testing.T) {
 	n := startNode(t, `
 [services.log]

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a service of two endpoints without checks. An endpoint that refuses fails at once. A
-// machine that stops for a second must not count as a failure of the other.
+// pair is a service of two endpoints without checks. A refusing endpoint fails at once. A machine
+// that stops for a second must not count as a failure of the other.
 const pair = `
 [services.web]
 vips = ["127.58.0.1"]
@@ -73,8 +73,9 @@ func (n *node) askUntil(vip, want string) {
 }
 
 // TestRefusingEndpointIsEjected makes one of two endpoints refuse. It must get no connections for a
-// while, and then be tried again and be ejected for longer each time. Once it accepts connections
-// it must stay; the other's connections must survive. A busy machine may miss its first ejections.
+// while, then be tried again, and be ejected for longer each time. After it accepts connections it
+// must stay in use. Connections of the other endpoint must survive. A busy machine may miss its
+// first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
@@ -87,7 +88,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		t.Fatalf("ejection = %+v", x)
 	}
 
-	var asked moments // it listens again, so a connection would be seen
+	var asked moments // it listens again, so a connection would be noticed
 	l, err := net.Listen("tcp", "127.58.1.1:9002")
 	if err != nil {
 		t.Fatal(err)
@@ -137,8 +138,8 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}
 }
 
-// TestEjectionIsNoOutage makes the last endpoint refuse while the other, which works again, is
-// ejected. The other one must serve.
+// TestEjectionIsNoOutage makes the last endpoint refuse while the other endpoint is ejected but
+// healthy. The other endpoint must serve.
 func TestEjectionIsNoOutage(t *testing.T) {
 	one := serverUntil(t, "127.58.1.1:9001", "one")
 	n, log := startPassive(t, pair, time.Hour)
@@ -158,8 +159,9 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
 }
 
-// TestFailedDialHintsTheCheck makes an endpoint refuse long before its next check. Failed dials
-// must trigger the check, and the ejection must end as soon as checks pass.
+// TestFailedDialHintsTheCheck makes an endpoint refuse long before its next check. The check must
+// run at once. Failed dials must trigger the check, and the ejection must end as soon as checks
+// pass.
 func TestFailedDialHintsTheCheck(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -175,8 +177,8 @@ func TestFailedDialHintsTheCheck(t *testing.T) {
 	}
 }
 
-// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end its
-// ejection early.
+// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end the
+// ejection. Passing checks must end its ejection early.
 func TestChecksEndTheEjection(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")

@@ -69,7 +69,7 @@ ports = [{ port = "<b>" }]
 	})
 }
 
-// TestFleetPage shows the nodes in etcd. The page must report at once that etcd is unavailable.
+// TestFleetPage shows the nodes in etcd. The page must report immediately that etcd is unavailable.
 func TestFleetPage(t *testing.T) {
 	m := joinFleet(t, web)
 	m.start()
@@ -85,7 +85,7 @@ func TestFleetPage(t *testing.T) {
 	has("etcd to be missed", "etcd does not tell of the nodes")
 }
 
-// follows reads a page's events until one contains part, which appears after change.
+// follows reads a page's events until one contains part, which must appear after change.
 func (n *node) follows(t *testing.T, path, part string, change func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

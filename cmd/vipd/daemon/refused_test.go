@@ -45,7 +45,7 @@ func TestRefusedService(t *testing.T) {
 	}
 }
 
-// TestRetainedServiceHasProblem makes each kind of error that leaves a service in its last good
+// TestRetainedServiceHasProblem makes each kind of error that keeps a service in its last valid
 // state, before and after a restart. The service's row must name the error, and the list of
 // problems must have it once.
 func TestRetainedServiceHasProblem(t *testing.T) {

@@ -85,8 +85,8 @@ no_endpoints = "drop"
 endpoints = []
 `
 
-// savedTables lists vipd's tables, and returns the commands that delete them. It excludes tables of
-// iptables, which would not survive nft -f.
+// savedTables lists vipd's tables, and returns the commands that delete them. It excludes iptables'
+// tables, which nft -f could not restore.
 func savedTables(t *testing.T) (saved, remove string) {
 	t.Helper()
 	for table := range strings.Lines(nft(t, "", "list", "tables")) {

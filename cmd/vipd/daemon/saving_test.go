@@ -57,8 +57,8 @@ func TestMistakeOutsideService(t *testing.T) {
 	reload(api.ReloadChanges{Removed: []balancer.Name{"other"}})
 }
 
-// TestStartWithMistake starts vipd with an unusable or empty file. It must use the last good
-// configuration, and refuse to start without one.
+// TestStartWithMistake starts vipd with an unusable or empty file. vipd must use the last valid
+// configuration, and refuse to start without it.
 func TestStartWithMistake(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -85,7 +85,7 @@ func TestStartWithMistake(t *testing.T) {
 	}
 }
 
-// TestSavingInPlace empties the configuration, as a program that is writing it or a full disk does.
+// TestSavingInPlace empties the configuration, like a program that is writing it or a full disk.
 // Services and settings must stay. Only an explicit reload may remove all services.
 func TestSavingInPlace(t *testing.T) {
 	n := startNode(t, web)

@@ -54,7 +54,7 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trees returns the received traces, one a line: a span's name, its relevant attributes, and its
+// trees returns the received traces, one per line: a span's name, its relevant attributes, and its
 // children in parentheses, in order of their start. It omits the host's changes in the kernel,
 // which depend on earlier tests.
 func (r *receiver) trees() (all []string) {
@@ -138,8 +138,8 @@ func (r *receiver) gets(t *testing.T, want string) {
 const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
 
 // TestTraceOfAFile changes a file, and drains an endpoint, which no store has. Each must be one
-// trace, from reading to serving. Retries after a failure must have traces of their own with a link
-// to the change's trace.
+// trace, from the reading to the serving dataplane. Retries after a failure must have separate
+// traces with a link to the change's trace.
 func TestTraceOfAFile(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
@@ -166,7 +166,7 @@ func (n *node) vipctl(args ...string) {
 	}
 }
 
-// TestTraceOfAReload reloads by a command. The trace must begin at the command, and contain the
+// TestTraceOfAReload reloads by a command. The trace must start at the command, and include the
 // work of the reload.
 func TestTraceOfAReload(t *testing.T) {
 	r := startReceiver(t)
@@ -186,7 +186,7 @@ func TestTraceOfAReload(t *testing.T) {
 	})
 }
 
-// TestTraceOfEtcd changes a service in etcd. The trace must begin at the command.
+// TestTraceOfEtcd changes a service in etcd. The trace must start at the command.
 func TestTraceOfEtcd(t *testing.T) {
 	r := startReceiver(t)
 	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))

@@ -11,8 +11,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestWebHost requests api.http under several names. It must answer under the host's own names,
-// those of api.http_hosts and any address, and reject others.
+// TestWebHost requests api.http under several names. It must answer under the host's own names, the
+// names in api.http_hosts and any address, and reject other names.
 func TestWebHost(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nhttp_hosts = [\"LB1.example.org\"]\n", 1))

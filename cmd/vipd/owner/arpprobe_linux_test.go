@@ -19,8 +19,8 @@ import (
 // arpEvery is the time between two requests of an arpProbe.
 const arpEvery = 5 * time.Millisecond
 
-// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a sender address of its
-// own, which the replies repeat.
+// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a different sender
+// address, which the replies repeat.
 type arpProbe struct {
 	vip  netip.Addr
 	conn *packet.Conn
@@ -125,7 +125,7 @@ func (p *arpProbe) since(at time.Time) (all []arpRequest) {
 	return all
 }
 
-// first returns how long after a time a host first answered; 0 means it has not.
+// first returns the time from a moment to a host's first answer after it, or 0.
 func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	for _, r := range p.since(after) {
 		if slices.Contains(r.hosts, mac) {
@@ -145,7 +145,8 @@ func (p *arpProbe) twice(after time.Time) (n int) {
 	return n
 }
 
-// only reports whether a host alone has answered each request for a while, except the newest ones.
+// only reports whether a single host has answered each request for a while, except the newest
+// requests.
 func (p *arpProbe) only(mac string) bool {
 	const while, newest = 40, 10
 	all := p.since(time.Now().Add(-2 * while * arpEvery))

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on
-// its device. Routed is one that each host has, while it is not on standby.
+// vip and vip6 are a group, taken is the address of another machine, and aside is the only VIP on
+// its device. Each host has routed while it is not on standby.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
@@ -47,11 +47,11 @@ type gateway struct {
 	http   *http.Client
 }
 
-// fleet are three gateways on one LAN with a client; a second network joins the gateways alone.
+// fleet has three gateways on one LAN with a client; a second network connects only the gateways.
 type fleet struct {
 	t   *testing.T
 	lab *lab.Lab
-	// third joins the gateways, too, and has no VIPs at first.
+	// third also connects the gateways, and has no VIPs at first.
 	lan, other, third *lab.Bridge
 	client            *lab.NS
 	hosts             []*gateway
@@ -80,8 +80,8 @@ func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more .
 	return f
 }
 
-// join adds another host, whose etcd this is, and with lines of configuration before and after the
-// usual. Nothing runs on it yet.
+// join adds another host, whose etcd is c, with lines of configuration before and after the usual
+// lines. Nothing runs on it yet.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
@@ -124,14 +124,14 @@ func ownerClient(dir string) *http.Client {
 	}}}
 }
 
-// boot starts all that runs on the host, after what ran there before has ended.
+// boot starts all programs of the host, after its earlier programs have ended.
 func (g *gateway) boot() {
 	g.t.Helper()
 	g.start()
 	g.serve()
 }
 
-// serve starts vipd, after the one before has ended.
+// serve starts vipd, after the earlier vipd has ended.
 func (g *gateway) serve() {
 	g.t.Helper()
 	if g.daemon != nil {
@@ -140,8 +140,8 @@ func (g *gateway) serve() {
 	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
-// configuration is the configuration file of a host. Its limits let vipd be silent for long,
-// because on a busy machine no VIP may move for that.
+// configuration is the configuration file of a host. Its limits permit long silences of vipd,
+// because no VIP may move only because the machine is busy.
 const configuration = `
 node = "%[1]s"
 mode = "%[3]s"
@@ -179,7 +179,7 @@ ports = [{ name = "probe", port = 9000, target_port = 9001, protocol = "udp" }, 
 endpoints = [{ address = "10.9.0.%[2]d" }, { address = "fd09::%[2]d" }]
 `
 
-// start starts vipd owner, after the one before has ended.
+// start starts vipd owner, after the earlier owner has ended.
 func (g *gateway) start() {
 	g.t.Helper()
 	if g.cmd != nil {
@@ -212,7 +212,7 @@ func (g *gateway) run(name string, args ...string) (*lab.Cmd, context.Context) {
 	return cmd, ctx
 }
 
-// vipctl runs vipctl on the host, and returns what it prints.
+// vipctl runs vipctl on the host, and returns its output.
 func (g *gateway) vipctl(args ...string) string {
 	g.t.Helper()
 	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
@@ -222,13 +222,13 @@ func (g *gateway) vipctl(args ...string) string {
 	return string(out)
 }
 
-// move has vipctl move a VIP, or a group, whose owner may be late on a busy machine.
+// move moves a VIP or a group with vipctl. Its owner may be late on a busy machine.
 func (g *gateway) move(what string, more ...string) {
 	g.t.Helper()
 	g.vipctl(append([]string{"vip", "move", what, "--timeout", wait.Patience.String()}, more...)...)
 }
 
-// holds waits until the host has the routed VIP, or has it no more.
+// holds waits until the host has the routed VIP, or no longer has it.
 func (g *gateway) holds(want bool) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
@@ -236,7 +236,7 @@ func (g *gateway) holds(want bool) {
 	})
 }
 
-// bound are the VIPs on the host, as far as its owner answers.
+// bound returns the VIPs of the host, or none if its owner does not answer.
 func (g *gateway) bound() []netip.Addr {
 	if s := g.status(); s != nil {
 		return s.Bound
@@ -250,7 +250,7 @@ func (g *gateway) problem(words string) bool {
 	return s != nil && strings.Contains(strings.Join(s.Problems, "\n"), words)
 }
 
-// event waits until the owner on the host has told of an event with these words.
+// event waits until the owner of the host has reported an event with these words.
 func (g *gateway) event(words string) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, "the event that has "+words, func() bool {
@@ -259,7 +259,7 @@ func (g *gateway) event(words string) {
 	})
 }
 
-// status is how the owner on the host is; nil means it does not answer.
+// status returns the status of the host's owner, or nil if it does not answer.
 func (g *gateway) status() *api.OwnerStatus {
 	r, err := g.http.Get("http://owner/status")
 	if err != nil {
@@ -273,16 +273,16 @@ func (g *gateway) status() *api.OwnerStatus {
 	return &s
 }
 
-// answer is status, of an owner that runs: on a busy machine one that is only late looks as if it
-// did not answer.
+// answer returns the status of a running owner. It retries because a busy machine may delay the
+// answer.
 func (g *gateway) answer() (s *api.OwnerStatus) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, "the owner on "+g.ns.Name+" to answer", func() bool { s = g.status(); return s != nil })
 	return s
 }
 
-// late is the longest that an owner had to wait for a processor: this machine is too busy then to
-// tell who is alive.
+// late returns the longest time for which an owner waited for a processor. If it is too long, the
+// test can't judge the fleet.
 func (f *fleet) late() (most time.Duration) {
 	for _, g := range f.hosts {
 		if s := g.status(); s != nil {
@@ -310,7 +310,7 @@ func (f *fleet) sessions() (all []string) {
 	return all
 }
 
-// took is how often the hosts have taken VIPs. All of them run.
+// took returns the number of times that the hosts have taken VIPs. All of them run.
 func (f *fleet) took() (n int) {
 	f.t.Helper()
 	for _, g := range f.hosts {
@@ -337,8 +337,8 @@ func (f *fleet) settled() (owner *gateway) {
 	return owner
 }
 
-// probe asks for both VIPs of the group by UDP and TCP, of other hosts too. It returns when the
-// client has heard an answer of each: silence is counted from there.
+// probe queries both VIPs of the group by UDP and TCP, including other hosts. It returns after the
+// client has received an answer of each, which is the start of the measurement.
 func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
@@ -359,13 +359,12 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 	return all
 }
 
-// answers waits until the owner answers for VIPs to who asks as a client does, and at no port of
-// its own.
+// answers waits until the owner answers for VIPs to a client, and at no port of its own.
 func (f *fleet) answers(vips ...netip.Addr) {
 	f.t.Helper()
 	for _, v := range vips {
 		wait.For(f.t, wait.Patience, fmt.Sprintf("the owner to answer for %s", v), func() bool {
-			owner := f.owner() // on a busy host it may give VIPs to one with a better network
+			owner := f.owner() // on a busy host the owner may give VIPs to a host with a better network
 			return owner != nil && ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
 		})
 		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {
@@ -389,7 +388,7 @@ func (f *fleet) talk() (c net.Conn) {
 	return c
 }
 
-// said says something on a connection, which comes back.
+// said sends text on a connection, and reads the echo.
 func said(c net.Conn) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	if _, err := c.Write([]byte("?")); err != nil {

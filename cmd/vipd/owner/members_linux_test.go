@@ -15,8 +15,8 @@ import (
 )
 
 // TestOwnerWhileMemberIsCut cuts each member of etcd off from the others, while hosts still reach
-// it. Then it kills the owner of a VIP, and moves the VIP. Another host answers for the VIP each
-// time.
+// it. Then it kills the owner of a VIP, and moves the VIP. Another host must answer for the VIP
+// each time.
 func TestOwnerWhileMemberIsCut(t *testing.T) {
 	lab.Need(t, "nft", "ip")
 	l := lab.New(t)
@@ -41,7 +41,8 @@ func TestOwnerWhileMemberIsCut(t *testing.T) {
 }
 
 // cutOff waits until a member does not answer reads, and the others do. A member that loses packets
-// in one direction is not waited for: etcd may reach it again on connections of the other side.
+// in one direction is not awaited, because etcd may reach it again on connections in the other
+// direction.
 func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 	f.t.Helper()
 	for _, m := range f.etcd.Members {

@@ -68,7 +68,7 @@ func TestOneOwner(t *testing.T) {
 	f.settled()
 	f.answers(vip, vip6)
 
-	// No host may take an address that a stranger has until it is free. A stranger with a VIP must
+	// No host may take an address of another machine until it is free. A stranger with a VIP must
 	// be reported.
 	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
 		g := f.settled()
@@ -164,7 +164,7 @@ func (f *fleet) etcdFrozen(span time.Duration) fault {
 // tooLate is the delay of an owner that excuses a move without a fault.
 const tooLate = 100 * time.Millisecond
 
-// meets injects a fault into the owner, and returns for how long nobody answered. Two hosts must
+// meets injects a fault into the owner, and returns the time without an answer. Two hosts must
 // never answer together.
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
@@ -175,7 +175,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	if c.moves {
 		wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
 	} else {
-		time.Sleep(time.Second) // nothing may move in this time, which is longer than a session lasts unconfirmed
+		time.Sleep(time.Second) // nothing may move in this time, which is longer than a session lasts without confirmation
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
 			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s", c.name, late)
 		}
@@ -194,7 +194,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	return f.judge(p, c.name)
 }
 
-// judge stops the probers, and returns for how long nobody answered.
+// judge stops the probers, and returns the time without an answer.
 func (f *fleet) judge(p probers, what string) time.Duration {
 	f.t.Helper()
 	udp, tcp, dual := p.gap()
@@ -266,8 +266,8 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// These are the times of examples/etcd. With etcd's defaults of 100 and 1,000 ms, nobody
-	// answered for up to 2.33 s.
+	// These are the times of examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
+	// unanswered for up to 2.33 s.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
 	leader, client := -1, f.etcd.Client()
@@ -293,7 +293,7 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 
 // TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key, or
 // without rights in etcd. They must not take a VIP, and must report why. From their start they must
-// not answer for the VIPs of others, and neither must a vipd without vipd owner.
+// not answer for others' VIPs, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -356,8 +356,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	f.full()
 }
 
-// full lets etcd's database reach its quota, and kills the owner. No host can take the VIPs then,
-// and each must report the reason.
+// full fills etcd's database to its quota, and kills the owner. No host can take the VIPs then.
+// Each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.settled()
@@ -431,8 +431,7 @@ func (g *gateway) configure(change func(string) string) {
 	}
 }
 
-// alone returns hosts that are to run vipd without vipd owner, for each mode that uses netfilter
-// rules.
+// alone returns hosts for vipd without vipd owner, one for each mode that uses netfilter rules.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
 	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
@@ -501,7 +500,7 @@ func (f *fleet) more(n int) int {
 	return want
 }
 
-// bound returns the number of VIPs on hosts, on all of which vipd owner runs.
+// bound returns the number of VIPs on hosts, which all run vipd owner.
 func bound(hosts []*gateway) (n int) {
 	for _, g := range hosts {
 		n += len(g.answer().Bound)
@@ -545,8 +544,8 @@ func TestStoppedDaemon(t *testing.T) {
 }
 
 // TestFenceByOperator kills two of three hosts. The third must not revoke either session, and must
-// name the host it waits for. It must accept an operator's fence once that host's record in etcd
-// has expired. The fenced host must not get its VIPs back.
+// name the host it waits for. The remaining host must accept an operator's fence once that host's
+// record in etcd has expired. The fenced host must not get its VIPs back.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -559,7 +558,7 @@ func TestFenceByOperator(t *testing.T) {
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
 		t.Errorf("fencing a host that has just renewed its lease = %v, %s; want an error", err, out)
 	}
-	for _, h := range []*gateway{second, g} { // the owner last, so the two others can't revoke its session
+	for _, h := range []*gateway{second, g} { // the owner is last, so the two others can't revoke its session
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"

@@ -74,12 +74,12 @@ func TestPausedMachine(t *testing.T) {
 	}
 }
 
-// silent returns the time since the machine last answered for the VIP.
+// silent returns the time since the machine's last answer for the VIP.
 func (m *pausedMachine) silent() time.Duration {
 	return time.Since(m.spoke())
 }
 
-// spoke returns when the machine last answered for the VIP.
+// spoke returns the time of the machine's last answer for the VIP.
 func (m *pausedMachine) spoke() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -92,8 +92,7 @@ func chatter(c net.Conn) {
 	}
 }
 
-// ask sends a single query like a client, and returns the name of the host that answers; "" means
-// none.
+// ask sends a single query like a client, and returns the name of the host that answers, or "".
 func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", to.String())
@@ -112,8 +111,8 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 }
 
 // prober queries a VIP every 5 ms by one protocol. It queries like a client, and each host directly
-// by its MAC address. A TCP query is a SYN, from a new port each time; the client's kernel resets
-// answered queries.
+// by its MAC address. A TCP query is a SYN from a new port; the client's kernel resets answered
+// queries.
 type prober struct {
 	own, vip netip.Addr
 	protocol byte
@@ -239,7 +238,7 @@ func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	}
 }
 
-// port returns the source port of a query. Its lowest bit is set if the query goes straight to a
+// port returns the source port of a query. Its lowest bit is set if the query is sent directly to a
 // host.
 func (p *prober) port(id uint32, straight bool) uint16 {
 	if p.protocol == unix.IPPROTO_UDP {
@@ -299,7 +298,7 @@ func (p *prober) listen(frames *os.File) {
 const instant = 5 * time.Millisecond
 
 // hear processes a frame, which may be an answer. A reset is an answer of a host that should be
-// silent; for the client's queries it does not count.
+// silent; it does not count as an answer to the client's queries.
 func (p *prober) hear(frame []byte) {
 	const ethernet, shortest = 14, 14
 	kind, from, size := 9, 12, 20 // offsets of the protocol and source address in an IPv4 header, and its size

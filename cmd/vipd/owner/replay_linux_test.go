@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplayedHeartbeats cuts the power of an owner, and a client sends its last heartbeats again
-// and again to the other hosts. One of them still takes the VIP.
+// TestReplayedHeartbeats cuts the power of an owner. A client repeats its last heartbeats to the
+// other hosts. One of them must still take the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	dead := f.settled()
@@ -80,8 +80,8 @@ func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	}
 }
 
-// sentBy returns the payload of a frame that is a heartbeat (not an answer) of a source, and the
-// address that it was sent to.
+// sentBy returns the payload and the destination of a frame if it is a heartbeat (not an answer) of
+// a source.
 func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte) {
 	const ethernet, header, udp, kind = 14, 20, 8, 5
 	if len(frame) < ethernet+header+udp+kind+1 {
@@ -97,7 +97,7 @@ func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte)
 	return to, payload
 }
 
-// replay has the client send datagrams nine times a second, until the function that it returns is
+// replay makes the client send datagrams nine times a second, until the returned function is
 // called.
 func (f *fleet) replay(all map[netip.AddrPort][]byte) (stop func()) {
 	f.t.Helper()
@@ -110,7 +110,7 @@ func (f *fleet) replay(all map[netip.AddrPort][]byte) (stop func()) {
 	sending.Go(func() {
 		for {
 			for to, payload := range all {
-				_, _ = c.WriteTo(payload, net.UDPAddrFromAddrPort(to)) // one that is lost is sent again
+				_, _ = c.WriteTo(payload, net.UDPAddrFromAddrPort(to)) // a lost datagram is sent again
 			}
 			select {
 			case <-done:

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// refusing is a kernel that has lost VIPs, and takes one of them no more.
+// refusing is a kernel that has lost VIPs, and no longer accepts one of them.
 type refusing struct {
 	Kernel
 	lost    []netip.Addr
@@ -28,7 +28,7 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestoredVIPs restores VIPs that somebody removed. The event must name them, but not those
+// TestRestoredVIPs restores VIPs that somebody removed. The event must name them, except the VIPs
 // that the kernel refuses, which must be tried again.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
@@ -54,7 +54,7 @@ func TestRestoredVIPs(t *testing.T) {
 	}
 }
 
-// removing is a kernel that counts the VIPs that it removes, and the calls.
+// removing is a kernel that counts removed VIPs and calls.
 type removing struct {
 	Kernel
 	vips, calls int
@@ -67,8 +67,8 @@ func (k *removing) Unbind(vips []netip.Addr) error {
 
 func (k *removing) Intact() (string, error) { return "", nil }
 
-// TestRemovedAtOnce removes many VIPs at once: the loop goes on while the worker waits for it, and
-// what waits is removed in few calls.
+// TestRemovedAtOnce removes many VIPs at once. The loop must continue while its worker is busy, and
+// few calls must remove all VIPs.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
 	var all []local.Action
@@ -105,8 +105,8 @@ type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate lets a gate lapse after it was opened and before the node learns of it. The gate
-// must be closed, so that it can be opened again.
+// TestOpenedLate makes a gate lapse after it was opened and before the node learns of it. The gate
+// must be closed, so it can be opened again.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
@@ -143,8 +143,8 @@ type refreshes struct {
 
 func (k *refreshes) Refresh() { k.count++ }
 
-// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It must not
-// refresh, so that the loop finds the lapse, even if the deadline is far away.
+// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It must not refresh,
+// or the loop would miss the lapse, even if the deadline is far away.
 func TestRefreshOverdue(t *testing.T) {
 	k := &refreshes{}
 	r := refresher{kernel: k, timeout: 100 * time.Millisecond}

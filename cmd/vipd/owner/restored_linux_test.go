@@ -28,8 +28,8 @@ func TestEtcdDataReplaced(t *testing.T) {
 		wait.For(t, wait.Patience, g.ns.Name+" to reach etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
 	}
 
-	// The owner does not learn of the restore. The others must not take its VIPs, though the backup
-	// has another owner.
+	// The owner does not learn of the restore. The others must not take its VIPs, although the
+	// backup has another owner.
 	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
 	f.becomes("wiped", m.Wipe, nil)
 }

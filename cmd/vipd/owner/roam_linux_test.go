@@ -48,8 +48,9 @@ endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "
 // endpoint gets clients.
 const roamers = 8
 
-// TestConnectionsGoOn moves a VIP whose hosts choose the same endpoints. Its open connections must
-// continue at the next owner, whether only the client sends or both sides do.
+// TestConnectionsGoOn moves a VIP whose hosts choose the same endpoints. Connections must continue.
+// Its open connections must continue at the next owner, whether only the client sends or both sides
+// do.
 func TestConnectionsGoOn(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })

@@ -9,8 +9,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestRouterReplaced gives all hosts another default gateway, and takes the first one off the LAN.
-// No VIP moves for it, and when the owner loses its LAN another host takes over.
+// TestRouterReplaced changes the default gateway of all hosts, and removes the first gateway from
+// the LAN. No VIP may move because of it. When the owner loses its LAN, another host must take
+// over.
 func TestRouterReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	router := f.lab.Add("router")
@@ -28,7 +29,7 @@ func TestRouterReplaced(t *testing.T) {
 	}
 	time.Sleep(500 * time.Millisecond) // as long as a person needs at least
 	router.DelAddr("lan", "10.9.0.1/16")
-	time.Sleep(4 * time.Second) // in which nothing may move: a gateway may be silent for 2 s
+	time.Sleep(4 * time.Second) // nothing may move in this time: a gateway may be silent for 2 s
 	if now, late := f.took(), f.late(); now != took && late < tooLate {
 		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s", g.ns.Name, late)
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestClosedConnectionOfDaemon closes vipd's connection. The end must count if nothing is served
-// without vipd, and a report that is sent twice must be read once.
+// TestClosedConnectionOfDaemon closes vipd's connection. The end must be reported if nothing is
+// served without vipd, and a repeated report must be read once.
 func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})

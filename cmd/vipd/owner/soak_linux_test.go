@@ -19,8 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner meets a
-// fault: docs/ownership.md has the results.
+// TestWorstGap measures the time without an answer when a VIP moves and when its owner has a fault.
+// docs/ownership.md has the results.
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
 	if n == 0 {
@@ -38,7 +38,7 @@ func TestWorstGap(t *testing.T) {
 	})
 }
 
-// worst has the owner meet a fault n times.
+// worst injects a fault into the owner n times.
 func (f *fleet) worst(c fault, n int) {
 	f.t.Helper()
 	var gaps []time.Duration
@@ -52,7 +52,7 @@ func (f *fleet) worst(c fault, n int) {
 	f.t.Logf("an owner waited %s for a processor at worst", f.late().Round(time.Millisecond))
 }
 
-// tell says for how long nobody answered.
+// tell logs the times without an answer.
 func tell(t *testing.T, what string, gaps []time.Duration) {
 	t.Helper()
 	slices.Sort(gaps)
@@ -60,8 +60,8 @@ func tell(t *testing.T, what string, gaps []time.Duration) {
 	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
 }
 
-// TestCostAtRest measures what 10,000 VIPs on three hosts cost while nothing happens, announced
-// each second and each minute, the default.
+// TestCostAtRest measures the cost of 10,000 idle VIPs on three hosts, announced each second and
+// each minute, the default.
 func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {
@@ -85,7 +85,7 @@ func TestCostAtRest(t *testing.T) {
 				return strings.Replace(text, `announce_every = "1s"`, fmt.Sprintf("announce_every = %q", every), 1)
 			})
 		}
-		time.Sleep(span) // after which what was due before has been announced
+		time.Sleep(span) // after earlier announcements
 		before := f.reading()
 		time.Sleep(span) // what is measured
 		after := f.reading()
@@ -134,8 +134,8 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds is the time of processors that the threads of a process have had. The times in its stat
-// are sampled at ticks, by which such a process wakes up.
+// seconds returns the processor time of a process's threads. The times in its stat are sampled at
+// ticks, by which such a process wakes up.
 func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

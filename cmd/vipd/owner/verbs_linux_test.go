@@ -40,9 +40,9 @@ hold = "one"
 hold = "one"
 `
 
-// TestMovesByVipctl moves VIPs by vipctl, and looks where their address leads: a group goes as one;
-// by force it goes to a host that can't serve it, and stays there; a move that its owner does not
-// hear of in time is not made later; and balance shares out what was heaped up.
+// TestMovesByVipctl moves VIPs with vipctl, and checks where their addresses lead. A group must
+// move as a whole, and a forced move must last. An order that arrives late must be ignored. Balance
+// must distribute the VIPs of a loaded host.
 func TestMovesByVipctl(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -83,7 +83,7 @@ func TestMovesByVipctl(t *testing.T) {
 		return strings.Contains(string(out), "gw3 has not answered in time: 10.9.0.110 stays there")
 	})
 	third.relays[0].Heal()
-	time.Sleep(2 * time.Second) // in which they must not leave: whether they should is looked at each second
+	time.Sleep(2 * time.Second) // they must not leave in this time; the owner checks every second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
 		t.Errorf("forced moves are missing in\n%s", out)

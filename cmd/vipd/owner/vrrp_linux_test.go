@@ -32,7 +32,7 @@ type vrrpRouter struct {
 	gateway
 	mac      string
 	priority int
-	// keepalived is its configuration; "" means it runs vipd owner.
+	// keepalived is the configuration of keepalived; "" means that the router runs vipd owner.
 	keepalived string
 	// text is vipd's configuration.
 	text string
@@ -48,7 +48,7 @@ type vrrpPair struct {
 	// group has more lines of the group, and instance more of keepalived's. OWN and PEER are the
 	// hosts' addresses.
 	group, instance string
-	// dual reports whether the group also has vip6, whose family is the adverts'.
+	// dual reports whether the group also has vip6; its adverts then use IPv6.
 	dual bool
 	// first and second are the priorities.
 	first, second int
@@ -156,7 +156,7 @@ vrrp_instance main {
 }
 `
 
-// begin starts the router's program, after an earlier one has ended.
+// begin starts the router's program, after an earlier program has ended.
 func (r *vrrpRouter) begin() {
 	r.t.Helper()
 	if r.keepalived == "" {
@@ -177,7 +177,7 @@ func (r *vrrpRouter) begin() {
 	r.t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGCONT); _ = cmd.Process.Kill(); <-ctx.Done() })
 }
 
-// reports reports the VIPs to the owner as vipd does.
+// reports reports the VIPs to the owner like vipd.
 func (r *vrrpRouter) reports(vips []netip.Addr) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan bool)
@@ -199,7 +199,7 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 	r.t.Cleanup(func() { cancel(); <-ended; c.Close() })
 }
 
-// down returns how long after the other router's last advert this one takes over.
+// down returns the time from the other router's last advert to this router's takeover.
 func (r *vrrpRouter) down(interval time.Duration) time.Duration {
 	return 3*interval + time.Duration(256-r.priority)*interval/256
 }
@@ -233,8 +233,8 @@ var vrrpFaults = []vrrpFault{
 	{"SIGTERM", func(r *vrrpRouter) { r.signal(syscall.SIGTERM) }, (*vrrpRouter).begin, true},
 }
 
-// meet has the owner meet a fault, until the other router owns the VIP, and mends it. No request is
-// answered by both.
+// meet injects a fault into the owner, waits until the other router owns the VIP, and removes the
+// fault. No request is answered by both.
 func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interval time.Duration) {
 	t.Helper()
 	p.owns(t, owner)
@@ -254,14 +254,14 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 	if took > wait.Bound(bound) {
 		t.Errorf("%s: takeover took %s, want at most %s", f.name, took, bound)
 	}
-	time.Sleep(2 * interval) // in which a second owner would answer
+	time.Sleep(2 * interval) // a second owner would answer in this time
 	if n := p.probe.twice(began); n > 0 {
 		t.Errorf("%s: both hosts answered %d requests", f.name, n)
 	}
 }
 
-// TestVRRPPair breaks the owner of a pair in turn. The other host takes over in time, and never do
-// both answer.
+// TestVRRPPair breaks the owner of a pair in turn. The other host must take over in time, and both
+// must never answer.
 func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -278,8 +278,8 @@ func TestVRRPPair(t *testing.T) {
 	}
 }
 
-// brief stops the owner for times around the one after which the other host takes over, and lets it
-// continue. It returns who owns the VIP then.
+// brief stops the owner for durations around the time after which the other host takes over, and
+// lets it continue. It returns the owner of the VIP afterwards.
 func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) (newOwner, newOther *vrrpRouter) {
 	t.Helper()
 	for _, stop := range []time.Duration{50, 300, 600, 700, 800} {
@@ -287,7 +287,7 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) (newOwner, newOther
 		owner.signal(syscall.SIGSTOP)
 		time.Sleep(stop * time.Millisecond) // the fault's duration
 		owner.signal(syscall.SIGCONT)
-		time.Sleep(time.Second) // in which a second owner would answer
+		time.Sleep(time.Second) // a second owner would answer in this time
 		if n := p.probe.twice(began); n > 0 {
 			t.Errorf("stopped for %d ms: both hosts answered %d requests", stop, n)
 		}
@@ -299,8 +299,8 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter) (newOwner, newOther
 	return owner, other
 }
 
-// TestVRRPWithoutGate kills an owner and removes its gate: both hosts answer then, which shows that
-// the probe counts them.
+// TestVRRPWithoutGate kills an owner and removes its gate. Both hosts answer, which proves that the
+// probe counts them.
 func TestVRRPWithoutGate(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
@@ -312,8 +312,8 @@ func TestVRRPWithoutGate(t *testing.T) {
 	wait.For(t, wait.Patience, "both hosts to answer", func() bool { return p.probe.twice(began) > 10 })
 }
 
-// TestVRRPKeepalived breaks vipd owner while keepalived is the other router: keepalived takes over
-// in time, and never do both answer. Then keepalived gives the VIP back.
+// TestVRRPKeepalived breaks vipd owner while keepalived is the other router. keepalived must take
+// over in time, and both must never answer. Then keepalived must give the VIP back.
 func TestVRRPKeepalived(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestVRRPKeepalived(t *testing.T) {
 }
 
 // TestVRRPServes runs vipd next to vipd owner on both hosts, without etcd. A host whose service has
-// no endpoint gives the VIP to the other one, and gets it back.
+// no endpoint must give the VIP to the other host, and get it back.
 func TestVRRPServes(t *testing.T) {
 	const services = `
 [services.probe]
@@ -362,12 +362,13 @@ endpoints = [{ address = "10.9.0.50" }]
 	served(p.a)
 }
 
-// maxLate is the number of requests that keepalived may also answer after vipd owner has taken the
-// VIP from it. vipd owner waits for 20 ms, and keepalived has no real-time priority.
+// maxLate is the number of requests that keepalived may answer after vipd owner has taken its VIP.
+// vipd owner waits for 20 ms, and keepalived has no real-time priority.
 const maxLate = 40
 
-// TestVRRPInterworks moves the VIP between vipd owner and keepalived, in each way to send adverts
-// that both have. The higher priority gets the VIP back; if it is set not to preempt, it does not.
+// TestVRRPInterworks moves the VIP between vipd owner and keepalived, in each kind of adverts that
+// both support. The router with the higher priority must get the VIP back, unless it is set not to
+// preempt.
 func TestVRRPInterworks(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	for _, c := range []struct {
@@ -394,7 +395,7 @@ func TestVRRPInterworks(t *testing.T) {
 				if higher == "keepalived" {
 					first, second = second, first
 				}
-				if !c.back { // the one that began first may own it
+				if !c.back { // the router that started first may own it
 					second.signal(syscall.SIGTERM)
 					p.owns(t, first)
 					second.begin()
@@ -412,7 +413,7 @@ func TestVRRPInterworks(t *testing.T) {
 				if c.back {
 					p.owns(t, first)
 				} else {
-					time.Sleep(5 * c.pair.interval) // in which it would preempt
+					time.Sleep(5 * c.pair.interval) // it would preempt in this time
 					p.owns(t, second)
 				}
 				if n := p.probe.twice(began); n > maxLate {

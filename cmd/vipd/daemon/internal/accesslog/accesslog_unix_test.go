@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDiskTakesNothing logs to a pipe without a reader. Connections must continue, each line must
-// be either written or counted as lost, and there must be a problem while that lasts.
+// TestDiskTakesNothing logs to a pipe without a reader. Connections must continue, and each line
+// must be either written or counted as lost. A problem must exist until the reader returns.
 func TestDiskTakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -66,8 +66,8 @@ func TestDiskTakesNothing(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
-// TestHangsThenFails makes a write hang and then fail, as on a pipe whose reader ends. The problem
-// must change to the failure, and vipd's log must report it.
+// TestHangsThenFails makes a write hang and then fail, like a write to a pipe whose reader ends.
+// The problem must change to the failure, and vipd's log must report it.
 func TestHangsThenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -142,8 +142,7 @@ func TestProblemEndsWithTheSetting(t *testing.T) {
 	<-ended
 }
 
-// TestTornLineEndsAlone fills the disk within a line. The next line must start on a line of its
-// own.
+// TestTornLineEndsAlone fills the disk within a line. The next entry must start on a new line.
 func TestTornLineEndsAlone(t *testing.T) {
 	const room, before, after = 1000, 50, 5
 	var old syscall.Rlimit

@@ -10,7 +10,7 @@ import (
 )
 
 // TestUnableForgets removes a service with checks that can't run. None of their results may be
-// kept, so that a service that returns starts from zero.
+// kept, so a service that returns starts from zero.
 func TestUnableForgets(t *testing.T) {
 	var u unable
 	var services, none snap.Map[balancer.Name, *balancer.Service]

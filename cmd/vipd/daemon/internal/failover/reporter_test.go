@@ -20,8 +20,9 @@ import (
 )
 
 // TestFirstReport starts a vipd. It must report nothing about VIPs that the kernel still serves
-// until it has applied the model, or until grace is over. If nothing is served without it, it must
-// report at once that it can't serve them. It must always know the owner's state.
+// until it has applied the model, or until grace is over. If nothing is served without vipd, the
+// first report must immediately say that vipd can't serve the VIPs. It must always know the owner's
+// state.
 func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -27,7 +27,7 @@ import (
 )
 
 // TestTellsProblemsOfTheHost adds and removes a problem of the host. Both changes must be published
-// to the fleet, although nothing else has changed.
+// to the fleet, although nothing else changed.
 func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)

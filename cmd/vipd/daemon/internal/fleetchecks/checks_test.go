@@ -28,7 +28,7 @@ func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balan
 	}
 }
 
-// never fails the test if a host has used a verdict since the last call.
+// never fails the test if a host has used this verdict since the last call.
 func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
@@ -38,7 +38,7 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	}
 }
 
-// TestFleetOutvotes shares checks with a host that sees every target down, and a host that can't
+// TestFleetOutvotes shares checks with a host that finds every target down, and a host that can't
 // check. The first must be outvoted, and the second must leave its checks to others. The history
 // must have each change once, with its voters.
 func TestFleetOutvotes(t *testing.T) {
@@ -133,7 +133,7 @@ func TestFleetOverTCP(t *testing.T) {
 	}
 }
 
-// behind puts a relay between a host and etcd.
+// behind places a relay between a host and etcd.
 func behind(h *simulated, o *Options) {
 	h.relay = etcdkit.NewRelay(h.t, strings.TrimPrefix(o.Config.Endpoints[0], "http://"))
 	o.Config.Endpoints = []string{"http://" + h.relay.Addr()}
@@ -166,9 +166,9 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	never(t, w.hosts, balancer.HealthDown)
 }
 
-// TestFleetAfterCrash kills the only host that checks, so its votes remain, and restarts it at
-// once. From its first connection on, only votes of the new run may count, although the old lease
-// is still valid.
+// TestFleetAfterCrash kills the only host that checks, and restarts it at once. Its old votes
+// remain in etcd. From its first connection on, only votes of the new run may count, although the
+// old lease is still valid.
 func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
@@ -300,7 +300,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 }
 
 // TestFleetOnlyWhereAsked removes the last service that needs the fleet's checks. The host must
-// leave nothing in etcd, and take part again when a service needs them.
+// leave nothing in etcd, and must join again when a service needs the fleet's checks.
 func TestFleetOnlyWhereAsked(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	h := w.join("host1")

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// world has targets that hosts check together, and the state that hosts see.
+// world has targets that hosts check together, and the state that hosts observe.
 type world struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
@@ -50,7 +50,7 @@ type world struct {
 	hosts  []*simulated
 }
 
-// simulated is a host without a dataplane: its checks, and a stand-in for the model.
+// simulated is a host without a dataplane: its checks, and a substitute for the model.
 type simulated struct {
 	*world
 	name   string
@@ -95,8 +95,8 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 // usual is the duration of nodes' leases.
 const usual = 15 * time.Second
 
-// unhurried gives hosts on a busy machine time to renew their leases, in tests that don't wait for
-// a lease to expire.
+// unhurried gives hosts on a busy machine more time to renew their leases, for tests that never
+// wait until a lease expires.
 func (w *world) unhurried() { w.lease, w.patience = usual, usual }
 
 // quick returns a check that is decided in a fraction of a second.
@@ -209,7 +209,7 @@ func (h *simulated) checking() (n int) {
 	return n
 }
 
-// ever reports whether the host has used a verdict, for any target, since the last call.
+// ever reports whether the host has used a verdict for any target since the last call.
 func (h *simulated) ever(v balancer.Verdict) bool {
 	h.seen.Lock()
 	defer h.seen.Unlock()
@@ -234,7 +234,7 @@ func (h *simulated) eventsWith(text string) (all []events.Event) {
 	return all
 }
 
-// turn takes targets down, or up.
+// turn makes targets fail or recover.
 func (w *world) turn(down bool, targets ...balancer.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,8 +243,8 @@ func (w *world) turn(down bool, targets ...balancer.Target) {
 	}
 }
 
-// settled waits until each target has its votes, all alike, every host has received them, and no
-// host checks more than necessary.
+// settled waits until each target has equal votes, every host has received them, and no host checks
+// more than necessary.
 func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
 	w.t.Helper()
 	size := min(len(hosts), quorum.Size)

@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestDissentIsToldOnce lets a node disagree with the fleet. It must record that once, after the
-// others had time to reach the same verdict, and when it ends.
+// TestDissentIsToldOnce makes a node disagree with the fleet. The node must record that once, after
+// the others had time to reach the same verdict, and again when it ends.
 func TestDissentIsToldOnce(t *testing.T) {
 	var votes snap.Map[balancer.Target, *quorum.Vote]
 	var fleet snap.Map[balancer.Target, balancer.Verdict]
@@ -41,8 +41,8 @@ func TestDissentIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestOtherwise asks nodes for their verdicts. Only a node that disagrees with the fleet may report
-// its own.
+// TestOtherwise compares the verdicts of nodes with the fleet's. Only a node that disagrees with
+// the fleet may report its own.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
 	s := quorum.Tally{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{

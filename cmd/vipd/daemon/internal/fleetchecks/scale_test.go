@@ -12,12 +12,12 @@ import (
 
 // TestFleetSharesChecks shares the checks of some targets between 5, 10 and 20 hosts (50 in make
 // soak). Each target must be probed three times an interval for any number of hosts. Nothing may be
-// written while nothing changes, and three small writes must inform all hosts of a target that goes
-// down. When a host leaves, only its targets may move.
+// written without a change. Three small writes must be enough to inform all hosts of a failing
+// target. When a host leaves, only its targets may move.
 func TestFleetSharesChecks(t *testing.T) {
 	const targets = 150
 	w := newWorld(t, targets, quick())
-	w.unhurried() // so many hosts on one machine need more time
+	w.unhurried() // many hosts on one machine need more time
 	for _, n := range []int{5, 10, wait.Soak(20, 50)} {
 		for len(w.hosts) < n {
 			w.join(fmt.Sprintf("host%d", len(w.hosts)+1))
@@ -33,7 +33,7 @@ func TestFleetSharesChecks(t *testing.T) {
 			time.Sleep(4 * w.health.Interval) // the measured interval
 			rate = float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
 			// Intervals are up to a tenth shorter by chance. On a busy machine they are much
-			// longer, and later ones make up for that.
+			// longer, and later intervals compensate.
 			t.Logf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
 			return w.revision() == before && rate > 0 && rate < 3.7
 		})
@@ -50,7 +50,7 @@ func TestFleetSharesChecks(t *testing.T) {
 	w.leaves(t)
 }
 
-// flips takes one target down, and counts the writes.
+// flips makes one target fail, and counts the writes.
 func (w *world) flips(t *testing.T) {
 	t.Helper()
 	before := w.revision()
@@ -84,8 +84,8 @@ func (w *world) flips(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// leaves removes one host. Only its targets may move, and no host may see a target as down or
-// unknown meanwhile.
+// leaves removes one host. Only its targets may move, and no host may regard a target as down or
+// unknown during the move.
 func (w *world) leaves(t *testing.T) {
 	t.Helper()
 	last := w.hosts[len(w.hosts)-1]

@@ -25,8 +25,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetWithdraws makes a host unable to run a check. It must revoke its vote, so that the only
-// other host decides, and vote again when it can.
+// TestFleetWithdraws makes a host unable to run a check. It must revoke its vote, so the only other
+// host decides. It must vote again when it can check.
 func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -53,8 +53,8 @@ func TestFleetWithdraws(t *testing.T) {
 }
 
 // TestFleetNeedsRights removes a host's right to read votes. It must check alone, the others must
-// not wait for it, and it must take part while it has the right. A host that may not write must
-// report that.
+// not wait for it, and it must join again with the right. A host that may not write must report the
+// missing right.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	w.lease, w.patience = 4*time.Second, 2*time.Second
@@ -103,7 +103,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settled(w.hosts, balancer.HealthUp)
-	// On a busy machine etcd may be late as well, which makes the same events.
+	// On a busy machine a late etcd causes the same events.
 	for _, c := range []struct {
 		host          int
 		begins, again string
@@ -153,8 +153,8 @@ func TestFleetGivesUp(t *testing.T) {
 	})
 }
 
-// TestFleetPassesOverTheSilent lets a host, whose own file has a service of that name, never vote.
-// The other host must decide alone; both must share the remaining checks.
+// TestFleetPassesOverTheSilent uses a host that never votes, because its own file has a service of
+// that name. The other host must decide alone. Both must share the remaining checks.
 func TestFleetPassesOverTheSilent(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -170,7 +170,7 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 	})
 }
 
-// TestFleetLeavesToNodes makes a service use each host's own checks, and then the fleet's again.
+// TestFleetLeavesToNodes changes a service to each host's own checks, and then back to the fleet's.
 // Each host must start from the last verdicts, and record nothing.
 func TestFleetLeavesToNodes(t *testing.T) {
 	w := newWorld(t, 6, quick())
@@ -232,7 +232,7 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 	}
 }
 
-// TestKnowsAfterLeavingTheFleet lets a service need the fleet's checks again just after the node
+// TestKnowsAfterLeavingTheFleet makes a service need the fleet's checks again just after the node
 // has stopped following them. The node must start from its own verdicts.
 func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
@@ -257,7 +257,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	}
 }
 
-// TestForgottenIsTold makes the verdict on an endpoint unknown. That must be recorded.
+// TestForgottenIsTold makes the verdict of an endpoint unknown. That must be recorded.
 func TestForgottenIsTold(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}

@@ -66,7 +66,7 @@ func reads(t *testing.T, file, want string) {
 }
 
 // TestHooks records events of several kinds. Each hook must receive the events of its kinds in
-// order, by stdin and by its environment, as user nobody.
+// order, on stdin and in its environment, as user nobody.
 func TestHooks(t *testing.T) {
 	say := `echo "$VIPD_NODE $VIPD_HOOK $VIPD_KIND $VIPD_SERVICE $VIPD_ENDPOINT $VIPD_TEXT ($VIPD_CAUSE)" >>$1/said; cat >>$1/json; id -un >$1/who`
 	journal, out, _ := hooked(t, map[string]string{"on_health": say})
@@ -100,7 +100,7 @@ func TestHooksThatFail(t *testing.T) {
 	if line := <-logged.lines; !strings.Contains(line, "exited with 3: no mail today") {
 		t.Errorf("logged %q", line)
 	}
-	const more = 10_200 // the history has lost the first ones
+	const more = 10_200 // the history has lost the first events
 	var want strings.Builder
 	for i := range maxWaiting + more {
 		journal.Record(events.Event{Kind: events.Mode, Text: fmt.Sprintf("m%d", i)})

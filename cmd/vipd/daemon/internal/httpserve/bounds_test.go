@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// inMemory is a listener of connections in memory, so that timeouts run in virtual time.
-// Connections wait until they are accepted.
+// inMemory is a listener of in-memory connections, so timeouts run in virtual time. Connections
+// wait until they are accepted.
 type inMemory struct {
 	queue chan net.Conn
 	over  chan struct{}

@@ -34,7 +34,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestStart changes settings that need a restart, and settings that don't. Only the second ones may
+// TestStart changes settings that need a restart and settings that do not. Only the latter may
 // change.
 func TestStart(t *testing.T) {
 	start := config.Default()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestClockSteps sets the wall clock at random. Each step must be detected once, their sum must
-// equal the change, and passing time must not be a step.
+// TestClockSteps sets the wall clock at random. Each step must be detected once, the sum of steps
+// must equal the change, and passing time must not count as a step.
 func TestClockSteps(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))

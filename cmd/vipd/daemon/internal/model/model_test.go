@@ -49,7 +49,7 @@ func options(t *testing.T, path string) model.Options {
 	}
 }
 
-// TestWaiting blocks the loop, as a disk that hangs does. Waiting must report that, whatever the
+// TestWaiting blocks the loop, like a disk that hangs. Waiting must report that, whatever the
 // loop's work is.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ func web(t *testing.T) (in balancer.Inputs, at func(port uint16) balancer.Target
 }
 
 // TestOverridesInAnyMixture overrides an address and its ports in random order. The last override
-// must hold, and one that equals the definition must not be kept.
+// must apply, and an override that equals the definition must not be stored.
 func TestOverridesInAnyMixture(t *testing.T) {
 	in, at, defined := web(t)
 	yes, no, one, five := true, false, 1, 5
@@ -78,7 +78,8 @@ func TestOverridesInAnyMixture(t *testing.T) {
 }
 
 // TestFleetDrainBesideLocalWeight combines a fleet's drain with a node's own weight for an
-// endpoint. Both must hold, and the merged value must be new only if one of them has changed.
+// endpoint. Both must apply, and the merged value must get a new pointer only if one of them
+// changes.
 func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	in, at, defined := web(t)
 	yes, five := true, 5

@@ -15,7 +15,7 @@ import (
 )
 
 // TestCountsAreReadByNobody runs a switch without requests for counts. The dataplane's counters
-// must be read at intervals, so that it forgets removed endpoints, but not before the first apply.
+// must be read at intervals, so it forgets removed endpoints, but not before the first apply.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}

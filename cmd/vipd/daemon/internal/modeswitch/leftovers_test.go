@@ -43,7 +43,7 @@ func (r *refusing) Apply(context.Context, []dataplane.Change) error {
 	return errors.New("the kernel refuses")
 }
 
-// remains is the kernel state of another mode, which is removed at the last of several attempts.
+// remains is the kernel state of another mode, which only the last of several attempts removes.
 type remains struct {
 	attempts int
 	looks    int

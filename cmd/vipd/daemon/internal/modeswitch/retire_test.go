@@ -34,8 +34,8 @@ func (l *leaving) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive meanwhile must
-// have the full time of a drain.
+// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive during the
+// yield must have the full drain time.
 func TestDrainsBeginAfterYielding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const drain = time.Minute

@@ -43,8 +43,8 @@ func large(n int) (*balancer.Service, []balancer.Target) {
 }
 
 // TestFailedDialsAreCheap ejects half of a thousand endpoints. Another failed dial must cost as
-// much as in a service of ten, and the next inputs one pass over the endpoints, not one for each
-// ejection.
+// much as in a service of ten endpoints, and the next inputs one pass over the endpoints,
+// regardless of the ejections.
 func TestFailedDialsAreCheap(t *testing.T) {
 	s, targets := large(1000)
 	p, in := passiveOf(s)
@@ -85,8 +85,7 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 	}
 }
 
-// moody is a dataplane whose first attempts to watch the kernel fail; the next one lasts to the
-// end.
+// moody is a dataplane whose first attempts to watch the kernel fail; the next attempt succeeds.
 type moody struct {
 	*fake.Dataplane
 	fails int

@@ -7,8 +7,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestRefusedServices reads services that the snapshot lacks. Only an error in a definition makes
-// such a service a refused one.
+// TestRefusedServices reads services that the snapshot lacks. Such a service may be listed as
+// refused only if its definition has an error.
 func TestRefusedServices(t *testing.T) {
 	v := &View{State: &model.State{}}
 	for _, test := range []struct {

@@ -48,8 +48,8 @@ func counts(c *Counters) map[Port]dataplane.FrontendCount {
 	return c.last
 }
 
-// TestCountsOfAModeThatComesBack returns to a mode whose kernel objects kept counting. Their counts
-// must be included once, whether the next dataplane keeps the objects or replaces them.
+// TestCountsOfAModeThatComesBack switches back to a mode whose kernel objects kept counting. Their
+// counts must be included once, whether the next dataplane keeps the objects or replaces them.
 func TestCountsOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
 	var all Counters
@@ -116,7 +116,7 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 }
 
 // TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and the next one.
-// They must be live once, and connections that end in this process must be added.
+// They must be live once. Connections that end in this process must be added.
 func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	var all Counters
@@ -130,8 +130,8 @@ func TestLiveConnectionsOfTwoModes(t *testing.T) {
 }
 
 // TestCountsOfProcesses runs random histories of a mode's kernel objects, and of processes that end
-// or are killed. Counts must equal sent connections, except for objects removed after the last
-// reading before a kill. They must never decrease.
+// or are killed. Counts must equal sent connections, except for objects removed between the last
+// reading and a kill. They must never decrease.
 func TestCountsOfProcesses(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 5000)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -179,7 +179,7 @@ func TestCountsOfProcesses(t *testing.T) {
 			}
 			lost += gone // by a kill
 			if c.busy >= 0 {
-				lost += gone // nothing was read: the next process can't tell new objects from replaced ones
+				lost += gone // nothing was read, so the next process can't distinguish new objects from replaced objects
 			}
 			for n, o := range kernel { // the kernel continues to serve
 				o.Connections++
@@ -264,7 +264,7 @@ func TestWritesWhatChanged(t *testing.T) {
 	}
 }
 
-// crowd returns a number of services with a number of endpoints that have one connection each.
+// crowd returns services with endpoints that have one connection each.
 func crowd(services, endpoints int) (all []dataplane.FrontendCount) {
 	for i := range services {
 		f := dataplane.FrontendCount{Service: balancer.Name(fmt.Sprint("s", i)), Connections: uint64(endpoints)}

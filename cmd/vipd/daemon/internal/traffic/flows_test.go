@@ -12,15 +12,15 @@ import (
 	"vipd/test/wait"
 )
 
-// tracker is a dataplane that counts the bytes of conntrack's flows: open flows completely, and
-// flows that ended since it began.
+// tracker is a dataplane that counts the bytes of conntrack's flows: all bytes of open flows, and
+// of flows that ended since its start.
 type tracker struct {
 	*fake.Dataplane
 	flows map[int]uint64
 	grow  func() // adds bytes just before a reading
 	ended uint64
 	shut  bool // after its end it reports the same counts
-	fresh bool // it reports the last reading until this is false
+	fresh bool // whether it reads again instead of repeating the last reading
 	last  []dataplane.FrontendCount
 }
 
@@ -42,7 +42,7 @@ type world struct {
 	r    *rand.Rand
 	slow bool // readings are reported for a while
 	all  *Counters
-	live []*tracker // the last one serves
+	live []*tracker // the last tracker serves
 	// flows has the bytes of each open flow, and sent the bytes of all flows.
 	flows map[int]uint64
 	sent  uint64
@@ -80,7 +80,7 @@ func (w *world) serve() {
 	c.fresh = w.slow
 }
 
-// stop ends the oldest dataplane, which reads once more.
+// stop ends the oldest dataplane after another reading.
 func (w *world) stop(stays bool) {
 	c := w.live[0]
 	c.fresh = false
@@ -102,9 +102,9 @@ func (w *world) look() uint64 {
 	return n.In
 }
 
-// TestFlowsAreCountedOnce runs random histories of flows. Modes that read conntrack take over from
-// each other, at once or after another mode, and processes end or are killed. Counted bytes must
-// equal sent bytes. If readings are reported for a while, counts must never be higher, or decrease.
+// TestFlowsAreCountedOnce runs random histories of flows. Modes that read conntrack replace each
+// other, at once or after another mode, and processes end or are killed. Counted bytes must equal
+// sent bytes. If readings are reported for a while, counts must never be higher, or decrease.
 func TestFlowsAreCountedOnce(t *testing.T) {
 	for seed := range uint64(wait.Soak(120, 6000)) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 8)), slow: seed%2 == 1, flows: map[int]uint64{}}

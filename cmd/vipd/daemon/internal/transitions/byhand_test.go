@@ -9,7 +9,7 @@ import (
 )
 
 // TestExpired changes overrides. Only settings that reached their end have expired; removed and
-// renewed ones have not.
+// renewed settings have not.
 func TestExpired(t *testing.T) {
 	yes, no, two, five, end := true, false, 2, 5, time.Unix(3600, 0)
 	weight := &balancer.Override{Weight: &five, Expires: end}

@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane"
 )
 
-// node has a service whose endpoint's counts the test sets.
+// node has a service with an endpoint whose counts the test sets.
 type node struct {
 	*Watch
 	mu       sync.Mutex
@@ -66,7 +66,7 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds lets connections of a minute fail. A problem must begin at 3 % of at least
+// TestProblemThresholds lets connections of a minute fail. A problem must start at 3 % of at least
 // ten connections, and not below.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
