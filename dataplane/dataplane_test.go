@@ -17,8 +17,8 @@ type yielding struct{ *fake.Dataplane }
 
 func (yielding) Yield(context.Context) error { return nil }
 
-// TestAs asks wrapped and bare dataplanes for an optional interface. It must be found at any depth,
-// and only there.
+// TestAs looks for an optional interface in wrapped and bare dataplanes. It must be found at any
+// depth, and only there.
 func TestAs(t *testing.T) {
 	inner := yielding{fake.New(fake.NewKernel())}
 	for name, c := range map[string]struct {
@@ -38,8 +38,8 @@ func TestAs(t *testing.T) {
 	}
 }
 
-// TestKeyErrors formats and unwraps the errors of several keys. The order must be that of the keys,
-// each time.
+// TestKeyErrors formats and unwraps the errors of several keys. The order must always be the order
+// of the keys.
 func TestKeyErrors(t *testing.T) {
 	errs := dataplane.KeyErrors{}
 	var want string

@@ -34,7 +34,7 @@ type fixture struct {
 // counts are the numbers that the engine has reported.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
-	damage                                             string // of the last repair
+	damage                                             string // damage of the last repair
 }
 
 func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
@@ -90,7 +90,7 @@ func (w *fixture) key() balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(w.IntN(12))}), Port: 80, Proto: balancer.TCP}
 }
 
-// change changes the wanted state at random, and sets it.
+// change changes the desired state at random, and sets it.
 func (w *fixture) change() {
 	for range 1 + w.IntN(6) {
 		k := w.key()
@@ -123,7 +123,7 @@ func (w *fixture) tamper() {
 	})
 }
 
-// difference describes how the kernel differs from the wanted state; "" means that it does not.
+// difference describes the difference between the kernel and the desired state, or returns "".
 func (w *fixture) difference() string {
 	there := w.kernel.Frontends()
 	for k, f := range w.desired.Frontends.All() {
@@ -141,7 +141,7 @@ func (w *fixture) difference() string {
 }
 
 // TestEngineConverges runs random histories of changes, failures, drift and restarts. Once the
-// failures end, the kernel must have the wanted state.
+// failures end, the kernel must have the desired state.
 func TestEngineConverges(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,8 +169,8 @@ func TestEngineConverges(t *testing.T) {
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff and a look are enough, unless a frontend was damaged and not
-			// removed: only the full comparison finds that.
+			// The longest backoff and a check are sufficient, unless a frontend was damaged but not
+			// removed, which only the full comparison finds.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -206,7 +206,7 @@ func TestEngineBeforeFirstSet(t *testing.T) {
 	})
 }
 
-// TestEngineOneBadFrontend applies 200 frontends of which one fails, with and without the key in
+// TestEngineOneBadFrontend applies 200 frontends, one of which fails, with and without the key in
 // the error. The other 199 must be applied at once.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
@@ -430,8 +430,8 @@ func TestEngineRevertedFailure(t *testing.T) {
 	}
 }
 
-// TestEngineManyBadFrontends applies 300 frontends of which 60 adjacent ones fail, more than
-// maxFailures. The others must be applied within seconds.
+// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail. That is
+// more than maxFailures. The others must be applied within seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -452,8 +452,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineBurst makes a change after a pause, and then 1,000 within a second. The first must be
-// applied at once, and the burst in about ten rounds.
+// TestEngineBurst makes a change after a pause, and then 1,000 changes within a second. The first
+// must be applied at once, and the burst in about ten rounds.
 func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -504,7 +504,7 @@ func TestEngineRepairsDrift(t *testing.T) {
 	})
 }
 
-// alerting is a host that alerts when the test asks for it.
+// alerting is a host that alerts when the test requests it.
 type alerting struct {
 	dataplane.Host
 	alerts chan struct{}
@@ -533,7 +533,7 @@ func TestEngineAlert(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		for range 3 {
-			time.Sleep(1300 * time.Millisecond) // between two looks, after one that found no damage
+			time.Sleep(1300 * time.Millisecond) // between two checks, after a check without damage
 			w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 			host.alerts <- struct{}{}
 			time.Sleep(time.Millisecond)
@@ -546,12 +546,12 @@ func TestEngineAlert(t *testing.T) {
 	})
 }
 
-// mending is a host that repairs two things at every look.
+// mending is a host that repairs two objects at every check.
 type mending struct{ dataplane.Host }
 
 func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
 
-// TestEngineHostRepairs uses a host that repairs something at every look. Each repair must be
+// TestEngineHostRepairs uses a host that repairs something at every check. Each repair must be
 // reported and counted, and none may cause a full comparison.
 func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -586,7 +586,7 @@ func TestCompareDuringRound(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		w.change()
-		synctest.Wait() // the comparison begins after this round
+		synctest.Wait() // the comparison starts after this round
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 		s, err := w.engine.Compare(t.Context())
 		if err != nil || s.Last.Before(s.Compared) || w.difference() != "" {
@@ -596,7 +596,7 @@ func TestCompareDuringRound(t *testing.T) {
 	})
 }
 
-// failing is a host whose Finish fails while the test asks for it.
+// failing is a host whose Finish fails while the test requests it.
 type failing struct {
 	dataplane.Host
 	fails *atomic.Bool
@@ -609,8 +609,8 @@ func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return f.Host.Finish(ctx, applied)
 }
 
-// TestBehindWhileHostFails lets the host fail for five minutes of changes. Behind must return when
-// the failure started, and zero after its end.
+// TestBehindWhileHostFails makes the host fail during five minutes of changes. Behind must return
+// when the failure started, and zero after its end.
 func TestBehindWhileHostFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -654,7 +654,7 @@ func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return h.Host.Finish(ctx, applied)
 }
 
-// TestWorkingWhileHostHangs lets the host hang for two minutes. Working must return that time, and
+// TestWorkingWhileHostHangs makes the host hang for two minutes. Working must return that time, and
 // zero while the loop is idle.
 func TestWorkingWhileHostHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -715,7 +715,7 @@ func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	})
 }
 
-// turning is a dataplane whose first looks find damage, and whose later looks fail.
+// turning is a dataplane whose first checks find damage, and whose later checks fail.
 type turning struct {
 	dataplane.Dataplane
 	looks *atomic.Int64
@@ -730,8 +730,8 @@ func (d turning) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineLooksWhileLooksFail finds damage six times in a row, so looks become rarer. When they
-// fail instead, there is a look each second again.
+// TestEngineLooksWhileLooksFail finds damage six times in a row, so checks become rarer. When
+// checks fail instead, there must be a check each second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)

@@ -13,7 +13,7 @@ import (
 	"vipd/test/fake"
 )
 
-// asking is a dataplane whose first Observe asks for an Apply of every frontend.
+// asking is a dataplane whose first Observe requests an Apply of every frontend.
 type asking struct {
 	*fake.Dataplane
 	observed int
@@ -34,8 +34,8 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestReapplyAll starts an engine over a dataplane that asks for an Apply of everything, though all
-// is as wanted. Each frontend must be applied once, and none must count as a repair.
+// TestReapplyAll starts an engine over a dataplane that requests an Apply of everything, although
+// all state is as desired. Each frontend must be applied once, and none must count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()

@@ -48,7 +48,7 @@ func newPair(t *testing.T, seed uint64) *pair {
 	return p
 }
 
-// swap requests a switch. With back, it then requests one to the current dataplane.
+// swap requests a switch. With back, it then requests a switch back to the current dataplane.
 func (p *pair) swap(back bool) {
 	p.desired.Revision.Store++
 	from, to, asked := p.kernel, p.other, p.desired
@@ -85,8 +85,8 @@ func (p *pair) pause(d time.Duration) {
 }
 
 // TestSwitchConverges runs random histories of changes, failures and switches. Served frontends
-// must be kept until the next dataplane serves them, and in the end one dataplane must have the
-// wanted state and the other nothing.
+// must be kept until the next dataplane serves them. In the end one dataplane must have the desired
+// state and the other must have nothing.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -150,7 +150,7 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 	})
 }
 
-// recorder records the frontends that it was asked to remove.
+// recorder records the frontends that it is told to remove.
 type recorder struct {
 	dataplane.Dataplane
 	removed []*balancer.Frontend
@@ -168,7 +168,7 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 }
 
 // TestSwitchRemovedFrontend removes a frontend with a switch or before it. The next dataplane must
-// be asked to remove it, with the drain time that is left.
+// remove it, with the remaining drain time.
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // the switch

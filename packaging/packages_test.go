@@ -31,7 +31,7 @@ func TestScriptsAreShell(t *testing.T) {
 	}
 }
 
-// TestVersion compares versions like Debian and RPM. Their order must be that of the tags and
+// TestVersion compares versions like Debian and RPM. Their order must be the order of the tags and
 // commits.
 func TestVersion(t *testing.T) {
 	for version, want := range map[string]string{

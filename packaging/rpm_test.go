@@ -11,9 +11,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestRPMInARoot installs, checks, upgrades and removes the packages by rpm in their own root
-// directory, without scripts, which would need a shell there. They must have the same files as the
-// Debian packages. test/systemd tests them with scripts, a systemd and traffic.
+// TestRPMInARoot installs, checks, upgrades and removes the packages with rpm in their own root
+// directory. Scripts are omitted because they need a shell there. They must have the same files as
+// the Debian packages. test/systemd tests them with scripts, a systemd and traffic.
 func TestRPMInARoot(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {

@@ -209,7 +209,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	})
 }
 
-// TestJoinedEnds ends one source. The other must end too.
+// TestJoinedEnds ends one source. The other must also end.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}

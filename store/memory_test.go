@@ -101,7 +101,7 @@ func (s *memory) Delete(name balancer.Name) {
 	})
 }
 
-// SetEndpoint adds a separate endpoint, or replaces the one of its ID.
+// SetEndpoint adds a separate endpoint, or replaces the endpoint with its ID.
 func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
@@ -121,7 +121,7 @@ func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// put sets a value, unless an equal one exists, which keeps its pointer.
+// put sets a value, unless an equal value exists, which keeps its pointer.
 func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
 	if old, ok := m.Get(key); ok && reflect.DeepEqual(old, value) {
 		return m
@@ -129,7 +129,7 @@ func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 	return m.Set(key, value)
 }
 
-// change makes one change, and wakes watchers if it makes a difference.
+// change makes one change, and wakes watchers if the state differs.
 func (s *memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

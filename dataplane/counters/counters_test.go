@@ -40,8 +40,8 @@ func TestForgets(t *testing.T) {
 	with(time.Second, map[key]int{}, map[key]int{})
 }
 
-// TestNothingGoesBack adds, counts and removes endpoints at random. No total decreases while its
-// service or endpoint existed in the last hour, and the memory stays small.
+// TestNothingGoesBack adds, counts and removes endpoints at random. No total may decrease while its
+// service or endpoint existed in the last hour, and the memory must stay small.
 func TestNothingGoesBack(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))

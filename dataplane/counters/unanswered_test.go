@@ -8,7 +8,7 @@ import (
 )
 
 // TestUnansweredAddTo adds counts of a port that two dataplanes report, of a missing backend, and
-// of a missing port. Each is added once.
+// of a missing port. Each must be added once.
 func TestUnansweredAddTo(t *testing.T) {
 	var u Unanswered
 	one, two := netip.MustParseAddrPort("10.2.0.1:80"), netip.MustParseAddrPort("10.2.0.2:80")

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// bare drives a dataplane without an engine, in ways that an engine does not.
+// bare drives a dataplane without an engine, in ways in which an engine never would.
 type bare struct{ *rig }
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
@@ -63,7 +63,7 @@ func (b *bare) holds(when string, want balancer.Desired) {
 	for k, f := range want.Frontends.All() {
 		digests[k] = b.dp.Digest(f)
 	}
-	if seen.ReapplyAll && b.s.VirtualServers { // which don't say what they were made of; frontends without active backends have none
+	if seen.ReapplyAll && b.s.VirtualServers { // virtual servers don't show their frontends; frontends without active backends have none
 		for k := range digests {
 			if d, there := seen.Digests[k]; there && d == 0 {
 				seen.Digests[k] = digests[k]
@@ -83,8 +83,8 @@ func (b *bare) holds(when string, want balancer.Desired) {
 	}
 }
 
-// testIdempotent applies changes that change nothing. The dataplane does nothing, and Observe
-// reports what Apply did.
+// testIdempotent applies changes that change nothing. The dataplane must do nothing, and Observe
+// must report what Apply did.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
@@ -106,7 +106,7 @@ func testIdempotent(b *bare) {
 	b.carry(want, []dataplane.Change{absent})
 	b.holds("after removing what is absent", want)
 	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
-	_ = c.Close() // before its address goes
+	_ = c.Close() // before its address is removed
 	removals := adds(want)
 	for i := range removals {
 		removals[i].Old, removals[i].New = removals[i].New, nil
@@ -115,8 +115,8 @@ func testIdempotent(b *bare) {
 	b.holds("after removing everything, twice", balancer.Desired{})
 }
 
-// testOrder applies random histories in random batches, with and without hints. Each ends in the
-// state that a single Apply makes.
+// testOrder applies random histories in random batches, with and without hints. Each must end in
+// the state that a single Apply makes.
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
@@ -178,8 +178,8 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose closes a dataplane with and without keep. With keep its objects continue to serve, and
-// the next dataplane adopts them without losing a connection; otherwise nothing is left.
+// testClose closes a dataplane with and without keep. With keep its objects must serve on, and the
+// next dataplane must adopt them without losing a connection; otherwise nothing may be left.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -221,7 +221,7 @@ func testClose(b *bare) {
 	})
 }
 
-// gone returns the changes that remove the frontends of before that are missing in after.
+// gone returns the changes that remove frontends of before that after lacks.
 func gone(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {
@@ -232,8 +232,8 @@ func gone(before, after balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// closesCounted closes the dataplane while clients ask without a pause: each answer that they get
-// is counted.
+// closesCounted closes the dataplane while clients send requests without a pause. Each answer must
+// be counted.
 func (b *bare) closesCounted(key balancer.Key) {
 	r, answered := b.rig, atomic.Uint64{}
 	before := counted(b.dp, key.Proto)
@@ -252,7 +252,7 @@ func (b *bare) closesCounted(key balancer.Key) {
 	r.close(b.dp)
 	closed()
 	clients.Wait()
-	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows what it counts after two seconds
+	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts after two seconds
 		r.Errorf("%d connections to %s are counted, and %d were answered until the dataplane was closed", got, key, want)
 	}
 }

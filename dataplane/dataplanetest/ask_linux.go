@@ -18,14 +18,15 @@ import (
 	"vipd/test/wait"
 )
 
-// These limits are for a usual, possibly busy machine. They are scaled where they are used.
+// These limits are for a usual, possibly busy machine. They are scaled by their users.
 const (
-	// atOnce limits actions that need no timer. They take milliseconds, except on a busy machine.
+	// atOnce limits actions that need no timer. Such actions last milliseconds, except on a busy
+	// machine.
 	atOnce = 30 * time.Second
 	// silence is the time for which a client waits that must get no answer. An answer would need a
 	// fraction of it.
 	silence = 250 * time.Millisecond
-	// unanswered is the time for which a client waits that asks again and again.
+	// unanswered is the time for which a client that repeats its request waits.
 	unanswered = 50 * time.Millisecond
 )
 
@@ -38,8 +39,8 @@ func patience(within time.Duration) time.Duration {
 	return min(wait.Scaled(within), wait.Bound(within))
 }
 
-// ports assigns source ports for UDP, each once, because a client that reuses a port would continue
-// its earlier flow.
+// ports assigns source ports for UDP. Each is used once, because a client that reuses a port would
+// continue its earlier flow.
 type ports struct{ dealt atomic.Uint32 }
 
 func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
@@ -89,12 +90,13 @@ func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	return parseAddrs("0.0.0.0", "::").of(vip)
 }
 
-// ask makes one connection, or sends one datagram from a new port, and returns who answers.
+// ask makes one connection, or sends one datagram from a new port, and returns the server that
+// answers.
 func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
 
-// askFrom is ask from one of the namespace's addresses; the zero value leaves it to the kernel.
+// askFrom is ask from one of the namespace's addresses; for the zero value the kernel chooses.
 func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
 	c, err := r.open(from, source, key, within)
 	if err != nil {
@@ -112,7 +114,7 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is ask for a client that must be answered.
+// mustAsk is ask for a client that must get an answer.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -123,7 +125,7 @@ func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	return a
 }
 
-// mustOpen opens a connection and has it answered; it is closed with the test.
+// mustOpen opens a connection and waits for an answer. The end of the test closes it.
 func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.Conn, lab.Answer) {
 	r.Helper()
 	c, err := r.open(from, source, key, atOnce)
@@ -138,7 +140,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 	return c, a
 }
 
-// tally asks n times and counts the answers by server.
+// tally calls ask n times and counts the answers by server.
 func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	r.Helper()
 	counts := map[string]int{}
@@ -185,7 +187,7 @@ func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) erro
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS drops it besides, which programs hear first
+	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops it, which programs notice first
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
 		return fmt.Errorf("%s asks %s: %w, want a refusal", from.Name, key, err)
@@ -193,14 +195,14 @@ func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) erro
 	return nil
 }
 
-// ignored checks that a client gets no answer at all.
+// ignored checks that a client gets no answer.
 func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	a, err := r.askFrom(from, source, key, silence)
 	switch {
 	case err == nil:
 		r.Errorf("%s %s asks %s: %s answers, want silence", from.Name, source, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host: // so programs hear that a filter drops what they send
+	case errors.Is(err, unix.EPERM) && from == r.w.host: // programs learn that a filter drops their packets
 	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
 	}

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the variable that makes Run act as the daemon that cases kill.
+// childVar is the environment variable that makes Run act as the daemon that cases kill.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
 // errand is the value of childVar, as JSON.
@@ -27,7 +27,7 @@ type errand struct {
 	// Services are the services that are wanted first.
 	Services []*balancer.Service
 	// Then are the services that are wanted after the first line of input, with Down among their
-	// endpoints. The child then does nothing else.
+	// endpoints. The child does nothing else afterwards.
 	Then []*balancer.Service
 	Down []balancer.Target
 	// Servers are the endpoints of the services in its random changes, and Seed selects these
@@ -36,7 +36,7 @@ type errand struct {
 	Seed    uint64
 }
 
-// history are the changes of the errand.
+// history returns the changes of the errand.
 func (e *errand) history() *history {
 	var servers []*server
 	for _, a := range e.Servers {
@@ -49,7 +49,7 @@ func (e *errand) history() *history {
 // It starts its changes after the next line of input.
 const ready = "dataplanetest: ready"
 
-// runChild carries out the errand until it is killed or its parent ends.
+// runChild performs the errand until it is killed or its parent ends.
 func runChild(t *testing.T, s *Subject) {
 	var e errand
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
@@ -65,7 +65,7 @@ func runChild(t *testing.T, s *Subject) {
 	}
 	fmt.Println(ready)
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return // the parent has gone
+		return // the parent has ended
 	}
 	if e.Then != nil {
 		r.judge(balancer.HealthDown, e.Down...)
@@ -104,7 +104,7 @@ func checkKernelState(r *rig, when string) {
 	r.start()
 }
 
-// child is this test binary, run again as a process that carries out an errand.
+// child is this test binary, run again as a process that performs an errand.
 type child struct {
 	t     testing.TB
 	in    io.Writer
@@ -122,7 +122,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
 	cmd.Env = append(os.Environ(), childVar+"="+string(text))
-	in, err := cmd.StdinPipe() // its end tells the child to go, should this process be killed
+	in, err := cmd.StdinPipe() // the end of this pipe ends the child if this process is killed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	return &child{t, in, bufio.NewScanner(out), kill}
 }
 
-// awaitReady returns when the child has carried out its errand.
+// awaitReady returns when the child has performed its errand.
 func (c *child) awaitReady() {
 	c.t.Helper()
 	var said []string
@@ -151,7 +151,7 @@ func (c *child) awaitReady() {
 	c.t.Fatalf("the process ended before it was ready to be killed:\n%s", strings.Join(said, "\n"))
 }
 
-// goOn lets the child start its changes.
+// goOn makes the child start its changes.
 func (c *child) goOn() {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, "\n"); err != nil {

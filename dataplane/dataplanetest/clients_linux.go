@@ -37,7 +37,7 @@ func testAffinity(r *rig) {
 	})
 }
 
-// checkLeaveAndReturn makes the first client's server leave in some way and return. It returns the
+// checkLeaveAndReturn makes the first client's server leave and return in some way. It returns the
 // servers of all clients.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
@@ -59,7 +59,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	return moved
 }
 
-// checkSameServers checks that all clients are answered by the servers that answered them before.
+// checkSameServers checks that all clients still get answers from the same servers.
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
@@ -67,8 +67,8 @@ func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	}
 }
 
-// testAffinityEnds lets affinity_timeout pass. Clients that return after it are scheduled again;
-// clients that keep connecting stay.
+// testAffinityEnds waits until affinity_timeout expires. Clients that return later must be
+// scheduled again; clients that keep connecting must stay.
 func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(stickyService(r, timeout, r.w.servers...))
@@ -87,7 +87,7 @@ func testAffinityEnds(r *rig) {
 			last := asked[i]
 			asked[i] = time.Now()
 			again := r.mustAsk(r.w.host, k).Server
-			if again != host[i] && time.Since(last) < timeout { // else the machine stood still
+			if again != host[i] && time.Since(last) < timeout { // otherwise the machine was paused
 				r.Errorf("%s: a client that keeps coming is answered by %s, then by %s", k, host[i], again)
 			}
 			host[i] = again
@@ -95,7 +95,7 @@ func testAffinityEnds(r *rig) {
 	}
 	for i, k := range keys {
 		after := askFromAll(r, k)
-		if slices.Equal(after, before[i]) { // also where the one on the host came late, and was scheduled anew: the next round is another then
+		if slices.Equal(after, before[i]) { // also if the client on the host was late and was scheduled again, because the next round differs then
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
 			after = askFromAll(r, k)
 		}

@@ -18,8 +18,8 @@ import (
 // ProbeInterval.
 const usuallyMended = 1500 * time.Millisecond
 
-// testDamage damages the dataplane in each way while connections are open. The damage is
-// repaired, idle connections survive it, and new clients are served.
+// testDamage damages the dataplane in each way while connections are open. The damage is repaired,
+// idle connections survive it, and new clients are served.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject has no kinds of damage")
@@ -59,7 +59,7 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	lab.Eventually(r, settleTime, "mending", func() error {
 		s := r.engine.Status()
 		if s.Last.After(began) && s.LastError == "" {
-			return nil // a sync that was under way may have put it back without a word
+			return nil // a concurrent sync may have repaired it without a report
 		}
 		if strings.HasPrefix(name, "address") && len(heldVIPs(r)) == addresses {
 			return nil
@@ -117,7 +117,7 @@ func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	return conns
 }
 
-// awaitRepairs waits until there were more repairs than before.
+// awaitRepairs waits for a further repair.
 func awaitRepairs(r *rig, before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "mending", func() error {
@@ -141,7 +141,7 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that open connections live, and that clients are treated correctly.
+// checkWhole checks that open connections work, and that clients are treated correctly.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
@@ -154,8 +154,8 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst puts a foreign rule before each of ours. It stays there, and the service
-// works.
+// testOthersFirst puts a foreign rule before each of ours. The rule must stay there, and the
+// service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)
@@ -168,13 +168,13 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(usuallyMended) // for a mending that must not come
+	r.pause(usuallyMended) // wait for a repair that must not happen
 	sameForeign(r, "after rules of others came first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs
 	r.s.removeJumps(r.T)
 	awaitRepairs(r, repairs)
-	awaitService(r) // it may have just checked the others' rules, and have started the repair before the last jump was removed
+	awaitService(r) // the repair may have started before the last jump was removed, after a check of the foreign rules
 	sameForeign(r, "after mending with rules of others first", before)
 	checkWhole(r, conns)
 }

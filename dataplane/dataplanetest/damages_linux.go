@@ -104,7 +104,7 @@ func (s *Subject) hasChains(t testing.TB) {
 	}
 }
 
-// flushChain empties one of our chains in a table, the last non-empty one.
+// flushChain flushes the last non-empty chain of ours in a table.
 func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
@@ -115,8 +115,8 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules replaces the first rule of each of our chains in iptables, such that nothing passes
-// or the rule leads nowhere. The number of rules stays the same.
+// replaceRules replaces the first rule of each of our chains in iptables, so nothing passes or the
+// rule leads nowhere. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -211,7 +211,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	return all
 }
 
-// ourJump is a rule of a kernel's chain that leads to one of our chains.
+// ourJump is a rule in a built-in chain that leads to one of our chains.
 type ourJump struct {
 	tool, table, chain string
 	rule               string // without "-A" and the chain
@@ -244,7 +244,7 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	}
 }
 
-// savedBy is saved for one program, if it exists.
+// savedBy is saved for one program, if the program exists.
 func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	t.Helper()
 	if !has(saver) {

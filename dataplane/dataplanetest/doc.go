@@ -1,6 +1,6 @@
 // Package dataplanetest is the conformance suite of dataplanes. It compiles real services, applies
-// them with an Engine, and sends real packets from clients on the host, behind it, and among its
-// own servers.
+// them with an Engine, and sends real packets from clients on the host, behind the host, and among
+// its own servers.
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //
@@ -13,13 +13,13 @@
 // connections, they see the host's. Everything else must be the same in all modes. A dataplane that
 // can't pass a case names it in Subject.Skip, with the reason.
 //
-// Most cases run one after the other in one layout, on one host, each with its own dataplane.
+// Most cases run one after another in one layout, on one host, each with its own dataplane.
 // VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads, see test/wait.
 //
 // If a Subject has a Host with the guard, the suite also damages it in the ways of Damages, and
-// kills it within streams of changes. The firewalls and rules of other programs must stay
-// unchanged, byte for byte: see snapshot. After a host is released, nothing of vipd may remain in
-// netfilter. If the kernel has IPVS, foreign virtual servers must also stay.
+// kills it within streams of changes. Foreign firewalls and rules must stay unchanged, byte for
+// byte: see snapshot. After a host is released, nothing of vipd may remain in netfilter. If the
+// kernel has IPVS, foreign virtual servers must also stay.
 //
 // The layouts, each with IPv4 and IPv6, TCP and UDP, and with clients on the host, forwarded by it,
 // at node ports, and among the servers themselves:

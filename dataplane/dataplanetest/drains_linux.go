@@ -38,8 +38,8 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// checkEndInTime checks that connections live until drainTime() after removed, and that clients
-// which then send learn that they ended.
+// checkEndInTime checks that connections last until drainTime() after removed, and that clients
+// that send later learn of their end.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -72,8 +72,8 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	}
 }
 
-// testServiceDrains removes services. Their connections last for drain_timeout at VIPs and node
-// ports, while new clients are refused.
+// testServiceDrains removes services. Their connections must last for drain_timeout at VIPs and
+// node ports, while new clients are refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.DrainTimeout = drainTime()

@@ -26,7 +26,7 @@ type driver struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows: tests and the expiry of drains publish
+	mu       sync.Mutex // guards the fields below: tests and the expiry of drains publish
 	compiler balancer.Compiler
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
@@ -101,7 +101,7 @@ func (d *driver) expireDrains(ctx context.Context) {
 	}
 }
 
-// set makes exactly these services wanted, without waiting, and returns their revision.
+// set requests exactly these services, without waiting, and returns their revision.
 func (d *driver) set(services ...*balancer.Service) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testNoEndpoints removes the endpoints of a service. Its clients are refused at once until it
+// testNoEndpoints removes the endpoints of a service. Its clients must be refused at once until it
 // has an endpoint.
 func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
@@ -20,8 +20,8 @@ func testNoEndpointsDrop(r *rig) {
 	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// checkWithoutEndpoints checks how clients of a service without endpoints are treated, until it
-// has one.
+// checkWithoutEndpoints checks how clients of a service without endpoints are treated, until it has
+// an endpoint.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what

@@ -11,16 +11,16 @@ import (
 	"vipd/test/lab"
 )
 
-// asked is a question to explain. Each is asked once per revision, because cases send hundreds of
-// packets.
+// asked is a question to explain. Each is explained once per revision, because cases send hundreds
+// of packets.
 type asked struct {
 	from     *lab.NS
 	key      balancer.Key
 	revision int64
 }
 
-// checkExplained checks that explain predicts the outcome that real packets had, and finds
-// nothing missing if they were served.
+// checkExplained checks that explain predicts the outcome of real packets, and reports no failure
+// if they were served.
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
@@ -36,15 +36,15 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 		source = r.addressOf(from, key.Addr)
 	}
 	if r.w.detour && want == explain.Served && r.caps.KeepsSource && from != r.w.host {
-		want = explain.Lost // what routes a server has is not known here
+		want = explain.Lost // the routes of a server are not known here
 	}
 	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end meanwhile
 		status = r.engine.Status()
-		// Existing connections do not affect the verdict, and searching them takes the kernel 10
-		// ms, because it reads conntrack's whole table.
+		// Existing connections do not affect the verdict, and a search for them costs 10 ms,
+		// because the kernel reads conntrack's whole table.
 		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp}
 		if !n.Applied.Has(key) {
-			return nil // what packets meet without vipd is not explained
+			return nil // effects of other programs are not explained
 		}
 		a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
 		i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing })

@@ -134,7 +134,7 @@ func testForeign(t *testing.T, s *Subject) {
 	r.steer(wait.Scaled(driverProbe)) // for the end of the test
 }
 
-// replaceDataplane closes the dataplane and makes its successor.
+// replaceDataplane closes the dataplane and starts its successor.
 func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))

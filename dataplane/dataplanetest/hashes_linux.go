@@ -49,8 +49,8 @@ func clientHashes() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// testHashes schedules hundreds of clients by each hash. They are distributed by weight and stay;
-// with Maglev, only clients of a removed endpoint move, with few exceptions.
+// testHashes schedules hundreds of clients by each hash. They must be distributed by weight and
+// stay. With Maglev, only clients of a removed endpoint may move, with few exceptions.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// history is a random sequence of changes to services; a seed determines it. Its own services are
+// history is a random sequence of changes to services, determined by a seed. Its own services are
 // added and removed. Services to mind keep their first endpoint, with some weight.
 type history struct {
 	random   *rand.Rand
@@ -25,7 +25,7 @@ func newHistory(seed uint64, servers []*server, first, n int, minded ...*balance
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
 		s := newService(balancer.Name(fmt.Sprint("change", i)), vipN(first+i), endpoints(servers...)...)
-		if i == 0 { // each end of a drain is a change of its own
+		if i == 0 { // the end of each drain is a separate change
 			s.DrainTimeout = 200 * time.Millisecond
 		}
 		h.services = append(h.services, s)
@@ -122,8 +122,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks that every wanted frontend, or about every step-th, treats clients
-// correctly: an active backend answers, or they are refused.
+// checkAllServe checks that about every step-th desired frontend treats clients correctly: an
+// active backend answers, or they are refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

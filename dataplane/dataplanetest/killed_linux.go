@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKilled kills connections that carry data in both directions. They end, although there is
-// only one server to which their packets could be translated again.
+// testKilled kills connections that carry data in both directions. They must end, although their
+// packets could only be translated to the same server again.
 func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
@@ -52,7 +52,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 		}
 		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
 		killed.Store(true)
-		if err != nil || n < len(ends) { // what a case before has closed late may still be remembered, and be ended too
+		if err != nil || n < len(ends) { // the kernel may still remember connections of an earlier case, and also end them
 			r.Errorf("%s, ending %d connections came to %d, %v", when, len(ends), n, err)
 		}
 		for which, ended := range ends {

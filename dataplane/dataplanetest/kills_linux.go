@@ -13,11 +13,11 @@ import (
 	"vipd/test/wait"
 )
 
-// testKills kills processes at random moments, while they take over and while they apply changes.
-// Each successor reaches the wanted state, serves clients, and leaves foreign objects unchanged.
+// testKills kills processes at random moments, during takeovers and changes. Each successor reaches
+// the wanted state, serves clients, and leaves foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
-	if !s.Keeps { // what dies with its process leaves little that could go wrong
+	if !s.Keeps { // objects that end with their process can't go wrong later
 		kills = max(3, wait.Soak(3, 10))
 	}
 	root := strings.TrimSuffix(t.Name(), "/kills")

@@ -16,12 +16,12 @@ import (
 // way is a way in which the first server leaves a service.
 type way struct {
 	name balancer.Name
-	// leave edits the service; down: the checks of the server fail instead.
+	// leave edits the service. If down is set, the server's checks fail instead.
 	leave func(s *balancer.Service, e *balancer.Endpoint)
 	down  bool
 	vip   addrs
-	// moves: the server leaves the service, so that flows of UDP go to another one at once, and
-	// connections have drain_timeout.
+	// moves reports whether the server leaves the service, so UDP flows move to another server at
+	// once, and connections have drain_timeout.
 	moves bool
 }
 
@@ -37,7 +37,7 @@ func ways() []way {
 	}
 }
 
-// stickyVIP is the VIP at which clients of the way stay on their servers.
+// stickyVIP returns the VIP at which clients stay on their servers.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
@@ -92,13 +92,13 @@ type guests struct {
 	idle   []net.Conn
 	busy   []*pulse
 	moving []net.Conn // flows of UDP that don't stay
-	client addrs      // stays there by affinity
-	moved  [2]string  // the server that the client has come to since
+	client addrs      // stays at the server by affinity
+	moved  [2]string  // server to which the client has moved
 }
 
 // testDrains makes the first server leave services in each way, also while the process is killed
-// and restarted. Its connections live on and get no company; when it returns in time, its
-// clients are still there.
+// and restarted. Its connections must continue without new ones. If it returns in time, its clients
+// must still be there.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -122,8 +122,8 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind carries out the errand in a process that is killed, if the dataplane survives that. It
-// returns the guests of the first server, and a function that carries out the rest of the errand.
+// leftBehind performs the errand in a process that is killed, if the dataplane survives that. It
+// returns the guests of the first server, and a function that performs the rest of the errand.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -148,7 +148,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 
 	r = newStill(t, s, w)
 	r.prepare(wait.Scaled(driverProbe))
-	r.set(e.Services...) // what a process remembers is on disk
+	r.set(e.Services...) // the memory of a process is on disk
 	r.judge(balancer.HealthDown, e.Down...)
 	revision := r.set(e.Then...)
 	r.start()
@@ -195,7 +195,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkGuests checks that guests are still connected, and that no new client arrives.
+// checkGuests checks that guests are still connected, and that no new client is connected.
 func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {
@@ -223,8 +223,7 @@ func checkGuests(r *rig, all []*guests, when string) {
 	}
 }
 
-// checkMovesOnce checks that the client with affinity has moved to one other server, and stays
-// there.
+// checkMovesOnce checks that the client with affinity has moved to another server, and stays there.
 func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
@@ -242,7 +241,7 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	}
 }
 
-// checkReturn makes the server return, and checks who is connected to it.
+// checkReturn makes the server return, and checks its clients.
 func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)

@@ -16,7 +16,7 @@ func testMany(r *rig) {
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
 		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
-		s.DrainTimeout = 0 // so that nothing has to stay
+		s.DrainTimeout = 0 // so nothing has to stay
 		all = append(all, s)
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {

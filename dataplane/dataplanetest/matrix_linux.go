@@ -22,12 +22,12 @@ const (
 // clientKind is a way to reach a service, and the address that a server should see.
 type clientKind struct {
 	name string
-	// from are the namespaces that ask.
+	// from returns the namespaces of clients.
 	from func(w *world) []*lab.NS
-	// port of the service; at the VIP, or, for node ports, at the host's own address.
+	// port of the service at the VIP, or, for node ports, at the host's own address
 	port uint16
-	// shows says whose address the answering server sees, in dataplanes that keep the client's
-	// address if they can, with snat = auto. The host's own connections always show the host's
+	// shows returns whose address the answering server sees, in dataplanes that keep the client's
+	// address if possible, with snat = auto. The host's own connections always show the host's
 	// address, and so do other dataplanes.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
@@ -143,8 +143,8 @@ func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.of(a) == a })
 }
 
-// testPorts defines services with several VIPs and ports, two of them on one VIP. Each port
-// leads to its own service.
+// testPorts defines services with several VIPs and ports, two of them on one VIP. Each port must
+// lead to its own service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	one := newService("one", vipN(20), endpoints(s1)...)

@@ -11,8 +11,8 @@ import (
 	"vipd/test/lab"
 )
 
-// narrow is a layout whose link between host and servers takes smaller packets than all others, and
-// on which no message arrives that says so:
+// narrow is a layout whose link between host and servers has a smaller MTU than all others. No ICMP
+// message reports that:
 //
 //	client --- host ===1400=== router --- s1, s2, s3
 func narrow(t testing.TB, l *lab.Lab) *world {
@@ -50,7 +50,7 @@ func testNarrow(t *testing.T, s *Subject) {
 			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { checkStream(r, from, key, zeros{}, 100_000) })
 		})
 	}
-	const mss = 1240 // what all links take with IPv6's headers
+	const mss = 1240 // fits all links with IPv6's headers
 	r.apply(edited(web, func(s *balancer.Service) { s.MSS = mss }))
 	for name, from := range clients {
 		r.step(name+" with mss", func(r *rig) {

@@ -21,7 +21,7 @@ type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
 	vip       addrs
-	// cut are the protocols whose connections end. Other connections continue.
+	// cut has the protocols whose connections end. Other connections continue.
 	cut map[balancer.Protocol]bool
 }
 
@@ -34,8 +34,8 @@ func consequences() []consequence {
 	}
 }
 
-// testOnFailure fails the checks of the first server. Its connections are cut or kept as
-// on_failure says, other connections live on, and it serves again after it recovers.
+// testOnFailure fails the checks of the first server. Its connections must be cut or kept according
+// to on_failure, and other connections must continue. After its recovery it must serve again.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -95,7 +95,7 @@ func testOnFailure(r *rig) {
 	}
 }
 
-// checkEnded checks that a client learns within a second that its connection ended.
+// checkEnded checks that a client learns within a second that its connection has ended.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" learns of the end of its connection", func() error {
@@ -110,12 +110,12 @@ func checkEnded(r *rig, c net.Conn, what string) {
 }
 
 // openAgain makes every server end a connection from a port of a client, so the client has it in
-// TIME_WAIT. It returns a connection from that port to a server of that name.
+// TIME_WAIT. It returns a connection from that port to the named server.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // the first time any port
 	var c net.Conn
-	dial := func() (err error) { // the port is free a moment after the end of the last connection
+	dial := func() (err error) { // the port is free shortly after the end of the last connection
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))
 		defer cancel()
 		c, err = from.DialFrom(ctx, "tcp", source, key.AddrPort().String())

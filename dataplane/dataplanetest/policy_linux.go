@@ -31,7 +31,7 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 // run runs a command on the host, and returns its output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	var stderr strings.Builder // has warnings, too, such as that there are tables of another backend
+	var stderr strings.Builder // also has warnings, for example about tables of another backend
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -41,8 +41,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// testPolicyDrop serves through a firewall whose policies are DROP. Each kind of client is
-// served, and the firewall drops everything else as before.
+// testPolicyDrop serves through a firewall whose policies are DROP. Each kind of client must be
+// served, and the firewall must still drop everything else.
 func testPolicyDrop(t *testing.T, s *Subject) {
 	lay := layouts()[0]
 	r := newStill(t, s, lay.build(t, lab.New(t)))
@@ -72,8 +72,8 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	})
 }
 
-// dropByPolicy makes the host drop packets that nothing accepts in these chains, except for
-// neighbor discovery and lo. If the dataplane opens connections to servers itself, their replies
+// dropByPolicy makes the host drop packets that nothing accepts in these chains, except neighbor
+// discovery and packets on lo. If the dataplane opens connections to servers itself, their replies
 // are also accepted.
 func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {

@@ -25,10 +25,10 @@ func exits() []way {
 	return all
 }
 
-// dead reports whether the server must not be reached by clients that start again.
+// dead reports whether clients that start again must not reach the server.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is one of the keys of a service that the first server leaves in some way while the second
+// exit is a key of a service that the first server leaves in some way while the second server
 // joins.
 type exit struct {
 	way
@@ -36,9 +36,9 @@ type exit struct {
 	key           balancer.Key
 }
 
-// testPortReuse stops the only server of services in each way while clients with fixed ports use
-// them. A client without an answer, or that starts again from its port, must reach the other
-// server. A SYN or INIT must not end established connections to a live server.
+// testPortReuse stops the only server of services in each way while clients use fixed ports. A
+// client without an answer, or that starts again from its port, must reach the other server. A SYN
+// or INIT must not end established connections to a live server.
 func testPortReuse(r *rig) {
 	first := r.w.servers[0]
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP}
@@ -59,7 +59,7 @@ func testPortReuse(r *rig) {
 			all = append(all, x)
 		}
 	}
-	if r.caps.KeepsSource { // else the host is the server's client
+	if r.caps.KeepsSource { // otherwise the host is the server's client
 		r.step("unanswered", func(r *rig) { reuseUnanswered(r, all) })
 	}
 	dead := slices.DeleteFunc(slices.Clone(all), func(x exit) bool { return !x.dead() })
@@ -167,8 +167,8 @@ func reuseUnanswered(r *rig, all []exit) {
 	}
 }
 
-// unansweredClient sends a client's first packet, and returns a check that it reaches the second
-// server.
+// unansweredClient sends a client's first packet, and returns a check that the client reaches the
+// second server.
 func unansweredClient(r *rig, x exit) (check func()) {
 	r.Helper()
 	const who = "a client whose first packet was not answered"
@@ -189,7 +189,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 			r.Fatal(err)
 		}
 		return func() {
-			if !r.s.VirtualServers || x.moves { // IPVS can't forget one flow of a destination
+			if !r.s.VirtualServers || x.moves { // IPVS can't delete a single flow of a destination
 				awaitMove(r, c, x.key, "s1")
 			}
 			_ = c.Close()
@@ -248,7 +248,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 				}
 			})
 		case balancer.SCTP:
-			if mute { // else the server takes INIT as its peer's restart
+			if mute { // otherwise the server treats INIT as its peer's restart
 				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s2")
 			}
 		}
@@ -273,7 +273,7 @@ func reuseForged(r *rig, all []exit) {
 		}
 	}
 	leaveFirst(r, all)
-	const enough = 2 * silence // for whatever would end them
+	const enough = 2 * silence // time for anything that would end them
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error
@@ -303,7 +303,7 @@ func associate(r *rig, x exit, port uint16) {
 	}
 }
 
-// echoCookie sends COOKIE ECHO, which the first server has to answer.
+// echoCookie sends COOKIE ECHO, which the first server must answer.
 func echoCookie(r *rig, x exit, port uint16) error {
 	echo := sctpPacket{from: port, to: x.key.Port, tag: sctpServerTag, chunk: sctpCookieEcho, own: sctpClientTag}
 	name, err := askSCTP(r, r.w.client, x.key, echo, sctpCookieAck, atOnce)

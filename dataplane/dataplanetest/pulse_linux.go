@@ -33,8 +33,8 @@ func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	return stop
 }
 
-// startPulse is a connection or flow on which something is sent all the time, each time to be
-// answered by the same server with the same bytes.
+// startPulse starts a connection or flow on which requests are sent continuously. The same server
+// must answer each with the same bytes.
 type pulse struct {
 	key    balancer.Key
 	conn   net.Conn

@@ -17,8 +17,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a
-// lock around everything. With a fault it conforms no more, which the suite has to notice.
+// reference is the simplest dataplane that conforms: it listens on VIPs and copies bytes, with a
+// lock around everything. With a fault it no longer conforms, which the suite must detect.
 type reference struct {
 	fault fault
 
@@ -28,7 +28,7 @@ type reference struct {
 	counted map[balancer.Key]uint64
 	applied int
 	trips   bool
-	kept    bool // closed, with everything left for the next one
+	kept    bool // closed, with everything kept for the next dataplane
 	chosen  int
 	running sync.WaitGroup
 }
@@ -36,21 +36,21 @@ type reference struct {
 // fault is a mistake that a dataplane could make.
 type fault string
 
-// front is one frontend at work. Its fields are guarded by the reference's lock.
+// front is a frontend in use. Its fields are guarded by the reference's lock.
 type front struct {
 	f      *balancer.Frontend
 	picker pick.Picker
 	sticky *pick.Sticky
-	// first are the backends that clients with affinity came to first.
+	// first has the first backend of each client with affinity.
 	first  map[netip.Addr]netip.AddrPort
-	closer io.Closer // the listener or packet socket; nil while clients are refused
+	closer io.Closer // listener or packet socket; nil while clients are refused
 	gone   *atomic.Bool
 	conns  map[*pair]bool
 	flows  map[netip.AddrPort]*pair
 	loads  map[netip.AddrPort]*atomic.Int64
 }
 
-// pair is a client's connection or flow and the one to its backend.
+// pair is a client's connection or flow and its counterpart to the backend.
 type pair struct {
 	client, backend net.Conn // client is nil for flows
 	from, to        netip.AddrPort
@@ -214,7 +214,7 @@ func (r *reference) stickLocked(e *front) {
 	}
 }
 
-// load is only called with the lock held: pickers are made and used under it.
+// load requires the lock, under which pickers are made and used.
 func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	if e.loads[to] == nil {
 		e.loads[to] = &atomic.Int64{}
@@ -222,7 +222,7 @@ func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	return e.loads[to]
 }
 
-// drainLocked ends connections of removed backends: at once, or when their time is over.
+// drainLocked ends connections of removed backends, at once or when their time is over.
 func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {
@@ -274,7 +274,7 @@ func (e *front) shutLocked() {
 	}
 }
 
-// Kill ends the connections of a service, which is all that the suite asks for.
+// Kill ends the connections of a service. The suite needs no other queries.
 func (r *reference) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,7 +294,7 @@ func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
-	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // they answered through the socket that is gone
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // they answered through the closed socket
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)
@@ -317,7 +317,7 @@ func (r *reference) serveLocked(e *front) error {
 	return nil
 }
 
-// lost notes that a socket was closed by someone else.
+// lost records that another program closed a socket.
 func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

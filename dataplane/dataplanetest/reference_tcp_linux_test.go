@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// choose picks a backend for a client; the lock is held.
+// chooseLocked picks a backend for a client; the lock is held.
 func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPort, error) {
 	f := e.f
 	inRanges := slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client.Addr()) })
@@ -66,7 +66,7 @@ func isHosts(a netip.Addr) bool {
 	return to.Local && err == nil
 }
 
-// dial opens the way to a backend.
+// dial connects to a backend.
 func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, error) {
 	d := net.Dialer{Timeout: f.ConnectTimeout}
 	if r.fault == "shows the VIP" && f.Proto == balancer.TCP {
@@ -127,7 +127,7 @@ func (r *reference) relay(e *front, c *net.TCPConn) error {
 	r.mu.Lock()
 	delete(e.conns, p)
 	r.mu.Unlock()
-	_ = c.Close() // without a reset: what was sent may still be on its way
+	_ = c.Close() // without a reset, because sent data may still be under way
 	_ = b.Close()
 	return nil
 }

@@ -33,7 +33,7 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	if c := e.flows[from]; c != nil {
 		return c, nil
 	}
-	if e.gone.Load() { // while the datagram was read; nobody would end its flow
+	if e.gone.Load() { // it was closed while the datagram was read, and nothing would end its flow
 		return nil, net.ErrClosed
 	}
 	to, err := r.chooseLocked(e, from)
@@ -98,7 +98,7 @@ func (r *reference) Counters() []dataplane.FrontendCount {
 	defer r.mu.Unlock()
 	var all []dataplane.FrontendCount
 	for k, n := range r.counted {
-		// Keys of the cases that look here have ports named for their protocols.
+		// The cases that read counters use ports named after their protocols.
 		all = append(all, dataplane.FrontendCount{Service: "web", Port: string(k.Proto), Connections: n})
 	}
 	return all

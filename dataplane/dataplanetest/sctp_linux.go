@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// The chunks of RFC 9260 that open an association, and the parameter of the second that the first
-// end sends back.
+// These are the chunks of RFC 9260 that open an association, and the parameter that the client
+// echoes.
 const (
 	sctpInit       = 1
 	sctpInitAck    = 2
@@ -29,10 +29,10 @@ const (
 	sctpClientTag = 2
 )
 
-// sctpPacket is an SCTP packet with one chunk of those.
+// sctpPacket is an SCTP packet with one chunk.
 type sctpPacket struct {
 	from, to uint16
-	tag      uint32 // that the receiver has chosen; 0 in INIT
+	tag      uint32 // tag chosen by the receiver; 0 in INIT
 	chunk    byte
 	own      uint32 // the tag that the sender has chosen
 	cookie   string
@@ -104,8 +104,8 @@ func checkAssociations(r *rig, web *balancer.Service) {
 	}
 }
 
-// answerSCTP makes a server answer INIT by INIT ACK, with its name as the cookie, and COOKIE ECHO
-// by COOKIE ACK.
+// answerSCTP makes a server answer INIT with INIT ACK, with its name as the cookie, and COOKIE ECHO
+// with COOKIE ACK.
 func answerSCTP(r *rig, s *server) {
 	for _, a := range s.addr {
 		c := rawSCTP(r, s.ns, a)
@@ -143,7 +143,7 @@ func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 	return c
 }
 
-// openSCTP sends INIT from a port, and returns who answered.
+// openSCTP sends INIT from a port, and returns the server that answered.
 func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
 	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
@@ -180,7 +180,7 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 	}
 }
 
-// castagnoli is the table of SCTP's checksum (RFC 9260, appendix A); read only.
+// castagnoli is the read-only table of SCTP's checksum (RFC 9260, appendix A).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // bytes writes the packet.
@@ -192,7 +192,7 @@ func (p sctpPacket) bytes() []byte {
 	b = append(b, p.chunk, 0, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, p.own)
 	b = append(b, 0, 1, 0, 0)             // window
-	b = append(b, 0, 1, 0, 1, 0, 0, 0, 1) // streams there and back, first sequence number
+	b = append(b, 0, 1, 0, 1, 0, 0, 0, 1) // outbound and inbound streams, first sequence number
 	length := len(b) - 12
 	if p.cookie != "" {
 		b = binary.BigEndian.AppendUint16(b, sctpCookie)

@@ -24,7 +24,7 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 	}
 }
 
-// edited returns a changed copy of s: published values are never edited.
+// edited returns a changed copy of s, because published values are never edited.
 func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
 	c := *s
 	c.Ports = append([]balancer.Port(nil), s.Ports...)
@@ -57,7 +57,7 @@ func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: port, Proto: proto}
 }
 
-// keysOf are the keys of a service at its VIP in both families, for each of the protocols.
+// keysOf returns the keys of a service at its VIP in both families, for each protocol.
 func keysOf(vip addrs, protos ...balancer.Protocol) (keys []balancer.Key) {
 	for _, proto := range protos {
 		keys = append(keys, keyOf(vip[0], vipPort, proto), keyOf(vip[1], vipPort, proto))

@@ -15,8 +15,8 @@ type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
 	slack     float64 // see fair
-	// n, whole cycles, is how many connections are made; held: they stay open while the next are
-	// made.
+	// n is the number of connections, in whole cycles. If held is set, they stay open while the
+	// next are made.
 	n    int
 	held bool
 }
@@ -54,7 +54,7 @@ func testShares(r *rig) {
 				checkShare(r, sh, key)
 			}
 			r.eachOf(balancer.TCP, hands)
-			if !sh.held { // what a UDP connection is differs from mode to mode
+			if !sh.held { // the definition of a UDP connection depends on the mode
 				r.eachOf(balancer.UDP, hands)
 			}
 		})
@@ -69,7 +69,7 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 	if !sh.held {
 		if r.s.ExactWeights {
-			n = min(n, 5*cycle) // of what is exact, a few cycles show all
+			n = min(n, 5*cycle) // for exact shares a few cycles are sufficient
 		}
 		n = max(wait.Load(n)/cycle, 1) * cycle
 	}
@@ -90,16 +90,16 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 }
 
-// By how many connections shares may miss the weights; byChance: as random choice does, but once in
-// a billion times.
+// These are the permitted deviations of shares from the weights. byChance is the deviation of
+// random choice, with an error probability of one in a billion.
 const (
 	exact    = 0
 	nearly   = 1
 	byChance = -1
 )
 
-// fair checks that connections were distributed by weight, each share within slack of the expected
-// one.
+// fair checks that connections were distributed by weight, each share within slack of its
+// expectation.
 func fair[K comparable](got, weights map[K]int, slack float64) error {
 	n, sum := 0, 0
 	for k, g := range got {
@@ -130,8 +130,8 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	return nil
 }
 
-// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, stays on one
-// server, and its server's drain refuses nobody.
+// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, must stay on
+// one server, and a drain of its server must refuse no client.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {

@@ -24,7 +24,8 @@ func testSNAT(t *testing.T, s *Subject) {
 	}
 }
 
-// oneArmThroughHost is one-arm with servers that route packets for the clients through the host.
+// oneArmThroughHost is the layout one-arm with servers that route packets for the clients through
+// the host.
 func oneArmThroughHost(t testing.TB, l *lab.Lab) *world {
 	w := oneArm(t, l)
 	w.detour = true

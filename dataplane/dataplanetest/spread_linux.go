@@ -33,7 +33,7 @@ type spreadCase struct {
 	scheduler balancer.Scheduler
 	mixed     bool // weights 1, 2, 3, 1, 2, 3, ...
 	vip       addrs
-	families  int // IPv4 alone, or IPv6 too
+	families  int // IPv4 only, or both
 }
 
 func spreadCases(r *rig) []spreadCase {
@@ -49,7 +49,7 @@ func spreadCases(r *rig) []spreadCase {
 	switch {
 	case wait.Soaking():
 		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
-	case r.s.Connections > 0: // each of which costs sockets
+	case r.s.Connections > 0: // each of which needs sockets
 		sizes = []int{3, 7, 100}
 	}
 	for _, n := range sizes {
@@ -99,7 +99,7 @@ func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
-			r.apply(c.service()) // without those before: flows of userspace cost it a socket each
+			r.apply(c.service()) // without earlier flows, because each flow of userspace needs a socket
 			for family := range c.families {
 				checkSpread(r, c, c.vip[family], sinks[family])
 			}
@@ -138,13 +138,13 @@ func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	if err := fair(spray(r, vip, s, n), weights, slack); err != nil {
 		r.Errorf("%s: %v", vip, err)
 	}
-	// These flows are no longer needed, and the next ones need the room. Without conntrack there
-	// are none.
+	// The earlier flows are no longer needed, and the next flows need the space. Without conntrack
+	// there are none.
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// chiLimit is about the 1 - 1e-9 quantile of chi-square for so many degrees of freedom (Wilson and
-// Hilferty), a little more where they are few.
+// chiLimit returns about the 1 - 1e-9 quantile of chi-square for a number of degrees of freedom
+// (Wilson and Hilferty), slightly more for few degrees.
 func chiLimit(freedom int) float64 {
 	if freedom == 0 {
 		return 0
@@ -154,8 +154,8 @@ func chiLimit(freedom int) float64 {
 	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
 }
 
-// spray sends n datagrams to a VIP, each from another address and port of the client's, and returns
-// how many arrived at each address: all of them.
+// spray sends n datagrams to a VIP, each from another address and port of the client, and returns
+// the number that arrived at each address. All must arrive.
 func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()
@@ -179,8 +179,8 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	return countOf(awaitArrival(r, s, n))
 }
 
-// limitInFlight waits before the i-th datagram if more than a socket's usual buffer, about 250,
-// are under way.
+// limitInFlight waits before the i-th datagram if more than a socket's usual buffer, about 250
+// datagrams, are under way.
 func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
@@ -189,7 +189,7 @@ func limitInFlight(r *rig, s *sink, i int) {
 	}
 }
 
-// awaitArrival waits for n datagrams, and returns where each arrived.
+// awaitArrival waits for n datagrams, and returns the destination of each.
 func awaitArrival(r *rig, s *sink, n int) []netip.Addr {
 	r.Helper()
 	r.Eventually("the arrival of all datagrams", func() error { return s.atLeast(n) })
@@ -222,7 +222,7 @@ func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = c.Close() })
-	if from.Is6() { // the kernel writes the checksum, which IPv4 can do without, to that offset
+	if from.Is6() { // the kernel writes the checksum, which is optional in IPv4, to that offset
 		control(r, c.(*net.IPConn), func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6)
 		})
@@ -303,7 +303,7 @@ func destination(control []byte) (netip.Addr, bool) {
 	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo: destination, index
 }
 
-// begin forgets earlier datagrams, and returns the number that later ones carry.
+// begin discards earlier datagrams, and returns the number in later datagrams.
 func (k *sink) begin() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()

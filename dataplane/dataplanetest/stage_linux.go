@@ -9,14 +9,14 @@ import (
 	"vipd/test/lab"
 )
 
-// stage is the layout routed with a running Host, for consecutive cases that each have their own
-// dataplane, because building both takes longer than most cases.
+// stage is the layout routed with a running Host, for consecutive cases with their own dataplanes.
+// Building layout and Host takes longer than most cases.
 type stage struct {
 	w    *world
 	host dataplane.Host
 }
 
-// scenes are the cases on the stage.
+// scenes returns the cases that run on the stage.
 func scenes() []check {
 	return []check{
 		{name: "targets", run: driven(testTargets)},
@@ -52,7 +52,7 @@ func scenes() []check {
 	}
 }
 
-// Scenes are the names of the cases below routed.
+// Scenes returns the names of the cases below routed.
 func Scenes() []string {
 	var names []string
 	for _, c := range scenes() {
@@ -74,7 +74,7 @@ func testRouted(t *testing.T, s *Subject) {
 	s.all(t, scenes())
 }
 
-// onStage is a rig on the stage whose dataplane nothing drives yet.
+// onStage returns a rig on the stage with a dataplane that no engine drives yet.
 func onStage(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := equip(t, s, s.stage.w.during(t), s.stage.host)
@@ -91,7 +91,7 @@ func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// bared makes a scene of a case that does without an engine.
+// bared makes a scene of a case without an engine.
 func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	return func(t *testing.T, s *Subject) {
 		b := &bare{onStage(t, s)}
@@ -104,7 +104,7 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// during returns the world for a test within the test for which it was built. Additions to its
+// during returns the world for a subtest of the test for which it was built. Additions to its
 // namespaces are removed with that test.
 func (w *world) during(t testing.TB) *world {
 	v := *w

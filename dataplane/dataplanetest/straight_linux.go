@@ -12,14 +12,14 @@ import (
 	"vipd/test/lab"
 )
 
-// straight is a layout in which servers answer clients without the host, through a router of their
-// own:
+// straight is a layout in which servers answer clients through their own router instead of the
+// host:
 //
 //	client --- host --- lan --- s1, s2, s3
 //	  |                  |
 //	  +----- router -----+
 //
-// They hold the VIP themselves, where no host of the network finds it.
+// They hold the VIP themselves, hidden from the hosts of the network.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")
@@ -56,8 +56,7 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	return w
 }
 
-// unwraps makes a namespace decapsulate the packets of tunnels from any source, and returns the
-// device.
+// unwraps makes a namespace decapsulate tunneled packets from any source, and returns the device.
 func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	t.Helper()
 	if _, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
@@ -69,9 +68,9 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	return dev
 }
 
-// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers
-// answer clients past the host and see their addresses, conntrack has no entries, and excluded
-// clients and clients without an endpoint are treated as the service says.
+// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers must
+// answer clients past the host and see their addresses, and conntrack must have no entries.
+// Excluded clients and services without endpoints must be treated as configured.
 func testStraight(t *testing.T, s *Subject) {
 	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
 		t.Skipf("%s can forward only by nat", s.Name)
@@ -94,8 +93,8 @@ func testStraight(t *testing.T, s *Subject) {
 	}
 }
 
-// checkStraightAnswers checks who answers, and that only the client's half of the traffic passes
-// the host.
+// checkStraightAnswers checks which server answers, and that only the client's half of the traffic
+// passes the host.
 func checkStraightAnswers(r *rig, key balancer.Key) {
 	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 	a := r.mustAsk(r.w.client, key)
@@ -114,7 +113,7 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	}
 }
 
-// zeros is the content of a stream whose content does not matter.
+// zeros is a stream whose content does not matter.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }

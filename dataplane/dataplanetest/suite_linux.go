@@ -15,23 +15,24 @@ import (
 	"vipd/test/wait"
 )
 
-// Subject is a dataplane that has to conform.
+// Subject is a dataplane that must conform.
 type Subject struct {
 	// Name identifies the subject in messages.
 	Name string
-	// New returns a dataplane over whatever an earlier one left on the host. The suite closes it.
+	// New returns a dataplane over the objects that an earlier dataplane left on the host. The
+	// suite closes it.
 	New func(t testing.TB) dataplane.Dataplane
 	// Host returns the host that manages addresses and the guard. If nil, there is none, and all
-	// VIPs are local, which is sufficient for dataplanes that terminate connections themselves. The
+	// VIPs are local. This is sufficient for dataplanes that terminate connections themselves. The
 	// cases that need the guard are skipped.
 	Host func(t testing.TB) dataplane.Host
-	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as
-	// random shares. Round robin is exact in every dataplane.
+	// ExactWeights reports whether weights are exact over each cycle of connections; otherwise they
+	// are judged as random shares. Round robin is exact in every dataplane.
 	ExactWeights bool
 	// Keeps reports whether, after Close with keep, frontends are served without the dataplane, and
 	// the next one adopts them without losing a connection.
 	Keeps bool
-	// Survives: that holds even when its process is killed.
+	// Survives reports whether Keeps holds even when its process is killed.
 	Survives bool
 	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. If
 	// empty, iptables reports it.
@@ -40,14 +41,14 @@ type Subject struct {
 	// judge shares. Default 10,000.
 	Connections int
 	// Remembers is the time for which the dataplane treats a connection that its client has reset,
-	// or a UDP flow, as existing. Affinity lasts at least as long, and max_connections includes it.
-	// The default is zero.
+	// or a UDP flow, as existing. Affinity lasts at least that long, and max_connections includes
+	// such connections. The default is zero.
 	Remembers time.Duration
-	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is
-	// nothing to clean up.
+	// Cleanup removes everything that dataplane and Host ever made, as after a crash. If nil, there
+	// is nothing to clean up.
 	Cleanup func(t testing.TB)
 	// Damage damages or removes objects of the dataplane on the host, each function in another way.
-	// The suite expects that it is noticed and repaired.
+	// The suite expects that the damage is detected and repaired.
 	Damage map[string]func(t testing.TB)
 	// Scratches is like Damage, with functions that only damage the service at heldVIP. Clients of
 	// other services notice nothing.
@@ -55,8 +56,8 @@ type Subject struct {
 	// Ends names the functions of Damage and Scratches that end connections, which no repair could
 	// prevent, with the reason.
 	Ends map[string]string
-	// VirtualServers reports whether it creates virtual servers of IPVS, so foreign ones can be in
-	// its way.
+	// VirtualServers reports whether the dataplane creates virtual servers of IPVS, with which
+	// foreign servers can conflict.
 	VirtualServers bool
 	// Skip names the cases that the subject can't pass by the names of their subtests below Run,
 	// such as "kills" or "layouts/one-arm/hairpin/udp6", with the reason.
@@ -67,7 +68,7 @@ type Subject struct {
 	stage *stage
 	// foreign are the current foreign virtual servers.
 	foreign map[string]string
-	caps    *balancer.Capabilities // of the last one that New returned
+	caps    *balancer.Capabilities // of the last dataplane from New
 }
 
 // check is one case of the suite.
@@ -149,14 +150,14 @@ type rig struct {
 	// resets reports whether clients end their requests by a reset, because dataplanes then do not
 	// remember the connections for minutes.
 	resets bool
-	// explained are the questions that explains has asked.
+	// explained has the questions that explains has asked.
 	explained map[asked]bool
 	*driver
 }
 
-// newRig builds a layout around a host and starts the subject in it, with no services yet. When the
-// test ends, the subject is closed, and must have left nothing: the next one looks for that, and
-// Run in the end.
+// newRig builds a layout around a host and starts the subject in it, with no services yet. At the
+// end of the test the subject is closed, and must leave nothing: the next rig checks that, and
+// finally Run.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)
@@ -165,7 +166,7 @@ func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	return r
 }
 
-// newStill is a rig with a host of its own whose dataplane nothing drives yet.
+// newStill returns a rig with its own host and a dataplane that no engine drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
 	return equip(t, s, w, s.newHost(t))
@@ -184,7 +185,7 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 // drive starts the engine. When the test ends, it removes all services and stops.
 func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
-// driveEvery is drive with another interval between two looks for damage.
+// driveEvery is drive with another interval between two checks for damage.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
 	r.endDriven()
@@ -247,7 +248,7 @@ func (r *rig) close(dp dataplane.Dataplane) {
 	}
 }
 
-// optional returns the dataplane as a T. Every mode that runs the case must be one.
+// optional returns the dataplane as a T. Every mode that runs the case must implement T.
 func optional[T any](r *rig) T {
 	r.Helper()
 	d, ok := dataplane.As[T](r.dp)
@@ -272,7 +273,7 @@ func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	}
 }
 
-// apply makes exactly these services wanted, and waits until they are applied.
+// apply requests exactly these services, and waits until they are applied.
 func (r *rig) apply(services ...*balancer.Service) {
 	r.Helper()
 	if err := r.wait(r.set(services...)); err != nil {

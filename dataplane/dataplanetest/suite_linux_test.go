@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
-			if newest != nil && newest.kept { // it stands for what a kernel would keep
+			if newest != nil && newest.kept { // it represents state that a kernel would keep
 				newest.kept = false
 				return newest
 			}
@@ -84,7 +84,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 	for _, f := range slices.Sorted(maps.Keys(noticed)) {
 		t.Run(strings.ReplaceAll(string(f), " ", "-"), func(t *testing.T) {
-			t.Parallel() // most of them wait for what does not come
+			t.Parallel() // most of them wait for something that never happens
 			cmd := exec.Command(os.Args[0], "-test.run="+only("TestReference/"+noticed[f]))
 			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()

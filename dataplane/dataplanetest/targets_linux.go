@@ -7,7 +7,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testTargets gives endpoints ports of their own. Clients reach them there.
+// testTargets gives endpoints ports of their own. Clients must reach them there.
 func testTargets(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	web := newService("web", r.w.vip, endpoints(s1)...)

@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testStreams sends streams and datagrams of several sizes. They return whole and in order, and
-// half-closed streams end properly.
+// testStreams sends streams and datagrams of several sizes. They must arrive whole and in order,
+// and half-closed streams must end properly.
 func testStreams(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	random := rand.NewChaCha8([32]byte{'s', 't', 'r', 'e', 'a', 'm', 's'})

@@ -26,15 +26,14 @@ func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer)
 	return a
 }
 
-// startCaller starts a UDP client that sends requests from one port without a pause, whatever it
-// receives.
+// caller is a UDP client that sends requests from one port without a pause, whatever it receives.
 type caller struct {
 	key   balancer.Key
 	mu    sync.Mutex
-	heard []string // who answered, question by question; "" means none
+	heard []string // server that answered each question; "" means none
 }
 
-// startCaller starts to ask a frontend that may not exist yet.
+// startCaller starts requests to a frontend that may not exist yet.
 func startCaller(r *rig, key balancer.Key) *caller {
 	r.Helper()
 	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)

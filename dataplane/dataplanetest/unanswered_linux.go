@@ -45,7 +45,7 @@ func testUnanswered(r *rig) {
 	})
 }
 
-// watchUnanswered makes the dataplane look for unanswered connections until the test ends.
+// watchUnanswered makes the dataplane watch for unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	d, watches := dataplane.As[dataplane.WatchesUnanswered](r.dp)
 	if !watches { // it connects itself, and counts

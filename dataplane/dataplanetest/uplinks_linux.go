@@ -13,8 +13,8 @@ import (
 //	            |
 //	          client
 //
-// The main table leads to the client by the other uplink. Rules of the host save the uplink of a
-// connection in its mark, and lead answers back by it. The rules use the whole mark.
+// The main table leads to the client through the other uplink. Rules of the host save the uplink of
+// a connection in its mark, and route answers by it. The rules use the whole mark.
 func uplinks(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	other := l.Add("other")
@@ -25,7 +25,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
 		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
 		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
-		// The tests after this one share the host.
+		// Later tests share the host.
 		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
 		t.Cleanup(func() { run(t, "ip", f.ip, "rule", "del", "fwmark", "1", "table", "100") })
 		mangle := func(rule ...string) {
@@ -39,8 +39,8 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testUplinks asks a service on a host that routes answers by the marks of connections. Marks of
-// vipd don't lead answers astray.
+// testUplinks uses a service on a host that routes answers by the marks of connections. vipd's
+// marks must not misroute answers.
 func testUplinks(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))

@@ -45,8 +45,8 @@ func virtualServers(t testing.TB) map[string]string {
 	return all
 }
 
-// foreignServers are virtual servers of others, for ipvsadm --restore. The first is on the VIP of
-// the service web, at another port; the last are where its frontends for UDP have to be.
+// foreignServers has foreign virtual servers, for ipvsadm --restore. The first is on the VIP of the
+// service web, at another port; the last occupy the places of its UDP frontends.
 const foreignServers = `-A -t 10.96.0.10:443 -s wlc -p 600
 -a -t 10.96.0.10:443 -r 10.2.1.2:8080 -m -w 3
 -a -t 10.96.0.10:443 -r 10.2.2.2:8080 -m -w 1
@@ -92,7 +92,7 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	}
 }
 
-// onlyServers checks that there are no virtual servers besides wanted.
+// onlyServers checks that only the wanted virtual servers exist.
 func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	t.Helper()
 	for name, text := range virtualServers(t) {
@@ -102,8 +102,8 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	}
 }
 
-// testForeignServers runs a dataplane next to foreign virtual servers. They stay and serve; only a
-// frontend whose place is occupied fails, until that place is free.
+// testForeignServers runs a dataplane next to foreign virtual servers. They must stay and serve.
+// Only a frontend whose place is occupied may fail, until that place is free.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -116,7 +116,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	w.host.Sysctl("net.ipv4.ip_forward", "1")
 	before := s.putForeignServers(t)
 	web := newService("web", w.vip, endpoints(w.servers...)...)
-	web.Scheduler = balancer.RoundRobin // as one of theirs
+	web.Scheduler = balancer.RoundRobin // like a foreign server
 	other := newService("other", vipN(30), endpoints(w.servers...)...)
 
 	if s.Survives {
@@ -155,8 +155,8 @@ func testForeignServers(t *testing.T, s *Subject) {
 	r.steer(driverProbe) // for the end of the test
 }
 
-// checkContested wants a service whose place others occupy in part. The rest is served, the
-// failure says why, and all is served once the place is free.
+// checkContested requests a service some of whose places are occupied by foreign servers. The rest
+// must be served, the failure must have the reason, and all must be served once the place is free.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)
@@ -181,7 +181,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
-	revision := r.set(other) // what is not ours must not go with what is
+	revision := r.set(other) // foreign servers must not be removed with our own
 	if err := r.wait(revision); err != nil {
 		r.Error(err)
 	}
@@ -210,8 +210,8 @@ func checkMeetsAll(r *rig, key balancer.Key) {
 	}
 }
 
-// VirtualServerDamages are ways to break virtual servers of IPVS that hurt one service alone, that
-// at heldVIP, for Subject.Scratches.
+// VirtualServerDamages are ways to break IPVS's virtual servers at heldVIP, which affect only one
+// service. They are for Subject.Scratches.
 func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){

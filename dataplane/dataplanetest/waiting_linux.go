@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// waitingClients is the number of connections under way when a service is added.
+// waitingClients is the number of connecting clients when a service is added.
 const waitingClients = 200
 
-// testWaiting connects to VIPs before their service exists, at start and later. No waiting
-// client is refused once the service is added.
+// testWaiting connects to VIPs before their service exists, at start and later. No waiting client
+// may be refused after the service is added.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
 	trackConnections(r)
@@ -49,7 +49,7 @@ func swallowing(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// trackConnections makes the host track connections, as a firewall does.
+// trackConnections makes the host track connections, like a firewall.
 func trackConnections(r *rig) {
 	r.Helper()
 	for _, tool := range []string{"iptables", "ip6tables"} {
@@ -67,7 +67,7 @@ type connecting struct {
 }
 
 // startConnects opens connections to a VIP in both families, from the client and from the host,
-// over a second: so is the time at which their next packets follow.
+// spread over a second. Their next packets are spread in the same way.
 func startConnects(r *rig, vip addrs) (all []connecting) {
 	r.Helper()
 	for i := range wait.Load(waitingClients) {

@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// The ports of every service here, unless a case says otherwise: they differ, so that a dataplane
-// that mixes them up checkAnsweredBy nothing.
+// These are the ports of every service, unless a case sets others. They differ, so tests notice a
+// dataplane that mixes them up.
 const (
 	vipPort    = 80
 	targetPort = 8080
@@ -20,7 +20,7 @@ const (
 
 const serverCount = 3
 
-// addrs are an IPv4 and an IPv6 address of the same thing.
+// addrs has an IPv4 and an IPv6 address of the same object.
 type addrs [2]netip.Addr
 
 func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
@@ -33,7 +33,8 @@ func (p addrs) of(a netip.Addr) netip.Addr {
 	return p[1]
 }
 
-// heldVIP is the VIP that vipd has to add to the host; others in its networks are free too.
+// heldVIP returns the VIP that vipd must add to the host; other addresses in its networks are also
+// free.
 func heldVIP() addrs { return vipN(10) }
 
 // vipN is another VIP of the range that clients route to the host.
@@ -41,14 +42,14 @@ func vipN(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:96::%d", n))
 }
 
-// vipRanges are the networks that clients route to the host; nothing changes them.
+// vipRanges has the networks that clients route to the host; nothing changes them.
 var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
 // world is a built layout.
 type world struct {
 	host    *lab.NS
 	client  *lab.NS
-	clients []addrs // of the client's namespace: it can be many clients
+	clients []addrs // addresses of the client's namespace, which can represent many clients
 	servers []*server
 	vip     addrs // of the service
 	node    addrs // the host's own, towards the client
@@ -70,9 +71,10 @@ type layout struct {
 	name  string
 	build func(t testing.TB, l *lab.Lab) *world
 	snat  balancer.SNAT // of the services
-	// sameLink: clients are on the servers' own link, so that replies would miss the host.
+	// sameLink reports whether clients are on the servers' own link, so replies would bypass the
+	// host.
 	sameLink bool
-	// noHairpin: servers that call the VIP reach themselves, whatever the host does.
+	// noHairpin reports whether servers that call the VIP reach themselves, regardless of the host.
 	noHairpin bool
 }
 
@@ -87,12 +89,10 @@ func layouts() []layout {
 }
 
 // clientCount is the number of addresses in the client's namespace. Neither it nor its successor is
-// a multiple of serverCount, so clients that are scheduled again by round robin reach other
-// servers.
+// a multiple of serverCount, so round robin schedules clients to other servers when they return.
 const clientCount = 7
 
-// newWorld makes the host and the client's side of it: a link, and a route for VIPs through the
-// host.
+// newWorld makes the host and its client side: a link, and a route for VIPs through the host.
 func newWorld(l *lab.Lab) *world {
 	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
 	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
@@ -103,7 +103,7 @@ func newWorld(l *lab.Lab) *world {
 	return w
 }
 
-// addClients gives the client's namespace its further addresses on dev, from .2 up.
+// addClients adds further addresses to the client's namespace on dev, from .2 up.
 func (w *world) addClients(dev, net4, net6 string) {
 	for i := range clientCount {
 		a := parseAddrs(net4+fmt.Sprint(i+2), net6+fmt.Sprint(i+2))
@@ -115,8 +115,8 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards makes the host forward IPv6, which the owner must enable; IPv4 forwarding is part of the
-// test.
+// forwards makes the host forward IPv6, which the host's operator must enable; IPv4 forwarding is
+// part of the test.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
 // serve adds a server, with an echo server for each protocol.
@@ -131,8 +131,7 @@ func (w *world) serve(s *server) {
 	w.servers = append(w.servers, s)
 }
 
-// linked is the i-th server, with a link of its own to its gateway, which has the address that is
-// returned there.
+// linked returns the i-th server, with its own link to its gateway, and the gateway's address.
 func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
 	s.ns = l.Add(s.name)
@@ -142,7 +141,7 @@ func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	return s, gateway
 }
 
-// joined is the i-th server, on a switch with networks that begin so.
+// joined returns the i-th server, on a switch whose networks have these prefixes.
 func joined(l *lab.Lab, lan *lab.Bridge, net4, net6 string, i int) *server {
 	s := &server{name: fmt.Sprint("s", i), addr: parseAddrs(net4+fmt.Sprint(20+i), net6+fmt.Sprint(20+i))}
 	s.ns = l.Add(s.name)
@@ -209,8 +208,8 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// noWayBack leaves a server no route to the host's addresses on other links, and has it filter by
-// reverse path: packets from those addresses are lost.
+// noWayBack removes a server's route to the host's addresses on other links, and enables its
+// reverse path filter: packets from those addresses are lost.
 func (w *world) noWayBack(s *server) {
 	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, a := range w.own {
@@ -226,7 +225,7 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node // which is no place for node ports then: they open on the addresses towards the servers
+	w.vip = w.node // node ports can't use it: they open on the addresses towards the servers
 	for _, a := range w.own {
 		if a != w.vip[0] && a != w.vip[1] {
 			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a

@@ -26,7 +26,7 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 }
 
 // TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. The
-// advice comes first, once, and no step is wrong because the connections may be new.
+// advice must be first, once. No step may be a failure, because the connections may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
@@ -55,7 +55,7 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 	)
 }
 
-// TestConnectionsThatCannotBeRead makes the list of connections fail. The known connections are
+// TestConnectionsThatCannotBeRead makes the list of connections fail. The known connections must be
 // shown, with the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
@@ -113,7 +113,7 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (datap
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. The summary says so,
+// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must say so,
 // except for UDP.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")

@@ -58,7 +58,8 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	return r
 }
 
-// linkLocal returns the link-local address of a host's device lan, once other hosts may learn it.
+// linkLocal returns the link-local address of a host's device lan once duplicate detection permits
+// its use.
 func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	t.Helper()
 	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {
@@ -84,7 +85,7 @@ func (r *router) next(t *testing.T) Advert {
 // silent reports whether the router has received nothing.
 func (r *router) silent() bool { return len(r.received) == 0 }
 
-// TestAdvertsArrive sends packets in both families, to the group and to a peer. They carry the
+// TestAdvertsArrive sends packets in both families, to the group and to a peer. They must have the
 // given source, although the device has VIPs that the kernel would prefer, and a TTL of 255. The
 // sender does not receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
@@ -175,7 +176,7 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 	sent := time.Now()
 	const delay = 300 * time.Millisecond
-	time.Sleep(delay) // time that really passes: the kernel stamps with it
+	time.Sleep(delay) // real time, because the kernel adds the timestamp
 	close(held)
 	for range 3 {
 		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
@@ -184,8 +185,8 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 }
 
-// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Meanwhile nothing
-// is sent; afterwards packets to the group arrive again in both directions.
+// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Without the
+// device nothing may be sent; afterwards packets to the group must arrive again in both directions.
 func TestAdvertsFollowLinks(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")

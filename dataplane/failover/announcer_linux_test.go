@@ -17,15 +17,15 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnnouncementSchedule announces addresses. Each is announced at once, after 0.1, 1.1 and
-// 2.2 s and then every minute, at a bounded pace, new ones first.
+// TestAnnouncementSchedule announces addresses. Each must be announced at once, after 0.1, 1.1 and
+// 2.2 s and then every minute, at a limited rate, new addresses first.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
 			addr netip.Addr
 			at   time.Duration
 		}
-		var mu sync.Mutex // the announcer writes all, and reads began
+		var mu sync.Mutex // the announcer writes all, and reads starts
 		var all []sent
 		began := time.Now()
 		n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
@@ -108,7 +108,7 @@ func announcing(t *testing.T) *Announcer {
 	return n
 }
 
-// claims are what others said on a link.
+// claims has the announcements of other hosts on a link.
 type claims struct {
 	mu  sync.Mutex
 	all map[netip.Addr]net.HardwareAddr
@@ -126,7 +126,7 @@ func (c *claims) of(a netip.Addr) net.HardwareAddr {
 	return c.all[a]
 }
 
-// hear listens on the LAN of a namespace, for addresses that are no node's own.
+// hear listens on the LAN of a namespace for addresses that belong to no node.
 func hear(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
@@ -162,8 +162,8 @@ func hear(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivalAnnouncements receives announcements of a VIP. Those of another host are rivals, with
-// its MAC, and this host's own are not.
+// TestRivalAnnouncements receives announcements of a VIP. Announcements of another host must be
+// rivals, with its MAC; this host's own must not.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -200,14 +200,15 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader reads announcements only after a listener's time. What arrived in time counts.
+// TestLateReader reads announcements only after a listener's time. Announcements that arrived in
+// time must count.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier := hear(t, l.Host()) // who listens first gets a frame last
+	earlier := hear(t, l.Host()) // the first listener gets a frame last
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestControlAddresses asks for VIPs that fill most of a network. Controls are other addresses
-// near them, or one outside.
+// TestControlAddresses requests controls for VIPs that fill most of a network. Controls must be
+// other addresses near them, or an address outside.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -35,7 +35,7 @@ func TestControlAddresses(t *testing.T) {
 }
 
 // TestProxyARPDevices finds devices that answer for addresses of no host. A host that has one
-// control by chance is not one of them.
+// control by chance must not be among them.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")

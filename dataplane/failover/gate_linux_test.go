@@ -21,8 +21,7 @@ const (
 	vip6 = "fd09::100"
 )
 
-// world is a host with a LAN, on which a client is, and a server behind it, to which it translates
-// VIP:80.
+// world returns a host on a LAN with a client. It translates VIP:80 to a server behind it.
 func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft")
@@ -62,7 +61,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		for range 2 { // what comes late is an answer to a question of before
+		for range 2 { // a late answer belongs to the earlier question
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
@@ -100,7 +99,7 @@ func hostMAC(t *testing.T, l *lab.Lab) string {
 	return device.HardwareAddr.String()
 }
 
-// askServer asks the server behind the VIP, and returns why there is no answer.
+// askServer sends a request to the server behind the VIP, and returns why there is no answer.
 func askServer(t *testing.T, client *lab.NS) error {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", vip4+":80")
@@ -188,7 +187,7 @@ func TestGateLifecycle(t *testing.T) {
 	}
 }
 
-// TestAddedAddressPassesGate adds a VIP behind an open gate. Packets for it pass once Bind has
+// TestAddedAddressPassesGate adds a VIP behind an open gate. Packets for it must pass once Bind has
 // returned.
 func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
@@ -218,8 +217,8 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs removes VIPs from their interface. They are reported, and one that the kernel
-// refuses is no longer announced.
+// TestLostVIPs removes VIPs from their interface. They must be reported, and a VIP that the kernel
+// refuses must no longer be announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
 	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
@@ -251,8 +250,8 @@ func TestLostVIPs(t *testing.T) {
 	}
 }
 
-// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP is not
-// left on the first one.
+// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must not
+// remain on the first device.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -290,8 +289,8 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner. The next one removes its VIPs, wherever they are by
-// then, before the gate lets anything pass.
+// TestVIPsOfAKilledOwner kills an owner. The next owner must remove its VIPs, wherever they are by
+// then, before the gate opens.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)

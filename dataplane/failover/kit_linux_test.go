@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar has the test binary be an owner, of the VIPs that it names.
+// childVar is the environment variable that makes the test binary an owner of the named VIPs.
 const childVar = "VIPD_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own is an owner on the device lan: it opens the gate anew where it was late, until it is told not
-// to, and refreshes it without end.
+// own is an owner on the device lan. It refreshes the gate forever, and opens it again after a
+// lapse until it is told to stop that.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -81,7 +81,7 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts an owner of the VIPs on the host. Tell has it open the gate no more.
+// owner starts an owner of the VIPs on the host. tell stops it from opening the gate again.
 func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell func()) {
 	t.Helper()
 	cmd := l.Host().Command(t.Context(), os.Args[0])
@@ -112,7 +112,7 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell 
 	}
 }
 
-// clean takes away what an owner that was killed has left.
+// clean removes the remains of a killed owner.
 func clean(t *testing.T, vips []string) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {
@@ -140,7 +140,7 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers asks from a namespace who has the VIPs, and returns the MAC of each that answers.
+// answers queries the VIPs from a namespace, and returns the MAC of each host that answers.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr
@@ -162,7 +162,7 @@ func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.Hard
 	return found
 }
 
-// IsOpen asks the kernel.
+// IsOpen reads the gate's state from the kernel.
 func (g *Gate) IsOpen() (bool, error) {
 	all, err := g.conn.Elements(g.table, aliveSet().Name)
 	return len(all) > 0, err

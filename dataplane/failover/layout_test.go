@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestLayoutKeepsIndexes changes the addresses of a host. The others keep their indexes, and the
-// address towards etcd has one.
+// TestLayoutKeepsIndexes changes the addresses of a host. The other addresses must keep their
+// indexes, and the address towards etcd must have an index.
 func TestLayoutKeepsIndexes(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
 	at := func(lan string, others ...string) (l Layout) {

@@ -29,7 +29,7 @@ func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains
 	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of one frontend on a host that has filters of an iptables variant. finds
+// filtering is a guard of one frontend on a host with filters in a variant of iptables. finds
 // counts the searches for iptables.
 type filtering struct {
 	*familyGuard
@@ -75,7 +75,7 @@ func (g *filtering) iptables(args string) string {
 	return string(out)
 }
 
-// round makes a round of the engine.
+// round performs a round of the engine.
 func (g *filtering) round() {
 	g.t.Helper()
 	if err := errors.Join(g.prepare(g.t.Context()), g.finish(g.t.Context())); err != nil {
@@ -89,7 +89,7 @@ func (g *filtering) accepts() bool {
 	return strings.Contains(rules, "-A VIPD-FORWARD -j ACCEPT") && strings.Contains(rules, "-A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 }
 
-// TestAcceptsInFilters adds filters, damages the rules, and closes the guard. The rules are
+// TestAcceptsInFilters adds filters, damages the rules, and closes the guard. The rules must be
 // written, repaired and removed, with one search for iptables.
 func TestAcceptsInFilters(t *testing.T) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {

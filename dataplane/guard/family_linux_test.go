@@ -87,7 +87,7 @@ func someModes() []dataplane.Needs {
 	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 }
 
-// specified returns the entries that each set should have, computed from scratch.
+// specified returns the expected entries of each set, computed from scratch.
 func (h *history) specified() map[string]entries {
 	all := map[string]entries{}
 	for _, s := range setDefs() {
@@ -135,7 +135,7 @@ func (h *history) specified() map[string]entries {
 	if !h.g.mode.LocalIn {
 		clear(all[quietSet])
 	}
-	maps.DeleteFunc(all[allowedSet], func(e setEntry, _ bool) bool { // the kernel refuses a network next to one that contains it
+	maps.DeleteFunc(all[allowedSet], func(e setEntry, _ bool) bool { // the kernel refuses a network that is contained in another
 		for wider := range all[allowedSet] {
 			if placeOnly(wider) == placeOnly(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
 				return true
@@ -169,7 +169,7 @@ func (h *history) check(seed uint64, step int) {
 		}
 	}
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
-	var tx nft.Tx // with the concerns of the last write: a rule about an empty set may stay
+	var tx nft.Tx // with the concerns of the last write, because a rule about an empty set may stay
 	h.g.layout.write(&tx, h.g.layout.chains(h.g.mode, h.g.bits, h.g.written))
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
@@ -202,8 +202,8 @@ func (h *history) damage(seed uint64, step int) {
 	h.g.resync()
 }
 
-// fail deletes the table just before a round. The round fails, or changes nothing; then the guard
-// must notice.
+// fail deletes the table just before a round. The round must fail or change nothing; then the guard
+// must detect the loss.
 func (h *history) fail() {
 	h.Helper()
 	if !h.g.ready {
@@ -223,7 +223,7 @@ func (h *history) fail() {
 	h.g.resync()
 }
 
-// TestGuardHistories changes wanted and applied frontends, restarts, changes the mode, damages the
+// TestGuardHistories changes desired and applied frontends, restarts, changes the mode, damages the
 // table and makes rounds fail, at random. After each step the table equals the specification.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)

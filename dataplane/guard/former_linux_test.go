@@ -19,7 +19,7 @@ import (
 )
 
 // putFormer adds all chains and ipsets of an earlier version's guard, in one variant of iptables
-// and both families, and a chain and a set of another program.
+// and both families, and a foreign chain and set.
 func putFormer(t *testing.T, variant string) {
 	t.Helper()
 	for _, of := range inet.Families() {
@@ -168,8 +168,8 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 }
 
 // TestFormerGuardWithoutIptables hides the programs of iptables that find the rules of a former
-// guard. The rules stay with their ipset, with one warning and no error, because a retry would not
-// help.
+// guard. The rules must stay with their ipset, with one warning and no error, because a retry would
+// not help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
 	for name, programs := range map[string][]string{
 		"no iptables": nil,

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestLossesByMode makes the guard unavailable for each kind of frontend. Each mode reports exactly
-// the functions that it lacks, with the reason.
+// TestLossesByMode makes the guard unavailable for each kind of frontend. Each mode must report
+// exactly the functions that it lacks, with the reason.
 func TestLossesByMode(t *testing.T) {
 	const (
 		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program"

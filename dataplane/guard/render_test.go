@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestRender compares rendered tables with golden files. To write them: go test -run TestRender
-// ./dataplane/guard -update.
+// TestRender compares rendered tables with golden files. go test -run TestRender ./dataplane/guard
+// -update writes them.
 func TestRender(t *testing.T) {
 	checkRendered(t, dataplane.Needs{Forward: true, TranslatesAll: true, Resets: true}, examples(), "testdata/nft.want")
 	direct := examples()

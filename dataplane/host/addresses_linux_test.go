@@ -51,7 +51,7 @@ func TestAddressLifecycle(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:443"))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 
-	// The VIP is no longer wanted, but its frontend is still applied, so it stays.
+	// The VIP is no longer desired, but its frontend is still applied, so it stays.
 	must(t, h.Prepare(t.Context(), balancer.Desired{}))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 	finishNothing(t, h)
@@ -85,7 +85,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
 	checkIntact(t, h)
 
-	// The process and its ledger are lost: the device's alias shows what is ours.
+	// The process and its ledger are lost, but the device's alias identifies our device.
 	must(t, h.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	h = newHost(t, o)
@@ -147,8 +147,8 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 
-	// The host gets the address. vipd removes its address and the guard, which would lock out the
-	// owner.
+	// The host gets the address. vipd removes its own address and the guard, which would block the
+	// host's programs.
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
@@ -357,8 +357,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse lets another program add and remove a VIP with bind = false. Neither is drift or a
-// problem.
+// TestBindFalse lets another program add and remove a VIP with bind = false. Neither may be drift
+// or a problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -385,8 +385,8 @@ func TestBindFalse(t *testing.T) {
 	}
 }
 
-// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It is not added, and a problem
-// gives the reason.
+// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It must not be added, and a
+// problem must have the reason.
 func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
@@ -405,8 +405,8 @@ func TestGatewayIsNotAdded(t *testing.T) {
 }
 
 // TestBroadcastAddressIsNotAdded defines a VIP that is the broadcast address of a connected
-// network. It is not added, and a problem gives the reason. The last address of another network is
-// added.
+// network. It must not be added, and a problem must have the reason. The last address of another
+// network must be added.
 func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -422,7 +422,7 @@ func TestBroadcastAddressIsNotAdded(t *testing.T) {
 }
 
 // TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for
-// its last connections, it is neither shown nor a problem, because the host never held it.
+// its last connections, it must neither be shown nor be a problem, because the host never held it.
 func TestProblemOfLeavingVIP(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")
@@ -464,7 +464,7 @@ func TestARPAnswers(t *testing.T) {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
 			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
-			if strict { // without an answer ARP fails soon; an answer may be late
+			if strict { // without an answer ARP fails soon, but an answer may be late
 				client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
 			}
 			primeTools(t)
@@ -605,8 +605,8 @@ func TestSysctlFiles(t *testing.T) {
 	}
 }
 
-// TestVIPsOnALink holds VIPs on the client's link. They are silent until a frontend is applied;
-// then they are announced and answer.
+// TestVIPsOnALink holds VIPs on the client's link. They must be silent until a frontend is applied;
+// then they must be announced and answer.
 func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")

@@ -17,7 +17,7 @@ import (
 )
 
 // TestGuardedPorts connects to ports of held and own addresses. On VIPs only ports of applied
-// frontends answer; own addresses are not restricted.
+// frontends may answer; own addresses must not be restricted.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -145,8 +145,8 @@ func TestGuardDamage(t *testing.T) {
 	}
 }
 
-// TestUnprivileged runs as nobody. Loopback VIPs and own addresses are served, and everything else
-// is a problem with advice.
+// TestUnprivileged runs as nobody. Loopback VIPs and own addresses must be served, and everything
+// else must be a problem with advice.
 func TestUnprivileged(t *testing.T) {
 	const mark = "VIPD_TEST_NOBODY"
 	if os.Getenv(mark) == "" {

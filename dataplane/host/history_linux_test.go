@@ -21,8 +21,8 @@ import (
 )
 
 // TestHistoryLaw changes the requests, the addresses, routes and links of other programs, and
-// injects failures, at random. After each history the VIPs are where the last request puts them,
-// and the kernel's state equals the state that a new Host creates.
+// injects failures, at random. After each history the VIPs must be where the last request puts
+// them, and the kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -154,15 +154,14 @@ func (y *history) renumber() {
 	y.run(fmt.Sprintf("addr %s %s dev client", []string{"add", "del"}[y.random.IntN(2)], a+nodad))
 }
 
-// loseEvents makes the Host read everything again, as after an overflow of the kernel's event
-// buffer.
+// loseEvents makes the Host read everything again, like an overflow of the kernel's event buffer.
 func (y *history) loseEvents() {
 	y.note("lost events")
 	y.h.events.Drain()
 	y.h.stale, y.h.removed = true, true
 }
 
-// failView makes a round in which the kernel can't be read.
+// failView performs a round in which the kernel can't be read.
 func (y *history) failView() {
 	y.note("no view")
 	y.h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory") }
@@ -171,7 +170,7 @@ func (y *history) failView() {
 	y.h.readView = readView
 }
 
-// failLedger makes a round in which the ledger can't be written.
+// failLedger performs a round in which the ledger can't be written.
 func (y *history) failLedger() {
 	y.note("no ledger")
 	path := y.h.ledger.path
@@ -181,7 +180,7 @@ func (y *history) failLedger() {
 	y.h.ledger.path = path
 }
 
-// cancel makes a round whose context has already ended, and does not finish it.
+// cancel performs a round whose context has already ended, and does not finish it.
 func (y *history) cancel() {
 	y.note("canceled")
 	y.demand()
@@ -200,7 +199,7 @@ func (y *history) restart() {
 	y.h = h
 }
 
-// round makes a round of the engine: it checks, prepares, applies some frontends, and finishes.
+// round performs a round of the engine: it checks, prepares, applies some frontends, and finishes.
 // Each step may fail.
 func (y *history) round() {
 	ctx := y.t.Context()
@@ -226,7 +225,7 @@ func (y *history) round() {
 	}
 }
 
-// settle makes rounds until nothing is left to do. The kernel reports new IPv6 addresses with a
+// settle performs rounds until nothing is left to do. The kernel reports new IPv6 addresses with a
 // delay.
 func (y *history) settle(h *Host) {
 	y.t.Helper()
@@ -254,7 +253,7 @@ func (y *history) settle(h *Host) {
 	})
 }
 
-// heal restores links and the node's addresses, and makes rounds until nothing is left to do.
+// heal restores links and the node's addresses, and performs rounds until nothing is left to do.
 func (y *history) heal() {
 	y.note("heal")
 	for _, args := range []string{
@@ -297,7 +296,7 @@ func (y *history) compare(h *Host) error {
 // was removed.
 func (y *history) checkFresh() {
 	y.t.Helper()
-	y.h.Resync(true) // as the engine does every minute: it chooses the source again
+	y.h.Resync(true) // like the engine every minute: it chooses the source again
 	y.settle(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())

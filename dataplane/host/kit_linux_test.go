@@ -55,7 +55,7 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends, because their tables belong
+// withoutTables makes the trials of nf_tables fail until the test ends, because the tables belong
 // to another program.
 func withoutTables(t *testing.T) {
 	t.Helper()
@@ -74,7 +74,7 @@ func withoutTables(t *testing.T) {
 	})
 }
 
-// apply makes a round of the engine with a dataplane that succeeds.
+// apply performs a round of the engine with a dataplane that succeeds.
 func apply(t *testing.T, h *Host, frontends ...*balancer.Frontend) {
 	t.Helper()
 	d := desired(frontends...)
@@ -253,7 +253,7 @@ func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
 }
 
 // pings reports whether an address answers a ping. It waits long, because ping -W ignores late
-// answers; if no host has the address, the kernel reports it early.
+// answers. If no host has the address, the kernel reports that early.
 func pings(t *testing.T, from *lab.NS, to string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Bound(0))

@@ -13,7 +13,7 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitOnDevice makes rounds, as the engine does whenever Intact returns a reason, until the VIP is
+// awaitOnDevice performs rounds like the engine, whenever Intact returns a reason, until the VIP is
 // on the device.
 func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	t.Helper()
@@ -40,7 +40,8 @@ func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	})
 }
 
-// TestLateDevice creates the configured device after the VIP, twice. The VIP is added each time.
+// TestLateDevice creates the configured device after the VIP, twice. The VIP must be added each
+// time.
 func TestLateDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -136,7 +137,7 @@ func TestIPv6Enabled(t *testing.T) {
 	awaitOnDevice(t, h, "[fd01::77]:80", "late0.5")
 }
 
-// TestLateRoute makes the kernel add its own route to a VIP late. vipd removes the route.
+// TestLateRoute makes the kernel add its own route to a VIP late. vipd must remove the route.
 func TestLateRoute(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))

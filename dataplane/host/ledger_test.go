@@ -204,7 +204,7 @@ func TestLedgerNames(t *testing.T) {
 	}
 }
 
-// TestSysctlPaths resolves names of sysctls. Names that lead out of /proc/sys are refused.
+// TestSysctlPaths resolves names of sysctls. Names that lead out of /proc/sys must be refused.
 func TestSysctlPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.eth0/5.disable_ipv6": "/proc/sys/net/ipv6/conf/eth0.5/disable_ipv6",

@@ -85,7 +85,7 @@ func TestLinkDown(t *testing.T) {
 	h := newHost(t, o)
 	web := frontend("10.1.0.10:80")
 	apply(t, h, web)
-	apply(t, h, web) // a retry, as by the engine
+	apply(t, h, web) // a retry, like the engine's
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
 	checkWhere(t, h, "10.1.0.10", "client")
 	if !strings.Contains(h.Addresses()[0].Note, "route is pending") {
@@ -301,8 +301,8 @@ func TestUnusableTables(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnreadableView loses events while the kernel can't be read. The last view remains valid, and
-// nothing is added or removed by mistake.
+// TestUnreadableView loses events while the kernel can't be read. The last view must remain valid,
+// and nothing may be added or removed by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -329,7 +329,7 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.1.0.1", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 
-	// The view lacks an address of the host. vipd asks the kernel before it adds the address.
+	// The view lacks an address of the host. vipd must ask the kernel before it adds the address.
 	l.Host().AddAddr("client", "10.1.0.8/24")
 	must(t, h.updateView())
 	clear(h.open)

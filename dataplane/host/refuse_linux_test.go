@@ -61,8 +61,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve is no
-// longer rejected, and a frontend that will not is closed.
+// TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve must no
+// longer be rejected, and a frontend that will not must be closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -79,7 +79,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both failed. Marks remain: their addresses stay, although nothing else is known
+	// Applying both failed. Marks remain: their addresses must stay, although nothing else is known
 	// about them.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))

@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges changes between modes with frontends of each kind. The rules and sysctls are
+// TestModeChanges changes between modes with frontends of each kind. The rules and sysctls must be
 // those that the mode needs.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)

@@ -86,8 +86,8 @@ func TestVirtualServerSysctls(t *testing.T) {
 	}
 }
 
-// TestForeignServersAreLookedForRarely searches foreign virtual servers while there are some. This
-// takes little time, and their removal is noticed soon.
+// TestForeignServersAreLookedForRarely runs while foreign virtual servers exist. Searches for them
+// must use little time, and their removal must be detected soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()

@@ -16,7 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// This is what an earlier vipd left: fewer sets, other rules in a chain, and an interrupted trial.
+// These are the remains of an earlier vipd: fewer sets, other rules in a chain, and an interrupted
+// trial.
 const (
 	earlierSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port

@@ -127,7 +127,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns counts connections as the kernel does. Each round selects each backend once.
+// TestTurns counts connections as the kernel does. Each round must select each backend once.
 func TestTurns(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
 		f := frontend(balancer.RoundRobin, equal(n)...)
@@ -207,7 +207,7 @@ func (m machines) runs(t *testing.T, code string, packet []byte) bool {
 	return n > 0
 }
 
-// packetFrom returns the header of a packet from client number i. Their addresses are as similar as
+// packetFrom returns the header of a packet from client number i. Their addresses are similar, like
 // those in a network.
 func packetFrom(is4 bool, i int) []byte {
 	if is4 {
@@ -218,13 +218,13 @@ func packetFrom(is4 bool, i int) []byte {
 	return p
 }
 
-// TestBySource distributes clients by weight, and removes a backend. Clients keep their backends,
-// and only clients of the removed one move.
+// TestBySource distributes clients by weight, and removes a backend. Clients must keep their
+// backends, and only clients of the removed backend may move.
 func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
 	for _, is4 := range []bool{true, false} {
-		for _, n := range []int{1, 2, 5, 11, 25, 97} { // and one less: across each size at which other schedulers change the shape
+		for _, n := range []int{1, 2, 5, 11, 25, 97} { // and one less, across each size at which other schedulers change the structure
 			weights := equal(n)
 			weights[0] = 3
 			f := frontend(balancer.Maglev, weights...)

@@ -43,11 +43,11 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// soakOnly returns the cases that only make soak runs. With the nft backend these cases test the
-// meaning of rules, whose text is the same with both backends, and which need the same matches of
-// the kernel. The remaining cases show how this backend writes, replaces and finds rules. With the
-// legacy backend they are damages of the guard, which TestGuardDamage of dataplane/host tests, and
-// of one of several addresses.
+// soakOnly returns the cases that only make soak runs. With the nft backend, these cases test the
+// meaning of rules. Both backends have the same rules and need the same kernel matches. The
+// remaining cases show how this backend writes, replaces and finds rules. With the legacy backend,
+// they damage the guard, which dataplane/host's TestGuardDamage tests, and one of several
+// addresses.
 func soakOnly(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {

@@ -53,8 +53,8 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	return wrong
 }
 
-// TestReplacedRule replaces one of our rules with another. The next full comparison finds it,
-// including the first one of a new process.
+// TestReplacedRule replaces one of our rules with another. The next full comparison must find it,
+// including the first comparison of a new process.
 func TestReplacedRule(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -100,8 +100,8 @@ func TestCountsOfDeletedRules(t *testing.T) {
 	})
 }
 
-// TestOrphans leaves chains of an earlier process, also in a family without services. They are
-// deleted, except for those that another program's rule leads to, which nothing waits for.
+// TestOrphans leaves chains of an earlier process, also in a family without services. They must be
+// deleted, unless another program's rule leads to them. Nothing may wait for that rule.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
@@ -131,7 +131,7 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// TestNoticesAtOnce deletes a jump right after a change of ours, in a table that takes long to
+// TestNoticesAtOnce deletes a jump right after one of our changes, in a table that is slow to
 // compare. The next check finds it.
 func TestNoticesAtOnce(t *testing.T) {
 	eachBackend(t, func(r *rig) {

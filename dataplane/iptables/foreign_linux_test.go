@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestForeignEdits makes random changes, restarts, and edits of our chains by others. After the
-// repair of what Intact reports, the kernel has exactly the wanted rules.
+// TestForeignEdits makes random changes, restarts, and foreign edits of our chains. After the
+// reported damage is repaired, the kernel must have exactly the desired rules.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
@@ -74,7 +74,7 @@ func (v *foreignEditor) run(rounds int) {
 			}
 		}
 		var wrong string
-		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // checks are paced if they take long
+		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // checks are paced if they are slow
 			v.settle()
 			if wrong = v.wrong(); wrong == "" {
 				break
@@ -276,9 +276,9 @@ func (v *foreignEditor) wrong() string {
 	return ""
 }
 
-// TestToolThatDoesNothing replaces a program of iptables with one that succeeds without an effect.
-// That is an error for a new, changed and removed frontend, and for a replaced rule, in every
-// attempt.
+// TestToolThatDoesNothing replaces a program of iptables with a program that succeeds without an
+// effect. That is an error for a new, changed and removed frontend, and for a replaced rule, in
+// every attempt.
 func TestToolThatDoesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)

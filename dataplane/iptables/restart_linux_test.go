@@ -36,8 +36,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	})
 }
 
-// TestAnotherVariantTakesOver restarts with another variant. The old rules serve until the new ones
-// do, and a further process completes an interrupted change.
+// TestAnotherVariantTakesOver restarts with another variant. The old rules must serve until the new
+// rules do, and another process must complete an interrupted change.
 func TestAnotherVariantTakesOver(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tcp, udp := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)

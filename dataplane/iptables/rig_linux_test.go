@@ -62,7 +62,7 @@ func newRig(t *testing.T, backend xtables.Variant) *rig {
 	return r
 }
 
-// forgetFlows makes conntrack forget the flows of earlier tests on this host.
+// forgetFlows deletes the flows of earlier tests on this host from conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()

@@ -24,7 +24,8 @@ func openSets(t *testing.T) *ipset.Conn {
 	return sets
 }
 
-// TestCleanupGoesOnWithSets interrupts a cleanup at each set. The next one removes the rest.
+// TestCleanupGoesOnWithSets interrupts a cleanup at each set. The next cleanup must remove the
+// rest.
 func TestCleanupGoesOnWithSets(t *testing.T) {
 	newRig(t, xtables.NFT)
 	sets := openSets(t)
@@ -86,7 +87,7 @@ func TestForeignSets(t *testing.T) {
 	}
 }
 
-// TestRenderedSets compares rendered sets with those of the dataplane. They are equal.
+// TestRenderedSets compares rendered sets with the dataplane's sets. They are equal.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)

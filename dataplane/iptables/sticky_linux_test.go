@@ -17,8 +17,8 @@ func (r *rig) sticky(servers ...int) *balancer.Frontend {
 	return f
 }
 
-// TestClientsStay changes other endpoints, and restarts. A client stays on its endpoint, and does
-// not move to an endpoint that gets the slot of a removed one.
+// TestClientsStay changes other endpoints, and restarts. A client must stay on its endpoint, and
+// must not move to an endpoint that gets the slot of a removed endpoint.
 func TestClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3, 4))
@@ -82,7 +82,7 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestPlacesAreEmptied gives an endpoint the slot of another one. It gets none of the other's
+// TestPlacesAreEmptied gives the slot of one endpoint to another. It gets none of the other's
 // clients.
 func TestPlacesAreEmptied(t *testing.T) {
 	eachBackend(t, func(r *rig) {

@@ -105,8 +105,8 @@ func matches(match string, k balancer.Key) bool {
 	return true
 }
 
-// TestTree changes trees at random, and replays the recorded changes. Every packet finds its
-// frontend, and no other packet finds one.
+// TestTree changes trees at random, and replays the recorded changes. Every packet must find its
+// frontend, and no other packet may find any.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {

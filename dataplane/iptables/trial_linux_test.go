@@ -46,8 +46,8 @@ func holdLock(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// TestNewOutlastsOthers holds the lock longer than the programs wait. New waits, because a missing
-// family would stay missing as long as the process runs.
+// TestNewOutlastsOthers holds the lock longer than the programs wait. New must wait, or a family
+// would be missing for the lifetime of the process.
 func TestNewOutlastsOthers(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
@@ -65,8 +65,8 @@ func TestNewOutlastsOthers(t *testing.T) {
 	}
 }
 
-// TestNewGivesUpWithItsContext holds the lock of one family. New fails when its context ends,
-// because that family would stay missing.
+// TestNewGivesUpWithItsContext holds the lock of one family. New must fail when its context ends,
+// or that family would be missing for the lifetime of the process.
 func TestNewGivesUpWithItsContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
@@ -93,8 +93,8 @@ const (
 	lacking = "iptables-restore: line 3 failed: No such file or directory."
 )
 
-// fakeProgram installs a program before the real one that fails if its input contains word, once or
-// always. The returned folder contains a file "tried" from the second call on.
+// fakeProgram installs a program in front of the real program. It fails if its input contains word,
+// once or always. The returned folder contains a file "tried" from the second call on.
 func fakeProgram(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)
@@ -118,7 +118,8 @@ printf '%%s\n' "$input" | exec %s "$@"
 	return dir
 }
 
-// TestBusyIsNotRefused refuses a trial because of the lock. The feature stays in the capabilities.
+// TestBusyIsNotRefused makes a trial fail because of the lock. The feature stays in the
+// capabilities.
 func TestBusyIsNotRefused(t *testing.T) {
 	lab.Require(t)
 	for _, missing := range []bool{false, true} {

@@ -150,8 +150,8 @@ func TestAdoptionSendsNothing(t *testing.T) {
 	}
 }
 
-// TestForeign applies frontends where others have virtual servers. Theirs stay, and a frontend
-// whose place is occupied fails until it is free.
+// TestForeign applies frontends in places where foreign virtual servers exist. Foreign servers must
+// stay, and a frontend whose place is occupied must fail until it is free.
 func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -236,8 +236,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeen changes virtual servers in each way. Intact and Observe notice it, and Apply
-// repairs it, but nothing of others.
+// TestDamageIsSeen changes virtual servers in each way. Intact must report each change. Intact and
+// Observe notice it, and Apply repairs it, but nothing of others.
 func TestDamageIsSeen(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
@@ -311,7 +311,7 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 	}
 }
 
-// TestClearingIsSeen clears the table of either family. This is noticed at once.
+// TestClearingIsSeen clears the table of either family. The loss must be detected at once.
 func TestClearingIsSeen(t *testing.T) {
 	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
 		p := start(t, newKernel(), t.TempDir())

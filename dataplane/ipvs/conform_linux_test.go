@@ -20,14 +20,14 @@ import (
 	"vipd/test/wait"
 )
 
-// backend is the variant of iptables under the guard. It makes no difference for virtual servers.
+// backend is the variant of iptables under the guard. Virtual servers do not depend on it.
 const backend = xtables.NFT
 
 // ended is the reason why connections do not survive some damages.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
 // udpTimeout is the suite's udp_timeout. It is longer than any pause of a flow, even if the machine
-// stands still at times, and short enough to wait for its end.
+// pauses sometimes, and short enough to await its end.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -39,8 +39,8 @@ func TestIPVSConformance(t *testing.T) {
 		Keeps:          true,
 		Survives:       true,
 		VirtualServers: true,
-		// What a client has reset is remembered for 10 seconds, a flow for as long as udp_timeout
-		// says.
+		// A connection that its client has reset is remembered for 10 seconds, and a flow for
+		// udp_timeout.
 		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
 			d, err := New(context.Background(), Options{
@@ -61,8 +61,8 @@ func TestIPVSConformance(t *testing.T) {
 }
 
 // elsewhere returns the cases that such a guest only runs in make soak. They test compiled
-// services, the guard and addresses, which all other modes show, and shares, which the kernel's
-// schedulers derive from the weights that this package's tests compare.
+// services, the guard and addresses, which all modes share. They also test shares, which the kernel
+// derives from weights that this package's tests compare.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
@@ -79,7 +79,8 @@ func elsewhere() map[string]string {
 	return skip
 }
 
-// faultVar makes TestIPVSConformance run with a dataplane that makes the named mistake.
+// faultVar is the environment variable that makes TestIPVSConformance use a dataplane with the
+// named mistake.
 const faultVar = "VIPD_IPVS_FAULT"
 
 // TestIPVSFaultsAreNoticed runs the suite with mistakes that only dataplanes with virtual servers

@@ -74,7 +74,8 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestReturnKeepsConnections restores an endpoint during its drain. One message sets its weight.
+// TestReturnKeepsConnections restores an endpoint during its drain. One message must set its
+// weight.
 func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
@@ -212,8 +213,8 @@ func TestManyLeave(t *testing.T) {
 	})
 }
 
-// TestDrainsAreLookedAtInTurn changes other frontends while many drain. The table is read once a
-// second.
+// TestDrainsAreLookedAtInTurn changes other frontends while many drain. The table must be read once
+// a second.
 func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	})
 }
 
-// TestUDPGoesAtOnce removes endpoints and a frontend with flows. They are deleted at once.
+// TestUDPGoesAtOnce removes endpoints and a frontend with flows. They must be deleted at once.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -256,7 +257,7 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestDestinationHashFailsOver drains an endpoint of a dh frontend. It uses fo meanwhile,
+// TestDestinationHashFailsOver drains an endpoint of a dh frontend. It must use fo until then,
 // because dh would refuse clients.
 func TestDestinationHashFailsOver(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
@@ -277,8 +278,8 @@ func TestDestinationHashFailsOver(t *testing.T) {
 	})
 }
 
-// TestInterruptedEnd kills a process between the ledger and the kernel. The next one notices,
-// and sends what is missing.
+// TestInterruptedEnd kills a process between the ledger and the kernel. The next process must
+// notice, and send the missing changes.
 func TestInterruptedEnd(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()

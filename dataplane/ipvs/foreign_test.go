@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestKilledBesideForeign kills a process while it makes virtual servers. The next one does not
-// mistake others' for its own.
+// TestKilledBesideForeign kills a process while it makes virtual servers. The next process must not
+// mistake foreign virtual servers for its own.
 func TestKilledBesideForeign(t *testing.T) {
 	for name, n := range map[string]int{"few": 2, "many": maxGroup + 2} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // kernel is a Fake that can lose answers.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose reports for an op whether it is carried out, and whether its answer arrives; nil means
+	// lose reports for an op whether it is performed, and whether its answer arrives; nil means
 	// always.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is called before each op that is carried out.
@@ -34,7 +34,7 @@ type kernel struct {
 	trash map[counters.BackendKey]ipvsnl.Stats
 	// omitted are the virtual servers that the table omits.
 	omitted map[balancer.Key]bool
-	// skip reports whether a list omits a virtual server; nil means none.
+	// skip reports whether a list omits a virtual server; nil means that lists are complete.
 	skip func(balancer.Key) bool
 	// tables is the number of readings of the table.
 	tables atomic.Int32
@@ -159,7 +159,7 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	return &process{t, k, dir, d}
 }
 
-// restart ends the process by a stop or a crash, and starts the next one.
+// restart ends the process by a stop or a crash, and starts the next process.
 func (p *process) restart(crash bool) {
 	p.Helper()
 	if !crash {

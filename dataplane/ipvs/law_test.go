@@ -36,8 +36,8 @@ type history struct {
 
 const historyKeys, historyEndpoints = 14, 6
 
-// TestHistories runs random histories with lost answers, crashes and changes by others. Each
-// ends in the state of one Apply, and no connection is cut early.
+// TestHistories runs random histories with lost answers, crashes and changes by others. Each must
+// end in the state of one Apply, and no connection may be cut early.
 func TestHistories(t *testing.T) {
 	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// lose loses some answers, and some requests.
+// lose loses some answers and some requests.
 func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +174,7 @@ func (h *history) apply(batch []dataplane.Change) {
 	}
 }
 
-// all returns changes to everything wanted, and the removal of everything else.
+// all returns the changes to all desired frontends, and the removal of all others.
 func (h *history) all() []dataplane.Change {
 	var batch []dataplane.Change
 	for n := range historyKeys {
@@ -229,7 +229,7 @@ func (h *history) meddle() {
 	d := ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
 	verbs := []ipvsnl.Verb{ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination}
 	op := ipvsnl.Op{Verb: verbs[h.IntN(len(verbs))], Service: ipvsnl.Service{Key: k, Scheduler: "lblc"}, Destination: d}
-	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // if it is possible
+	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // if possible
 }
 
 // foreign creates or deletes a virtual server of another program.
@@ -241,7 +241,7 @@ func (h *history) foreign() {
 		delete(h.others, k)
 		return
 	}
-	h.p.observe() // otherwise the ledger may still name what was deleted there
+	h.p.observe() // otherwise the ledger may still name the deleted objects there
 	add := []ipvsnl.Op{
 		{Verb: ipvsnl.AddService, Service: s},
 		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
@@ -273,7 +273,7 @@ func (h *history) traffic() {
 	}
 }
 
-// settle ends all disturbances, and compares the state with the wanted one.
+// settle ends all disturbances, and compares the state with the desired state.
 func (h *history) settle() {
 	h.Helper()
 	h.mu.Lock()
@@ -319,7 +319,7 @@ func (h *history) wanted() []dataplane.Change {
 	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
 }
 
-// check compares the state with the wanted one.
+// check compares the state with the desired state.
 func (h *history) check() {
 	h.Helper()
 	for n := range historyKeys {

@@ -55,7 +55,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch r.IntN(50) {
-			case 0: // half a line, as after the disk became full
+			case 0: // half a line, like after a full disk
 				text, err := os.ReadFile(l.path)
 				if err == nil && len(text) > 0 {
 					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
@@ -88,7 +88,7 @@ func TestLedgerHistories(t *testing.T) {
 	}
 }
 
-// TestLedgerPassesOverWhatIsNoLine inserts junk into a ledger. All whole lines still count.
+// TestLedgerPassesOverWhatIsNoLine inserts junk into a ledger. All complete lines must still count.
 func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	for _, junk := range []string{"\n", "+ 10.96.0.1:80/tcp 0 0 - 00000000\n", strings.Repeat("x", 1<<17) + "\n", "+ 10.96.0.1:80/tcp 60"} {
 		dir := t.TempDir()
@@ -153,7 +153,7 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 }
 
-// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. One line is written.
+// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. One line must be written.
 func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)

@@ -34,7 +34,8 @@ func TestTrialLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestTrialCutShort interrupts a trial. The next trial removes its virtual server, and no other.
+// TestTrialCutShort interrupts a trial. The next trial must remove the first trial's virtual
+// server, and no other.
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -94,7 +95,7 @@ func TestOneFamilyMissing(t *testing.T) {
 	}
 }
 
-// TestMissingSchedulers lacks schedulers. The nearest one serves, and Detail says so.
+// TestMissingSchedulers lacks schedulers. The nearest scheduler must serve, and Detail must say so.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()

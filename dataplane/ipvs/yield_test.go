@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestYield yields with idle, ending and lasting connections. Each virtual server is deleted
-// once nothing uses it, and counts remain.
+// TestYield yields with idle, ending and lasting connections. Each virtual server must be deleted
+// once it is unused, and counts must remain.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestYield(t *testing.T) {
 			t.Error(err)
 		}
 		there("when time is over", lasts)
-		if err := p.Close(ctx, false); err != nil { // ctx has ended: what goes, goes all the same
+		if err := p.Close(ctx, false); err != nil { // ctx has ended, but removals are still performed
 			t.Error(err)
 		}
 		there("after Close")

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane whose table another program damages before its changes, unnoticed.
+// foreignHistory is a dataplane whose table another program damages secretly before its changes.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
@@ -204,7 +204,7 @@ func (h *foreignHistory) repair() {
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // of chains that choose for one frontend alone
+	slots := map[string]int{} // of chains that choose for a single frontend
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -251,7 +251,8 @@ func (f *front) backends() []netip.AddrPort {
 }
 
 // TestLooksAfterFailedTransactions makes transactions fail. A refused transaction leaves the table
-// sound, so damage is still noticed; a transaction with an unknown outcome causes a comparison.
+// intact, so damage must still be detected. A transaction with an unknown outcome must cause a
+// comparison.
 func TestLooksAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")

@@ -30,9 +30,9 @@ func count(slots []netip.AddrPort) map[netip.AddrPort]int {
 	return all
 }
 
-// TestWeighted distributes slots to random backends. Every backend has a slot, the number of slots
-// is limited, and shares match the weights: exactly if few slots suffice, otherwise approximately,
-// unless one slot already exceeds the share.
+// TestWeighted distributes slots to random backends. Every backend must have a slot, and the number
+// of slots must be limited. Shares must match the weights: exactly if few slots suffice, otherwise
+// approximately, unless one slot already exceeds the share.
 func TestWeighted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -58,8 +58,8 @@ func TestWeighted(t *testing.T) {
 	}
 }
 
-// TestArrange arranges wanted slots. The result has exactly these slots, and as many as possible
-// stay in place.
+// TestArrange arranges wanted slots. The result must have exactly these slots, and as many as
+// possible must stay in place.
 func TestArrange(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -119,8 +119,8 @@ func TestHashedMoves(t *testing.T) {
 	}
 }
 
-// TestIDs computes ids among random backends. An id does not depend on the other backends, except
-// for collisions; ids are unique, and never 0.
+// TestIDs computes ids among random backends. An ID must not depend on the other backends, except
+// for collisions. IDs must be unique, and never 0.
 func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {

@@ -28,7 +28,7 @@ func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, h
 	return m, all
 }
 
-// become breaks or repairs targets. From now on their checks last for the given time.
+// become breaks or repairs targets. Later checks last for the given time.
 func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,8 +56,8 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 }
 
 // TestSimultaneousChangesReportedTogether breaks a thousand targets at once and repairs them. A few
-// reports must contain them all, sooner than the interval alone would find them, however many
-// addresses they share.
+// reports must contain all changes, sooner than the interval alone would detect them, regardless of
+// shared addresses.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
@@ -161,8 +161,8 @@ func TestFlappersDisturbFew(t *testing.T) {
 	}
 }
 
-// TestAlarmsLeaveRoom breaks all targets and hints at one of them. The checks that the alarm brings
-// forward must use at most half of the concurrency limit.
+// TestAlarmsLeaveRoom breaks all targets and hints at one of them. Its check must still run at
+// once. The checks that the alarm brings forward must use at most half of the concurrency limit.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

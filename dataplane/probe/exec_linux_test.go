@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// shell is a check that runs a script; only the tests use a shell.
+// shell is a check that runs a script; only tests use a shell.
 func shell(script string, change func(*balancer.Health)) *balancer.Health {
 	return define(balancer.ExecHealth, func(h *balancer.Health) {
 		h.Command = []string{"/bin/sh", "-c", script}
@@ -34,7 +34,7 @@ func TestExec(t *testing.T) {
 	quiet(t)
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	short := func(h *balancer.Health) { h.Timeout = 200 * time.Millisecond }
-	says := func(h *balancer.Health) { h.Timeout = time.Second } // within which it says something
+	says := func(h *balancer.Health) { h.Timeout = time.Second } // the program must print within this time
 	for _, c := range []struct {
 		name   string
 		health *balancer.Health
@@ -67,7 +67,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecUser: whoever the definition names, and nobody where it names none.
+// TestExecUser runs checks with and without a user in the definition. They must run as that user,
+// or as nobody.
 func TestExecUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run programs as another user")
@@ -80,8 +81,9 @@ func TestExecUser(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing: what a program starts ends with it, whether it ends by itself or is
-// killed, unless it has left its process group on purpose, and even then the check ends in time.
+// TestExecLeavesNothing starts programs that end, hang or start others. Everything in the process
+// group must end with the check, and the check must end in time even if a process has left the
+// group.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as the first process of a container is
@@ -101,7 +103,7 @@ func TestExecLeavesNothing(t *testing.T) {
 	} {
 		var got health.Result
 		var pid int
-		for range 4 { // until a busy machine lets the program get as far as it should before it is killed
+		for range 4 { // until a busy machine lets the program start its child before it is killed
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {

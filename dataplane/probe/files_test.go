@@ -14,9 +14,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestFilesHang: certificate files on a file system that hangs hold up no other check, nor the end,
-// and are read once by as many checks as there are; when it answers again, so do they. Its sleeps
-// are those of synctest's clock.
+// TestFilesHang makes the file system of certificate files hang. It must delay no other check and
+// not the end. All checks must share one read, and work again when the file system answers. Its
+// sleeps use synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{
@@ -85,6 +85,6 @@ func TestFilesHang(t *testing.T) {
 		default:
 			t.Error("Close waits for a file")
 		}
-		close(answer) // lets the last look go
+		close(answer) // releases the last read
 	})
 }

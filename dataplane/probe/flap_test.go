@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// flapper is a target whose checks pass and fail by turns, and what comes of it.
+// flapper is a target whose checks pass and fail alternately, with the resulting weights.
 type flapper struct {
 	pass func() bool
 
@@ -24,15 +24,15 @@ type flapper struct {
 	weights []weighed
 }
 
-// weighed is one weight that connections were given by.
+// weighed is a weight of the target in connections.
 type weighed struct {
 	weight int
 	at     time.Time
 	after  int // so many results
 }
 
-// flap checks the target for so long, compiles each time that verdicts change, as the daemon does,
-// and keeps the weights.
+// flap checks the target for a number of seconds, compiles after each change of verdicts like the
+// daemon, and records the weights.
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
@@ -73,8 +73,8 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	r.Run(ctx)
 }
 
-// TestFlapping: the weight of a target that flaps changes only after as many results in a row as
-// rise and fall say, and that of one that never has as many not at all.
+// TestFlapping checks a target that flaps. Its weight may change only after as many equal results
+// in a row as rise and fall require.
 func TestFlapping(t *testing.T) {
 	h := usual(func(h *balancer.Health) { h.Rise, h.Fall = 2, 3 })
 	for seed := range uint64(20) {

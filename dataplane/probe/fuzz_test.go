@@ -16,7 +16,7 @@ import (
 	"vipd/balancer/health"
 )
 
-// answer is a connection from which only prepared bytes come.
+// answer is a connection that returns prepared bytes.
 type answer struct {
 	net.Conn
 	*bytes.Reader

@@ -31,8 +31,8 @@ import (
 	"vipd/test/wait"
 )
 
-// acceptVar makes the test binary a server that takes connections and drops them, so that its cost
-// is not counted among that of the checks: the other side of BenchmarkTenThousand.
+// acceptVar makes the test binary a server that accepts and drops connections. As another process,
+// it keeps its cost out of the measured checks of BenchmarkTenThousand.
 const acceptVar = "VIPD_TEST_ACCEPT"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// accept says at which port it listens, and takes connections until that fails.
+// accept prints its port, and accepts connections until that fails.
 func accept() error {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -65,7 +65,7 @@ func quiet(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		err := goleak.Find(before)
-		for range 20 { // each looks for some time, which a busy machine may stand still
+		for range 20 { // each checks for some time, because a busy machine may pause
 			if err == nil {
 				return
 			}
@@ -75,7 +75,7 @@ func quiet(t *testing.T) {
 	})
 }
 
-// serve runs a TCP server on loopback; each connection is handled by handle, and closed when that
+// serve runs a TCP server on loopback. handle handles each connection, which is closed when handle
 // returns or the test ends.
 func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
@@ -132,7 +132,7 @@ func answersUnread(text string) func(net.Conn) {
 	}
 }
 
-// says answers with a fixed text once a request has come.
+// says answers with a fixed text once a request has arrived.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) == nil {
@@ -158,7 +158,7 @@ func readRequest(c net.Conn) error {
 // stuck reads and never answers.
 func stuck(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// endless says head, and then the same over and over.
+// endless sends head, and then repeats a text forever.
 func endless(head, again string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -171,7 +171,7 @@ func endless(head, again string) func(net.Conn) {
 	}
 }
 
-// drip says head, and then one byte after the other, with pauses.
+// drip sends head, and then single bytes with pauses.
 func drip(head string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -179,7 +179,7 @@ func drip(head string) func(net.Conn) {
 		}
 		_, err := io.WriteString(c, head)
 		for err == nil {
-			time.Sleep(20 * time.Millisecond) // the slowness itself: never silent, never done
+			time.Sleep(20 * time.Millisecond) // the slowness under test: never silent, never complete
 			_, err = io.WriteString(c, "x")
 		}
 	}
@@ -210,7 +210,7 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 	return h
 }
 
-// check does one check of a TCP port, and compares the outcome and the beginning of what was seen.
+// check performs one check of a TCP port, and compares the outcome and the beginning of its text.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	checkOver(t, h, balancer.TCP, at, want, text)
@@ -220,7 +220,7 @@ func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outc
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, newProbe(h, proto), at)
-	for range 3 { // where what answers was late, on a busy machine
+	for range 3 { // on a busy machine the answer may be late
 		late := " within " + h.Timeout.String()
 		if got.Outcome == want && strings.HasPrefix(got.Text, text) || !strings.Contains(got.Text, late) && !strings.Contains(got.Text, "not over in time") {
 			break
@@ -239,10 +239,10 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 	}
 }
 
-// busy begins what is said of a check that came to nothing because the machine is busy.
+// busy is the beginning of the result of a check that did not run because the machine is busy.
 const busy = "not run: this host was suspended, or too busy"
 
-// patient does one check, and another one where this machine was too busy for it.
+// patient performs one check, and another check if this machine was too busy for the first.
 func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	t.Helper()
 	got := p.Check(t.Context(), at)
@@ -255,8 +255,8 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address where nothing listens, and nothing will while the test runs: a
-// connection leaves from there by TCP, and a socket that hears one peer alone has it by UDP.
+// closedPort returns an address without a listener for the duration of the test. A TCP connection
+// occupies the port, and over UDP a socket that accepts only one peer.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -265,7 +265,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	}
 	t.Cleanup(func() { _ = ln.Close() })
 	peer := ln.Addr().(*net.TCPAddr).AddrPort()
-	for range 10 { // its number may be taken by UDP
+	for range 10 { // another program may have its number over UDP
 		var c net.Conn
 		if c, err = net.Dial("tcp", peer.String()); err != nil {
 			break
@@ -357,7 +357,7 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// serveUDP answers each datagram with what answer returns; nil is silence.
+// serveUDP answers each datagram with the result of answer; nil means no answer.
 func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	t.Helper()
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unrouted drops what is for dst.
+// unrouted drops packets for dst.
 func unrouted(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -16,7 +16,7 @@ func unrouted(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_BLACKHOLE})
 }
 
-// prohibited forbids what is for dst.
+// prohibited rejects packets for dst as administratively prohibited.
 func prohibited(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -25,7 +25,7 @@ func prohibited(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_PROHIBIT})
 }
 
-// markedRoute gives packets with mark 77 a route to 10.8.0.1 that refuses them in its own way.
+// markedRoute gives packets with mark 77 a route to 10.8.0.1 that rejects them in a distinct way.
 func markedRoute() error {
 	rule := netlink.NewRule()
 	rule.Mark, rule.Table, rule.Family = 77, 77, unix.AF_INET

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// world stands in for the network of a runner's checks. It runs on synctest's clock: each
-// time.Sleep in this file advances the clock without delay once all other goroutines wait.
+// world simulates the network of a runner's checks. It runs on synctest's clock: each time.Sleep in
+// this file advances the clock without delay once all other goroutines wait.
 type world struct {
 	t *testing.T
 
@@ -94,7 +94,7 @@ func (w *world) checked(at netip.AddrPort) []time.Time {
 	return slices.Clone(w.begins[at])
 }
 
-// set breaks or repairs n targets. From now on their checks last for the given time.
+// set breaks or repairs n targets. Later checks last for the given time.
 func (w *world) set(n int, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,8 +213,8 @@ func TestConcurrencyLimits(t *testing.T) {
 }
 
 // TestLatePrograms runs programs of 0.4 s, 16 at once, and a network check. If the interval is too
-// short for all programs, the runner must report them as late, with a delay that shows the
-// sufficient interval.
+// short for all programs, the runner must report them as late, with a delay that indicates the
+// necessary interval.
 func TestLatePrograms(t *testing.T) {
 	for _, c := range []struct {
 		programs int
@@ -269,8 +269,8 @@ func TestSharedChecks(t *testing.T) {
 		if all := w.reported(); len(all) != 1 || len(all[0]) != 1 || fmt.Sprint(all[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
 			t.Errorf("reports = %+v, want one change of a, b and c", all)
 		}
-		// A service leaves and another joins. The check continues, and the new service has its
-		// verdict at once.
+		// A service leaves and another joins. The check must continue, and the new service must
+		// have its verdict at once.
 		before := len(w.checked(at(1)))
 		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
 		verdicts := r.Set(m)
@@ -354,7 +354,7 @@ func TestReloadKeepsState(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			before, _ = r.Status(target("web", 0))
 		}
-		again := *h // an equal copy, as after a reload
+		again := *h // an equal copy, like after a reload
 		r.Set(wants(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {

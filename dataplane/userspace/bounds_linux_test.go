@@ -79,16 +79,17 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// At first all requests may reach it at once; then one for each rest and timeout. If the
-	// machine stood still, the others may rest because they were late, and all may reach it again.
+	// At first all requests may reach it at once; later one request for each rest and timeout. If
+	// the machine was paused, the other backends may rest because they were late, and all requests
+	// may reach it again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
 		t.Errorf("requests at it = %d in %s, want 1 to %d", n, took, most)
 	}
 }
 
-// TestCloseAndRemovalAbandonDials removes a backend, and closes the dataplane, while a dial
-// hangs. Neither waits for the dial.
+// TestCloseAndRemovalAbandonDials removes a backend, and closes the dataplane, while a dial hangs.
+// Neither may wait for the dial.
 func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	hole := blackhole(t)
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -197,8 +198,8 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 	return err
 }
 
-// TestExplainsWhyItCannotListen applies a frontend whose port another program has. The error
-// says how to find the program, and other frontends are served.
+// TestExplainsWhyItCannotListen applies a frontend whose port another program has. The error must
+// explain how to find the program, and other frontends must be served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -228,9 +229,9 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// Within the budget no client is lost: clients without room wait in the queue. If the system
-	// runs out of descriptors before the budget, clients that were just accepted may be lost after
-	// their connect timeout.
+	// Within the budget no client may be lost: clients that exceed it must wait in the queue. If
+	// the system runs out of descriptors before the budget, clients that were just accepted may be
+	// lost after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -260,7 +261,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 					} else if how == "budget" || !isReset(err) {
 						t.Errorf("connection %d: %v", i, err)
 					}
-					c.Close() // makes room for the next
+					c.Close() // frees a place for the next
 				})
 			}
 			wg.Wait()
@@ -343,7 +344,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	for _, f := range all[1:] {
 		others[d.frontends[f.Key]] = mustConnect(t, f.AddrPort())
 	}
-	var held []*frontend // those that have accepted one, and have no room for it
+	var held []*frontend // those that have accepted a connection, and have no descriptor for it
 	eventually(t, "the others to accept", func() error {
 		held = nil
 		for f := range others {

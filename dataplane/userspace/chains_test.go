@@ -82,7 +82,7 @@ func TestChainsLaw(t *testing.T) {
 			}
 			c.add(f)
 		}
-		if gone := r.IntN(2 * n); gone < n { // its own way out is nobody's any more
+		if gone := r.IntN(2 * n); gone < n { // its own outgoing port is free again
 			c.remove(c.frontends[keyAt(at(gone), balancer.TCP)])
 			for i := range n {
 				to[gone][i], to[i][gone] = false, false
@@ -107,8 +107,8 @@ func TestChainsLaw(t *testing.T) {
 	}
 }
 
-// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients that stay. They use no more
-// than their service's share.
+// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients that stay. They must use no
+// more than their service's share.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})
@@ -116,7 +116,7 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"
 	d.apply(slow[0], slow[1], good)
-	for range 60 { // far more than allowed; waiting clients hold nothing
+	for range 60 { // far more than allowed; waiting clients use no descriptors
 		for _, f := range slow {
 			mustConnect(t, f.AddrPort())
 		}

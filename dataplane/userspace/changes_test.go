@@ -31,7 +31,7 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 }
 
 // TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. Only requests
-// that the backend had accepted fail.
+// that the backend had accepted may fail.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -109,8 +109,8 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 	}
 }
 
-// flowing is a connection whose reads and writes each have a time limit: a busy machine may be
-// slow, but the connection must not stall.
+// flowing is a connection with a time limit for each read and write. A busy machine may be slow,
+// but the connection must not stall.
 type flowing struct{ net.Conn }
 
 func (c flowing) Read(p []byte) (int, error) {
@@ -189,7 +189,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		c := mustConnect(t, f.AddrPort())
 		held[c.mustAsk(t)] = c
 	}
-	// States that only stop new connections keep established ones.
+	// States that only stop new connections must keep established connections.
 	for _, state := range []balancer.BackendState{balancer.Standby, balancer.Remote, balancer.ZeroWeight, balancer.Draining, balancer.Down, balancer.Removed} {
 		d.apply(with(f, func(f *balancer.Frontend) {
 			for i := range f.Backends {
@@ -264,8 +264,8 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	})
 }
 
-// TestIdleTimeout ends connections without traffic, and no others. If the machine stands still for
-// too long, others also become idle; then the test tries again with twice the timeout.
+// TestIdleTimeout ends connections without traffic, and no others. If the machine is paused for too
+// long, other connections also become idle; then the test tries again with twice the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -282,8 +282,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles returns what is wrong about idle and busy connections, and the longest pause of the busy
-// ones.
+// idles describes errors of idle and busy connections, and returns the longest pause of the busy
+// connections.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
@@ -331,7 +331,7 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 }
 
 // TestSlowReadersAreNotIdle reads slowly, and not at all, from full socket buffers. Slow reading
-// counts as traffic. If the machine stands still, the test tries again as in TestIdleTimeout.
+// counts as traffic. If the machine is paused, the test tries again like TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -348,8 +348,8 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly returns what is wrong about a slow client and a client that does not read, and the
-// longest pause of the slow one.
+// readsSlowly describes errors of a slow client and a client that does not read, and returns the
+// longest pause of the slow client.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAffinityKeepsClients connects many clients with affinity. They stay on their backend, and
-// only those of a dead backend move.
+// TestAffinityKeepsClients connects many clients with affinity. They must stay on their backend,
+// and only clients of a dead backend may move.
 func TestAffinityKeepsClients(t *testing.T) {
 	servers := map[string]*server{}
 	var at []netip.AddrPort
@@ -60,7 +60,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 }
 
 // TestMaxConnectionsIsNeverExceeded connects more clients at once than max_connections allows,
-// through two VIPs. No more than that are served.
+// through two VIPs. The number of served connections must not exceed the limit.
 func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	var now, most atomic.Int64
 	handle := func(c net.Conn) {
@@ -102,8 +102,8 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
 }
 
-// TestLeastConnectionsIsExact connects clients at once with lc. Backends have equally many, and
-// the backend with fewer gets the next.
+// TestLeastConnectionsIsExact connects clients at once with lc. The backends must have equal
+// numbers. Backends have equally many, and the backend with fewer gets the next.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})

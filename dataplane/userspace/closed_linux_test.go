@@ -150,8 +150,8 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
-// TestPortsAreHeldWhileConnectionsDrain closes a dataplane with a connection. The connection
-// lives until the end, new clients are refused, and the port stays taken.
+// TestPortsAreHeldWhileConnectionsDrain closes a dataplane with a connection. The connection must
+// last until the end, new clients must be refused, and the port must stay occupied.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -230,7 +230,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestLookingCostsLittle applies 2,000 redirects at once. A look whether they are intact takes
+// TestLookingCostsLittle applies 2,000 redirects at once. A check whether they are intact may last
 // at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
 	w := newTwoHosts(t)
@@ -305,9 +305,9 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains makes a dataplane yield to another mode, and replaces that mode with
-// another userspace dataplane before the connections of the first have ended. The state of the
-// first does not affect the other.
+// TestComesBackWhileItDrains makes a dataplane yield to another mode. Another userspace dataplane
+// then replaces that mode before the first's connections have ended. The state of the first does
+// not affect the other.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

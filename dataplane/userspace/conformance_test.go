@@ -52,9 +52,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// shownByBind are the cases that only make soak runs with redirection. They test what happens to an
-// accepted connection, however it arrived, and damages of the guard that do not affect the
-// redirection, as in nftables mode.
+// shownByBind are the cases that only make soak runs with redirection. They test the handling of
+// accepted connections, however they arrived. They also damage parts of the guard that do not
+// affect the redirection, like in nftables mode.
 func shownByBind() map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStaleFlowsAreRetried makes conntrack refuse to forget a flow. Apply fails, and the next
-// one succeeds.
+// TestStaleFlowsAreRetried makes conntrack refuse to delete a flow. Apply must fail, and the next
+// Apply must succeed.
 func TestStaleFlowsAreRetried(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -30,7 +30,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack has a flow without a redirect, if it has one
+	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack has a flow without a redirect
 	if err := d.tryApply(f); err == nil {
 		t.Fatal("Apply = nil although flows remain")
 	}
@@ -42,8 +42,8 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
 }
 
-// TestYieldForgetsResetConnections resets a client's connection, and yields. The client reaches the
-// next dataplane at once, although conntrack would remember the redirect for ten seconds.
+// TestYieldForgetsResetConnections resets a client's connection, and yields. The client must reach
+// the next dataplane at once, although conntrack would remember the redirect for ten seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

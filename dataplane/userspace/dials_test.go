@@ -87,8 +87,8 @@ func TestDialsAreReported(t *testing.T) {
 	}
 }
 
-// TestMissedEndsAreCounted follows connections too slowly. The follower receives the number of ends
-// that it has missed.
+// TestMissedEndsAreCounted follows connections too slowly. The follower must receive the number of
+// missed ends.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})

@@ -17,7 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsOfBusyBackendsEnd ends flows whose backend sends without a pause. They end at once.
+// TestFlowsOfBusyBackendsEnd ends flows whose backend sends without a pause. They must end at once.
 func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	for want, end := range map[error]func(*net.UDPConn) error{
 		net.ErrClosed:          (*net.UDPConn).Close,

@@ -49,7 +49,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	}
 }
 
-// TestFlowBudgetLaw takes and gives places at random. Always the frontend with the most flows
+// TestFlowBudgetLaw takes and returns places at random. Always the frontend with the most flows
 // yields, and no other.
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

@@ -7,8 +7,8 @@ import (
 )
 
 // TestFollowingOffCostsLittle measures the cost of following for a connection without followers:
-// two checks of a counter. They cost less than 2 % of a connection, measured in one run because the
-// ratio is 1:1,000 or less.
+// two checks of a counter. They must cost less than 2 % of a connection. Both are measured in one
+// run because the ratio is 1:1,000 or less.
 func TestFollowingOffCostsLittle(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	vip := netip.MustParseAddrPort("127.58.30.1:8080")

@@ -114,8 +114,8 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 	}
 }
 
-// TestHandOverLosesNothing hands streams, half-closed and waiting connections and new clients from
-// one dataplane to the next.
+// TestHandOverLosesNothing hands over streams, half-closed and waiting connections, and new
+// clients.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
@@ -292,8 +292,8 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	}
 }
 
-// TestHandOverBeforeApply replaces a process before it has applied anything. It passes on what it
-// received.
+// TestHandOverBeforeApply replaces a process before it has applied anything. It must pass on the
+// received data.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -325,7 +325,7 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 }
 
-// TestHandOverToAnotherMode hands over to a kernel mode, so connections end. They do not look
+// TestHandOverToAnotherMode hands over to a kernel mode, so connections end. They must not look
 // complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))

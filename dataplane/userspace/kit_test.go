@@ -130,7 +130,7 @@ func (r *rig) remove(keys ...balancer.Key) {
 }
 
 // frontendAt returns a frontend with all backends active. Its timeouts are long enough for a
-// machine that stands still.
+// machine that pauses.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -140,7 +140,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long a backend after its rest is tried by a single client
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long a single client tries a backend after its rest
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestFlowsOutliveICMPErrors rejects a flow's datagrams by a firewall for a moment. The flow
-// goes on afterwards.
+// TestFlowsOutliveICMPErrors rejects a flow's datagrams by a firewall for a moment. The flow must
+// continue afterwards.
 func TestFlowsOutliveICMPErrors(t *testing.T) {
 	w := newTwoHosts(t)
 	w.remote.Echo("udp", "s", netip.MustParseAddrPort("[fd00:9::2]:7000"))
@@ -113,7 +113,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, n := range []int{180, 181, 600} { // the second only fits without the first, and the third not at all
+	for _, n := range []int{180, 181, 600} { // the second only fits without the first, and the third never fits
 		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -296,8 +296,8 @@ func TestRenameWhileDialling(t *testing.T) {
 	}
 }
 
-// TestAffinityOutlivesRest makes a backend rest, and fills it. Its clients return to it
-// afterwards, except those whose own attempt failed.
+// TestAffinityOutlivesRest makes a backend rest, and fills it. Its clients must return to it
+// afterwards, except clients whose own attempt failed.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

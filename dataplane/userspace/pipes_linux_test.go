@@ -161,7 +161,7 @@ func echo(t testing.TB, c *client, line string) {
 	}
 }
 
-// countTo returns the numbers up to n: a line in which missing or reordered parts are visible.
+// countTo returns the numbers up to n: a line that shows missing or reordered parts.
 func countTo(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -190,8 +190,9 @@ func pipeEnds() (n int) {
 	return n
 }
 
-// TestResetInBulk resets a connection after bulk, which splice notices first. The other side gets a
-// reset, even after it has ended its own direction, because truncated data must not look complete.
+// TestResetInBulk resets a connection after bulk, which splice notices first. The other side must
+// get a reset, even after it has ended its own direction, because truncated data must not look
+// complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
 	read := make(chan struct{})

@@ -166,7 +166,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 }
 
-// TestConnectionsStraightToTheSharedPortAreReset connects to the port that redirects lead to. The
+// TestConnectionsStraightToTheSharedPortAreReset connects to the port to which redirects lead. The
 // connections are reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	w := newTwoHosts(t)
@@ -205,7 +205,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// conntrack sends these flows to the old port. Without our removal it would do so forever.
+	// conntrack sends these flows to the old port. Without the removal it would continue forever.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -316,8 +316,8 @@ func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, da
 	}
 }
 
-// TestCleanupRemovesOursOnly runs Cleanup next to foreign rules. It removes ours, as the dry run
-// announced, and keeps the others.
+// TestCleanupRemovesOursOnly runs Cleanup next to foreign rules. It must remove our tables, as the
+// dry run announced, and keep the others.
 func TestCleanupRemovesOursOnly(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -351,8 +351,8 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
-// TestAutoFallsBackToBind selects auto with working redirects and with a failing trial. It
-// redirects, or it binds and gives the reason.
+// TestAutoFallsBackToBind selects auto with working redirects and with a failing trial. It must
+// redirect, or it must bind and give the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
@@ -447,8 +447,8 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	return c
 }
 
-// TestRedirectedFlowsDrain drains an endpoint with UDP clients. They stay, even if it was the last
-// endpoint.
+// TestRedirectedFlowsDrain drains an endpoint with UDP clients. They must stay, even if it was the
+// last endpoint.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

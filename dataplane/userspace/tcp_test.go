@@ -16,7 +16,7 @@ import (
 )
 
 // TestRetriesBeforeTheClientSeesAnything connects while one of two backends is dead. All clients
-// are served, and the dead one rests.
+// must be served, and the dead backend must rest.
 func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	good, dead := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -83,7 +83,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 }
 
 // TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. A
-// long one does not keep the connections of others.
+// long timeout must not keep the connections of other services.
 func TestEachDrainsForItsOwnTime(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -127,7 +127,7 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 }
 
 // TestFinalBytesArriveBeforeReset closes a connection to which the other side is still writing,
-// like a server that refuses an upload. The last data arrives before the reset.
+// like a server that refuses an upload. The last data must arrive before the reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
 	say := func(c net.Conn) { // and does not read the rest

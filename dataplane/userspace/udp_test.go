@@ -84,8 +84,8 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	return name, nil
 }
 
-// TestIdleFrontendsHoldNoBuffers applies many services and uses each once. Idle ones hold no
-// buffers.
+// TestIdleFrontendsHoldNoBuffers applies many services and uses each once. Idle frontends must hold
+// no buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems use a buffer for each waiting flow")
@@ -104,7 +104,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // the second collection frees what the first sets aside
+		runtime.GC() // the second collection frees the objects that the first set aside
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
@@ -130,7 +130,7 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
 	d.apply(f)
 	var c *net.UDPConn
-	for range 2 { // one of them is on a
+	for range 2 { // one of them uses a
 		c = udpClient(t, f.AddrPort())
 		if name, err := askUDP(c, "x"); err != nil {
 			t.Fatal(err)
@@ -148,8 +148,8 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	})
 }
 
-// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow goes on, and new
-// clients are refused once the flow has ended.
+// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue, and new
+// clients must be refused once the flow has ended.
 func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -182,8 +182,8 @@ func TestUDPWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestFlowsEnd opens more flows than allowed. The oldest idle flow is replaced, and idle_timeout
-// ends the rest.
+// TestFlowsEnd opens more flows than allowed. The oldest idle flow must be replaced, and
+// idle_timeout must end the rest.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -191,7 +191,7 @@ func TestFlowsEnd(t *testing.T) {
 	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
-	for range 30 { // far more than allowed; the busy one stays
+	for range 30 { // far more than allowed; the busy flow stays
 		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
 			t.Fatal(err)
 		}

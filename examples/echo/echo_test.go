@@ -149,8 +149,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestGracefulEnd ends the server during a request. The request must be answered, and no new one be
-// accepted.
+// TestGracefulEnd ends the server during a request. The request must be answered, and no new
+// request may be accepted.
 func TestGracefulEnd(t *testing.T) {
 	r := start(t)
 	answer := make(chan string, 1)
@@ -179,7 +179,7 @@ func TestGracefulEnd(t *testing.T) {
 	}
 }
 
-// TestWrongUse makes every mistake. Each error must have the remedy.
+// TestWrongUse makes every mistake in the command line. Each error must have the remedy.
 func TestWrongUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"vipd/test/program"
 )
 
-// TestPages writes the pages of the built programs. There must be one for each command, with every
-// field of a service and every setting of the default configuration, and groff must accept them
-// without a warning.
+// TestPages writes the pages of the built programs. There must be a page for each command, with
+// every field of a service and every setting of the default configuration, and groff must accept
+// them without a warning.
 func TestPages(t *testing.T) {
 	bin := program.Bin(t)
 	t.Chdir("../..")

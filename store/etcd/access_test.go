@@ -20,7 +20,7 @@ import (
 )
 
 // TestReader follows with a role that may read three folders, with expiring tokens, and over TLS.
-// That must suffice, and the password must appear nowhere.
+// These rights must suffice, and the password must appear nowhere.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
@@ -102,7 +102,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestNoAccess connects with and without access. The error must say who has none, and why.
+// TestNoAccess connects with and without access. The error must name the user or node without
+// access, and the reason.
 func TestNoAccess(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -134,7 +135,7 @@ func TestNoAccess(t *testing.T) {
 }
 
 // TestNoAccessChanges fixes one reason of several. The next reason must be reported soon, and the
-// fixed one no longer.
+// fixed reason no longer.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -166,8 +167,8 @@ func TestNoAccessChanges(t *testing.T) {
 }
 
 // TestRevoked revokes the right to read. etcd keeps the watch, but sends nothing more. That must be
-// noticed, even if the user was removed or its token has expired; the last state must stay, and the
-// returned right must be used.
+// detected, even if the user was removed or its token has expired. The last state must stay, and
+// the restored right must be used.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})

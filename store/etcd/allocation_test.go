@@ -109,7 +109,7 @@ func TestAllocation(t *testing.T) {
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
 		t.Errorf("allocated in the snapshot = %v", s.Allocated)
 	}
-	// A text that was written without allocating must use its addresses, and applying it must
+	// If a text was written without allocating, its addresses must be used, and applying it must
 	// allocate the rest.
 	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
 	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
@@ -123,7 +123,7 @@ func TestAllocation(t *testing.T) {
 }
 
 // TestAllocationEnds names allocated addresses, and stops requesting them. A named address must not
-// be allocated, and an unrequested one must be released.
+// be allocated, and an address that is no longer requested must be released.
 func TestAllocationEnds(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -11,8 +11,8 @@ import (
 )
 
 // TestClaims writes services with few and many claims. A writer's own claims must not make its
-// changes stale. Claims of another writer must, and so must those of a version that wrote a key for
-// each claim.
+// changes stale. Claims of another writer must cause another reading, and so must claims of a
+// version that wrote a key for each.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

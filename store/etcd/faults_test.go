@@ -22,9 +22,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults disturbs a cluster at random: the network to members is cut or drops everything,
-// members crash and return, the leader moves, and changes are compacted. The source must always
-// reach the state of a fresh read.
+// TestFaults disturbs a cluster at random: members' networks are cut or drop everything, members
+// crash and return, the leader moves, and changes are compacted. The source must always reach the
+// state of a fresh read.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(wait.Soak(1, 3)) {
@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// world is a cluster of three behind relays, with its faults.
+// world is a cluster of three members behind relays, with its faults.
 type world struct {
 	*rand.Rand
 	*place
@@ -173,7 +173,7 @@ func (w *world) compare(f *follower) {
 }
 
 // TestOneRevision reads the first state in pages while it changes. It must be the state of one
-// moment.
+// revision.
 func TestOneRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -234,7 +234,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if _, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(tries), Base: definitions.Any}); err != nil {
 			t.Fatal(err)
 		}
-		c.Members[leader].Pause() // requests wait for it while another one is elected
+		c.Members[leader].Pause() // requests wait for the leader while another is elected
 		began := time.Now()
 		r, err := w.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any})
 		took := time.Since(began)
@@ -248,7 +248,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 	}
 }
 
-// TestMemberProblem stops one member of three. A source must name it in a problem until it answers
+// TestMemberProblem stops one of three members. A source must name it in a problem until it answers
 // again.
 func TestMemberProblem(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit, on a busy machine, of things that should happen at once.
+// within is the time limit of immediate reactions on a busy machine.
 const within = time.Minute
 
 // follower records the snapshots of a source, and checks the laws that also hold through outages.
@@ -144,7 +144,7 @@ func (f *follower) tells() {
 }
 
 // reaches waits until everything up to a revision is published. It reads the position before the
-// snapshot; otherwise the snapshot may be the previous one.
+// snapshot; otherwise the snapshot may be an earlier one.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
 	defer f.tells()
@@ -176,7 +176,7 @@ func newSource(t testing.TB, o watch.Options) *watch.Source {
 }
 
 // agree compares two snapshots. Objects with problems may differ, because one snapshot may have
-// their last good state.
+// their last valid state.
 func agree(a, b store.Snapshot) error {
 	bad, badVIPs := map[string]bool{}, false
 	for _, s := range []store.Snapshot{a, b} {

@@ -23,20 +23,20 @@ type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the first key of the range once it is lost. confirms reports whether the watch
-	// existed before.
+	// lost is the first key of the lost range. confirms reports whether the watch was confirmed
+	// before its loss.
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
-	// stuck makes it create no watch and report nothing of existing ones.
+	// If stuck is set, it creates no watch and reports nothing on existing watches.
 	stuck atomic.Bool
-	// member makes it number watches like a member and report progress, except while it is stuck.
+	// If member is set, it numbers watches like a member and reports progress, unless it is stuck.
 	member bool
-	// asked counts the clients that requested it.
+	// asked counts the clients that requested the lost watch.
 	asked atomic.Int64
 }
 
-// listen serves on a port of its own, and returns its URL.
+// listen serves on its own port, and returns its URL.
 func (p *forgetful) listen(t *testing.T) (url string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,8 +106,8 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	}
 }
 
-// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait for it
-// forever, and must find another one.
+// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait forever,
+// and must use another member.
 func TestProxyForgets(t *testing.T) {
 	t.Parallel()
 	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {
@@ -183,7 +183,7 @@ func TestProxyStuck(t *testing.T) {
 func TestWatchBehind(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
-	relay.Cut() // the source starts at the other one
+	relay.Cut() // the source starts at the other member
 	p.client = c.Client()
 	behind := &forgetful{client: p.client, member: true}
 	config := p.config

@@ -237,15 +237,15 @@ func TestHealthVotesRestored(t *testing.T) {
 	b.wait("no votes", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.tell(n.SetBoard)
 	b.wait("the restored votes", has("n1", all))
-	time.Sleep(life) // any further write would happen within a lease
+	time.Sleep(life) // another write would happen within the lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
 		t.Errorf("transactions to restore votes = %d, want 3, or 4 if the voter noticed the deletion halfway", writes)
 	}
 }
 
-// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must take over
-// its node's key at once and withdraw the old votes, and the node must never be missing. Without
-// the former lease it must change nothing.
+// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must adopt its
+// node's key at once and withdraw the old votes. The node must never be missing. Without the former
+// lease it must change nothing.
 func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -95,7 +95,7 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// told describes what is wrong with a key's problem, or returns "".
+// told describes the error in a key's problem, or returns "".
 func (h hostile) told(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {
@@ -136,8 +136,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestHostileStart starts a source with malicious keys in etcd. It must name each, and serve the
-// valid ones.
+// TestHostileStart starts a source with malicious keys in etcd. It must name each invalid key, and
+// serve the valid ones.
 func TestHostileStart(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -161,8 +161,8 @@ func TestHostileStart(t *testing.T) {
 	}
 }
 
-// TestLastGood breaks each kind of key. It must keep its last good value while it has an error, and
-// a warning must change nothing.
+// TestLastGood breaks each kind of key. It must keep its last valid value while it has an error,
+// and a warning must change nothing.
 func TestLastGood(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -204,7 +204,7 @@ func TestChangedBack(t *testing.T) {
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
-	for range 20 { // most of these pairs are published as one, which changes nothing
+	for range 20 { // most of these pairs are published together, which changes nothing
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
 		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
 	}
@@ -223,7 +223,8 @@ func TestOverrideLapses(t *testing.T) {
 	f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
 
-// TestDefaults replaces the defaults. The new ones must apply to services that don't set the field.
+// TestDefaults replaces the defaults. The new defaults must apply to services that don't set the
+// field.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// told records the configurations from a source, and the number of snapshots before the first.
+// told records the configurations of a source, and the number of snapshots before the first.
 type told struct {
 	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
@@ -49,8 +49,8 @@ func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
 }
 
 // TestNodeConfig configures a node. It must know its configuration before the first snapshot,
-// follow changes, and keep it over a restart without etcd. An unreadable one must keep the previous
-// one.
+// follow changes, and keep it over a restart without etcd. An unreadable configuration must keep
+// the previous one.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -100,7 +100,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other told // the host has another name now: the old name's configuration does not apply
+	var other told // the host now has another name, so the old name's configuration does not apply
 	options.Node, options.Configured = "n2", other.add
 	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })

@@ -51,8 +51,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestNewestRevision changes keys. Nodes' own keys must not count as changes that they could be
-// behind; other changes must count soon, even for a client that has asked before.
+// TestNewestRevision changes keys. Nodes' own keys must not count as changes that nodes could lag
+// behind; other changes must count soon, even for a client with an earlier request.
 func TestNewestRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -36,7 +36,7 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 }
 
 // TestOutage interrupts the connection to etcd. The last state must stay. The outage must be
-// reported once, although its reason may change, and so must its end.
+// reported once, although its reason may change. Its end must also be reported once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -173,8 +173,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// keptState returns options of a source, and the directory with the last good state of an etcd that
-// is no longer reachable.
+// keptState returns options of a source, and the directory with the last valid state of an etcd
+// that is no longer reachable.
 func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -292,7 +292,7 @@ func TestTooManyKeys(t *testing.T) {
 	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
 }
 
-// TestStateDirMissing removes the directory of the saved state. That must be a problem, and
+// TestStateDirMissing removes the directory of the saved state. A problem must report that, and
 // everything else must continue.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()

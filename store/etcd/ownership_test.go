@@ -26,8 +26,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnershipWithoutRights removes a host's right to write what it owns, or to read whether it is
-// on standby. It must not take part, and must name the missing right.
+// TestOwnershipWithoutRights removes a host's right to write its own records, or to read whether it
+// is on standby. It must not take part, and must name the missing right.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -131,7 +131,7 @@ func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownersh
 }
 
 // TestRekey replaces the key of heartbeats while a host takes part. The host must accept the next
-// key before it signs with it, and reject the last one at the end.
+// key before it signs with it, and reject the last key at the end.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -202,7 +202,7 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	}
 }
 
-// TestOwnershipTokens turns authentication on after a host registered, and lets its token expire
+// TestOwnershipTokens enables authentication after a host registered, and lets its token expire
 // between two writes. Both writes must succeed, each with a new token.
 func TestOwnershipTokens(t *testing.T) {
 	t.Parallel()
@@ -229,8 +229,8 @@ func TestOwnershipTokens(t *testing.T) {
 	write()
 }
 
-// TestOwnershipWhenFull writes to a full etcd. A refused write must count as not executed if its
-// conditions still hold, and otherwise as unknown: etcd refuses the transaction that fills it, but
+// TestOwnershipWhenFull writes to a full etcd. If its conditions still hold, a refused write must
+// count as not executed, otherwise as unknown: etcd refuses the transaction that fills it, but
 // executes it.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
@@ -260,7 +260,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 	}
 }
 
-// TestMoveIsForgotten kills the host of a command that has requested a move. etcd must drop the
+// TestMoveIsForgotten kills the host of a command that has requested a move. etcd must delete the
 // request when the command would have stopped waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
@@ -286,8 +286,8 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
 }
 
-// TestLateRegistration delays a registration behind a newer one. It must not be executed, and the
-// host must register again.
+// TestLateRegistration delays a registration until after a newer one. It must not be executed, and
+// the host must register again.
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -320,7 +320,7 @@ func TestLateRegistration(t *testing.T) {
 
 // TestOwnershipAfterRestoreAndCompaction follows records, the last of which is the host's own key.
 // While the host is cut off, etcd is restored from a backup without the last session, written to,
-// and compacted. The host must notice the other history, although its own key is newer there.
+// and compacted. The host must detect the other history, although its own key is newer there.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -374,7 +374,7 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 }
 
 // TestFenceNode fences a node that is not registered and has a session, twice. Another name must
-// fail with the nodes that have one.
+// fail with a list of the nodes that have one.
 func TestFenceNode(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

@@ -32,7 +32,7 @@ func outcomes(p *definitions.Plan) (text string) {
 }
 
 // TestPlan reads and judges a plan against services in etcd, and writes it. An address must move
-// from a removed service to a new one.
+// from a removed service to a new service.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})

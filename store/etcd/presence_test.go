@@ -153,7 +153,7 @@ func TestPresence(t *testing.T) {
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", says(7))
 	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
-	for tries, ended := 1, false; !ended; tries++ { // again if etcd was late: the end waits two seconds for it
+	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late: the end waits two seconds for it
 		began := time.Now()
 		n.stop()
 		late := time.Since(began) >= 2*time.Second
@@ -215,7 +215,7 @@ func TestReissued(t *testing.T) {
 	p.node("n1", "its next status", says(8))
 }
 
-// TestStatusRate changes the status quickly. The newest must be written soon, at most once a
+// TestStatusRate changes the status quickly. The newest status must be written soon, at most once a
 // second, and not at all if it is unchanged.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()
@@ -234,7 +234,7 @@ func TestStatusRate(t *testing.T) {
 	began, before := time.Now(), writes()
 	for i := range int64(250) {
 		n.Tell(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
-		time.Sleep(10 * time.Millisecond) // changes come a hundred times a second
+		time.Sleep(10 * time.Millisecond) // a hundred changes a second
 	}
 	p.node("n1", "the last status", says(251))
 	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 {
@@ -336,7 +336,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 	}
 }
 
-// TestLeaseOutlivesFrozenMember freezes the member in use. The client must move to another one
+// TestLeaseOutlivesFrozenMember freezes the member in use. The client must move to another member
 // before its lease expires.
 func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	t.Parallel()

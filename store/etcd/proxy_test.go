@@ -121,8 +121,8 @@ func TestProxyLosesEtcd(t *testing.T) {
 }
 
 // TestProxyTokens follows through a proxy with authentication. The first client lends its token to
-// the shared watches, which must outlive it. The proxy itself may not outlive it: its watch of its
-// own leader has no token and opens stream after stream, until it creates no watch at all.
+// the shared watches, which must outlive it. The proxy itself may not survive the loss: its watch
+// of its own leader has no token and opens streams endlessly, until it creates no watch at all.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})

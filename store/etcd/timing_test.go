@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// hastened returns short intervals, changed by further functions, so that a source reacts at once
+// hastened returns short intervals, changed by further functions, so a source reacts at once
 // instead of after seconds.
 func hastened(change ...func(*client.Timing)) *client.Timing {
 	t := client.UsualTiming()
@@ -16,7 +16,7 @@ func hastened(change ...func(*client.Timing)) *client.Timing {
 	t.Call, t.Page = time.Second, 10*time.Second
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.Refill = time.Second
-	t.ErrorPause = time.Minute // one outage makes one error, even on a busy machine
+	t.ErrorPause = time.Minute // one outage causes one error, even on a busy machine
 	t.PageKeys, t.CheckRights, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 	for _, c := range change {
 		c(&t)
@@ -24,7 +24,7 @@ func hastened(change ...func(*client.Timing)) *client.Timing {
 	return &t
 }
 
-// silence sets how long a stream may be behind.
+// silence sets how long a stream may lag.
 func silence(d time.Duration) func(*client.Timing) { return func(t *client.Timing) { t.Silence = d } }
 
 // refill sets how long services must be stable before a wiped etcd is accepted.
@@ -36,12 +36,13 @@ func refill(d time.Duration) func(*client.Timing) {
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
 // wallClock replaces the clock with a clock whose wall time is ahead by the stored number of
-// seconds. Its durations stay correct, as after a step of a host's clock.
+// seconds. Its durations stay correct, like after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }
 
-// jumped returns t with another wall time and the same monotonic one, as after a step of the clock.
+// jumped returns t with another wall time and the same monotonic time, like after a step of the
+// clock.
 func jumped(t time.Time, seconds int64) time.Time {
 	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
 	// in Go's time.go).

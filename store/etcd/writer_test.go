@@ -209,8 +209,8 @@ func large(bytes int) map[string]any {
 	return f
 }
 
-// TestLargeService writes a service that fits into a transaction with its history, and one that
-// does not. The dry run must report the second, with the way out.
+// TestLargeService writes a service that fits into a transaction with its history, and a service
+// that does not. The dry run must report the second, with a way to fix it.
 func TestLargeService(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -247,7 +247,7 @@ func TestLargeService(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 }
 
-// TestHistoryLength writes many texts. Only the last ones must be kept.
+// TestHistoryLength writes many texts. Only the last entries must be kept.
 func TestHistoryLength(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -276,8 +276,8 @@ func TestHistoryOfStrangers(t *testing.T) {
 	}
 }
 
-// TestRace changes one definition by many writers at once. With a base, one must succeed; without
-// one, all must succeed in sequence.
+// TestRace changes one definition with many concurrent writers. With a base, one must succeed;
+// without a base, all must succeed in sequence.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const n = 8
@@ -413,7 +413,7 @@ func someEndpoint() balancer.Endpoint {
 }
 
 // TestRegistrar runs a registrar. The endpoint must exist, return after each loss, drain, and be
-// removed at once at the end.
+// removed immediately at the end.
 func TestRegistrar(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -447,7 +447,7 @@ func TestRegistrar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopSecond := run(t, second) // takes over the key, like a restarted registrar
+	stopSecond := run(t, second) // adopts the key, like a restarted registrar
 	f.wait("the key to be taken over", func(store.Snapshot) bool {
 		return strings.Contains(said.last(), "held by another registrar")
 	})
@@ -480,7 +480,7 @@ func TestRegistrar(t *testing.T) {
 }
 
 // TestRegistrarStopped ends Run at random moments. Placed must report whether the endpoint is in
-// etcd, and an existing one must drain.
+// etcd, and an existing endpoint must drain.
 func TestRegistrarStopped(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -587,7 +587,7 @@ func TestAuthTurnedOn(t *testing.T) {
 	}
 }
 
-// TestNoServer connects without a server. The error must come at once.
+// TestNoServer connects without a server. The error must be returned at once.
 func TestNoServer(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	began := time.Now()

@@ -18,7 +18,7 @@ type note struct {
 	Text    string `json:"text"`
 }
 
-// has fails the test unless a file is want; "" means that it is missing.
+// has fails the test unless a file contains want; "" means that it is missing.
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
@@ -26,7 +26,7 @@ func has(t *testing.T, f *File, want string) {
 	}
 }
 
-// told fails the test unless the directory's only problem begins with want; "" means that it has
+// told fails the test unless the directory's only problem starts with want; "" means that it has
 // none.
 func told(t *testing.T, d *Dir, want string) {
 	t.Helper()
@@ -40,7 +40,7 @@ func text(s string) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error { _, err := w.WriteString(s); return err }
 }
 
-// TestFilesOutlive writes and reads files. They must be read back completely; an unreadable one
+// TestFilesOutlive writes and reads files. They must be read back completely. An unreadable file
 // must be set aside, and be a problem until a write.
 func TestFilesOutlive(t *testing.T) {
 	path := t.TempDir()
@@ -83,9 +83,9 @@ func TestFilesOutlive(t *testing.T) {
 	}
 }
 
-// TestDiskHangs makes the disk hang. No caller may wait; after some seconds there must be a problem
-// until the disk answers. The last state of each file must be written then, and other files
-// meanwhile. Close must wait only some seconds.
+// TestDiskHangs makes the disk hang. No caller may wait. After some seconds there must be a problem
+// until the disk answers. The last state of each file must be written then, and other files during
+// the hang. Close must wait only some seconds.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -228,8 +228,8 @@ func TestLargeFiles(t *testing.T) {
 	})
 }
 
-// TestLastWriteFails makes the last write fail. Close must report it, because nobody reads Problems
-// afterwards.
+// TestLastWriteFails makes the last write fail. Close must report it, because no program reads
+// Problems afterwards.
 func TestLastWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})

@@ -35,7 +35,7 @@ type model struct {
 	// now is the last definition, or nil. bad reports whether it has an error.
 	now map[string]any
 	bad bool
-	// seen are the good states (nil means absent) that a source may have seen since it was last up
+	// seen has the valid states (nil means absent) that a source may have read since it was last up
 	// to date.
 	seen []map[string]any
 }

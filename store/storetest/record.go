@@ -23,7 +23,7 @@ type record struct {
 	// snapshots are all snapshots, and prints their texts when they were published.
 	snapshots []store.Snapshot
 	prints    []string
-	broken    string // the first law that was broken
+	broken    string // the first broken guarantee
 
 	gate    sync.Mutex  // publish waits for it
 	waiting atomic.Bool // reports whether publish waits
@@ -52,7 +52,7 @@ func watch(t testing.TB, source store.Source) *record {
 			t.Errorf("Watch after the end of ctx = %v, want nil", err)
 		}
 		err = goleak.Find(before)
-		for range 20 { // each try takes some time, during which a busy machine may pause
+		for range 20 { // each attempt lasts some time, during which a busy machine may pause
 			if err == nil {
 				break
 			}

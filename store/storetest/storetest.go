@@ -17,17 +17,17 @@ import (
 type Factory func(t *testing.T) Place
 
 // Place is the medium of a source, and the users of that medium. Its methods fail the test if they
-// can't do what they should.
+// can't do their work.
 type Place interface {
 	// Source returns a source that reads the place. It is called once.
 	Source() store.Source
-	// Write defines a service, or replaces its definition. The fields are those of [services.NAME].
-	// Their values may be wrong, but TOML and JSON can hold them: string, bool, int64, []any and
-	// map[string]any.
+	// Write defines a service, or replaces its definition. The fields are the fields of
+	// [services.NAME]. Their values may be wrong, but TOML and JSON can represent them: string,
+	// bool, int64, []any and map[string]any.
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes a definition.
 	Delete(name balancer.Name)
-	// Paused reports whether a write took so long that a source may have seen a part of it, without
+	// Paused reports whether a write was so slow that a source may have read a part of it, without
 	// some definitions.
 	Paused() bool
 }

@@ -115,7 +115,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLook checks 10,000 unchanged files, as every poll does.
+// BenchmarkLook checks 10,000 unchanged files, like every poll.
 func BenchmarkLook(b *testing.B) {
 	dir := fleet(b, 10_000, 1)
 	l := newLoader("", dir)

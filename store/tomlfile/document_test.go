@@ -106,7 +106,7 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 }
 
 // FuzzParse parses arbitrary text. Parse must not panic, the scanner must find the parser's keys
-// and elements on lines that exist, and Where must answer every path.
+// and elements on existing lines, and Where must answer every path.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)

@@ -43,7 +43,7 @@ func TestFieldLines(t *testing.T) {
 	}
 }
 
-// scattered returns three services, each in one or several pieces, with other tables in between.
+// scattered returns three services, each in one or several pieces, with other tables between.
 func scattered(r *rand.Rand) string {
 	var b strings.Builder
 	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }

@@ -35,9 +35,9 @@ func (w *world) run() store.Snapshot {
 	return last
 }
 
-// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. The last good
-// services must be served, including those that a mistake may hide. Undefined ones must be removed
-// once the mistakes are fixed.
+// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. The last
+// valid services must be served, including services that a mistake may hide. Undefined services
+// must be removed once the mistakes are fixed.
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{

@@ -126,8 +126,8 @@ func TestPiecesOfAFile(t *testing.T) {
 	expect("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
-// inPieces describes what TestPiecesOfAFile reads: service a, the VIPs, and the other file's
-// service with its defaults.
+// inPieces describes the content that TestPiecesOfAFile reads: service a, the VIPs, and the other
+// file's service with its defaults.
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))

@@ -46,8 +46,8 @@ type place struct {
 	paused    bool
 }
 
-// Paused reports whether a write took so long, as on a busy machine, that a source may have
-// accepted a part of it.
+// Paused reports whether a write was so slow, as on a busy machine, that a source may have accepted
+// a part of it.
 func (p *place) Paused() bool { return p.paused }
 
 // save writes a file.

@@ -33,7 +33,7 @@ func (w *world) checked() {
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
 // TestMistakeOutsideService hides services by each kind of mistake. They must stay unchanged, other
-// services must change, and hidden ones must be removed if the fixed file lacks them.
+// services must change, and hidden services must be removed if the fixed file lacks them.
 func TestMistakeOutsideService(t *testing.T) {
 	const store = "store.path = \"d\"\n"
 	main := store + service("a", 1) + service("b", 1)

@@ -10,7 +10,7 @@ import (
 )
 
 // TestVIPs follows settings of addresses in the main file and in the directory. A mistake must have
-// its line and keep the last good state. If two files define one address, the first must hold it.
+// its line and keep the last valid state. If two files define one address, the first must hold it.
 func TestVIPs(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"vipd.toml":         "store.path = \"services.d\"\n[vips.\"10.96.0.1\"]\nhold = \"one\"\n",

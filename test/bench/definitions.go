@@ -48,7 +48,7 @@ func definitions(ctx context.Context, vipd string, services, changes int) (err e
 	}
 	var took []time.Duration
 	for i := range changes {
-		time.Sleep(quiet) // a change soon after another one waits for sync.min_interval, which is not measured here
+		time.Sleep(quiet) // a change soon after another waits for sync.min_interval, which is not measured here
 		before, count, err := programming(ctx)
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 
 // The load is a small protocol: a client sends one byte that selects a service, and the server runs
 // it until the client closes. 'd' discards everything, and sends one byte when the client has
-// ended. 'r' answers each line of requestSize bytes with as many.
+// ended. 'r' answers each line of requestSize bytes with a line of the same size.
 const requestSize = 64
 
 // backend is the server behind every proxy.

@@ -21,7 +21,7 @@ type proxy struct {
 }
 
 // startAll starts the installed proxies; missing names the others. other is another build of vipd
-// to compare with, or "".
+// for comparison, or "".
 func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []*proxy, missing []string, err error) {
 	proxies = append(proxies, &proxy{name: "direct", address: backend})
 	type candidate struct {

@@ -183,8 +183,8 @@ func recipe(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestRecipes runs each speaker. The router must have a route to a VIP while an endpoint is usable
-// and the host is not on standby, and clients must be served.
+// TestRecipes runs each speaker. While an endpoint is usable and the host is not on standby, the
+// router must have a route to a VIP and clients must be served.
 func TestRecipes(t *testing.T) {
 	for _, speaker := range []struct {
 		name  string

@@ -93,7 +93,7 @@ func (g *gateways) endpoints() (byClient map[netip.AddrPort]string, by int, err 
 }
 
 // TestMaglev loses one of several gateways of one mode. No client may reach another endpoint,
-// because all gateways choose the same one.
+// because all gateways choose the same endpoint.
 func TestMaglev(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables", "nftables"} {
 		t.Run(mode, func(t *testing.T) { maglev(t, mode) })

@@ -22,7 +22,7 @@ type ban struct {
 	why   string
 }
 
-// bans are the import directions of the tree: balancer at the bottom, store and dataplane above it
+// bans has the import directions of the tree: balancer at the bottom, store and dataplane above it
 // next to each other, and cmd at the top.
 func bans() []ban {
 	return []ban{
@@ -76,8 +76,8 @@ func kits() []string {
 	return []string{"test", "dataplane/dataplanetest", "dataplane/internal/ipvsnl/ipvsnltest", "store/storetest"}
 }
 
-// names reports whether an import is what the ban forbids: a folder or module with everything below
-// it, or one package of the standard library (log is not log/slog).
+// names reports whether the ban forbids an import: a folder or module with everything below it, or
+// one package of the standard library (log is not log/slog).
 func (b ban) names(imported string) bool {
 	if b.standard() {
 		return imported == b.what
@@ -114,7 +114,7 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// TestModesKnowNotEachOther reads the modes' imports. No mode may import another one: shared code
+// TestModesKnowNotEachOther reads the modes' imports. No mode may import another mode: shared code
 // is in dataplane/internal, or in the guard. The modes are the imports of cmd/internal/modes from
 // dataplane, except for the host and the guard.
 func TestModesKnowNotEachOther(t *testing.T) {

@@ -39,9 +39,9 @@ func endings(syntax *ast.File) []*ast.SelectorExpr {
 	return found
 }
 
-// TestNoHiddenStart checks that nothing happens at import time, and that no package has state which
-// two daemons in one test would share. Values set by the linker (version) or embedded by the
-// compiler are not state.
+// TestNoHiddenStart checks that nothing runs at import time, and that no package has state that two
+// daemons in one test would share. Values set by the linker (version) or embedded by the compiler
+// are not state.
 func TestNoHiddenStart(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {

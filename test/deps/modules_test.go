@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDependenciesHaveAReason compares the direct requirements in go.mod with those of
+// TestDependenciesHaveAReason compares the direct requirements in go.mod with the list in
 // docs/contributing.md.
 func TestDependenciesHaveAReason(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")

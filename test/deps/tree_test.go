@@ -33,7 +33,7 @@ type tree struct {
 	files []file
 }
 
-// readTree parses the tree, once for all tests, which only read it.
+// readTree parses the tree once for all tests, which only read it.
 func readTree(t *testing.T) (*token.FileSet, []file) {
 	t.Helper()
 	all, err := parsed()

@@ -41,7 +41,7 @@ type Options struct {
 type Host struct {
 	// Addr is the member's address there, which the test must reach.
 	Addr string
-	// Do calls a function in the namespace, as lab.NS does.
+	// Do calls a function in the namespace, like lab.NS.
 	Do func(func() error) error
 }
 
@@ -54,7 +54,7 @@ type Cluster struct {
 	t        testing.TB
 	options  Options
 	host     string
-	password string // of root, once there are users
+	password string // of root, if there are users
 }
 
 // Start starts etcd and waits until it serves.
@@ -68,7 +68,7 @@ func Start(t testing.TB, o Options) *Cluster {
 		t.Skip("needs etcd (Debian's package etcd-server)")
 	}
 	o.Members = max(o.Members, 1)
-	// Each cluster has its own loopback address, so that no other test takes the ports before the
+	// Each cluster has its own loopback address, so no other test can occupy the ports before the
 	// members do.
 	c := &Cluster{t: t, options: o, host: fmt.Sprintf("127.%d.%d.%d", 16+rand.IntN(200), rand.IntN(256), 1+rand.IntN(250))}
 	if o.TLS {
@@ -115,8 +115,8 @@ func (c *Cluster) Start() {
 	}
 }
 
-// flags returns flags for a fast start on an idle machine: elections after 100 ms if there is no
-// other member to lose one against.
+// flags returns flags for a fast start on an idle machine: if there is no other member that could
+// lose an election, elections start after 100 ms.
 func (c *Cluster) flags(m *Member, peers string) []string {
 	heartbeat, election := 10, 100
 	if c.options.Members > 1 {
@@ -322,7 +322,7 @@ func freePorts(t testing.TB, host string, n int) (addrs []string) {
 				t.Fatal(err)
 			}
 			addrs = append(addrs, l.Addr().String())
-			defer func() { _ = l.Close() }() // after all are found, so that they differ
+			defer func() { _ = l.Close() }() // after all are found, so they differ
 		}
 	})
 	return addrs

@@ -1,5 +1,5 @@
 // Package etcdkit lets tests use real etcd: Debian's server on its own loopback ports, with one
-// member or several, and optionally TLS and users.
+// member or several, and optionally with TLS and users.
 //
 //	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 //	client := c.Client()

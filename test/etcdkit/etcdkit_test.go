@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCluster checks the kit: members that survive a crash of one, TLS, users.
+// TestCluster tests members that survive a crash of one, TLS, and users.
 func TestCluster(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3, TLS: true})
 	client := c.Client()

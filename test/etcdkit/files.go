@@ -67,7 +67,7 @@ func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile str
 }
 
 // Reissue replaces all certificates, in the same files, with certificates of another authority, and
-// returns copies of the former ones. A member uses the new ones after a restart.
+// returns copies of the former ones. A member uses the new certificates after a restart.
 func (c *Cluster) Reissue() (former Files) {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -87,7 +87,7 @@ func (c *Cluster) Reissue() (former Files) {
 	return former
 }
 
-// leaf returns a certificate. A certificate with a name would be a user for etcd.
+// leaf returns a certificate. For etcd, a certificate with a name would be a user.
 func leaf(serial int64, name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},

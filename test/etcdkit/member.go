@@ -142,8 +142,9 @@ const peerPort = "2380"
 // themselves. Clients still reach it.
 type Loss string
 
-// Inbound drops packets to the member's port, and Outbound those to the others' ports; replies on
-// connections of the other direction still pass. Both drops all packets from and to such ports.
+// Inbound drops packets to the member's port, and Outbound drops packets to the others' ports;
+// replies on connections in the other direction still pass. Both drops all packets from and to such
+// ports.
 const (
 	Inbound  Loss = "inbound"
 	Outbound Loss = "outbound"

@@ -50,7 +50,7 @@ func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 // Addr returns HOST:PORT of its listener.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
-// Cut ends all connections and refuses new ones.
+// Cut ends all connections and refuses new connections.
 func (r *Relay) Cut() { r.set(true, false) }
 
 // Freeze keeps connections open and passes nothing, like a firewall that drops.
@@ -113,7 +113,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// keep records a connection, so that Cut can end it. It returns false if connections are cut.
+// keep records a connection, so Cut can end it. It returns false if connections are cut.
 func (r *Relay) keep(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,3 +1,3 @@
 // Package examples runs every file of the examples folder: vipd serves it without privilege, with
-// real servers as its endpoints, and the commands in its comments must do what they say.
+// real servers as its endpoints, and the commands in its comments must work as described.
 package examples

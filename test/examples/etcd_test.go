@@ -25,7 +25,7 @@ import (
 type etcdExample struct {
 	// t is the current part of the test, and whole the entire test.
 	t, whole testing.TB
-	// top stands for /root in docs/fleet.md. folder is /root/etcd, a copy of the example, and out
+	// top represents /root in docs/fleet.md. folder is /root/etcd, a copy of the example, and out
 	// is /root/vipd-etcd, the output of its scripts.
 	top, folder, out string
 	// network replaces 192.168.1 there.
@@ -80,8 +80,8 @@ func (e *etcdExample) install(m *etcdMember) {
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
-	// On one machine members connect from 127.0.0.1, whatever address they listen on, and it may be
-	// busy.
+	// On one machine members connect from 127.0.0.1, whatever address they listen on, and the
+	// machine may be busy.
 	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\nETCD_HEARTBEAT_INTERVAL=200\nETCD_ELECTION_TIMEOUT=2000\n")
 }
 
@@ -318,8 +318,8 @@ func (e *etcdExample) testRights(t *testing.T) {
 	}
 }
 
-// readable returns commands of a user that may read all of vipd's keys except the one of
-// heartbeats, and unreadable commands that read that key.
+// readable returns commands of a user that may read all of vipd's keys except the heartbeat key,
+// and unreadable returns commands that read that key.
 func readable() (commands []string) {
 	for _, folder := range []string{"services", "endpoints", "overrides", "vips", "pools", "health", "history", "nodes", "claims"} {
 		commands = append(commands, "get --prefix /vipd/"+folder+"/")
@@ -334,9 +334,9 @@ func unreadable() []string {
 	return []string{"get /vipd/ownership/key", "get --prefix /vipd/ownership/k", "get --prefix /vipd/ownership/", "get --prefix /vipd/", "get --prefix /"}
 }
 
-// testReaders gives readers the right to the key of heartbeats, like earlier versions of the
-// example. A second run of ./users must revoke it. After an operator has replaced the key, readers
-// must still see the owners of VIPs.
+// testReaders gives readers the right to the heartbeat key, like earlier versions of the example. A
+// second run of ./users must revoke it. After an operator has replaced the key, readers must still
+// see the owners of VIPs.
 func (e *etcdExample) testReaders(t *testing.T) {
 	const secret = "/vipd/ownership/key"
 	e.do(`./ctl put ` + secret + ` '{"key":"c2VjcmV0"}' && ./ctl put /vipd/ownership/vips/10.96.0.1 '{"node":"host1"}' && ./ctl del --prefix /vipd/services/`)
@@ -539,7 +539,7 @@ func (e *etcdExample) testMemberReplaced(t *testing.T) {
 func (e *etcdExample) testRestore(t *testing.T) {
 	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
-	e.members[0].running.Kill() // the next one provides it
+	e.members[0].running.Kill() // the next member provides it
 	e.follow("./backup")
 	e.do("cp $OUT/today.db " + snapshot)
 	e.do("etcdctl put /vipd/services/later {}", e.as("ann")...)

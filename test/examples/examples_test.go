@@ -116,7 +116,7 @@ func (e example) say(t *testing.T, start string) string {
 func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 	t.Helper()
 	seen := map[string]bool{}
-	for range 40 * len(servers) { // the choice may be random: four times as many missed one of three once in 43 runs
+	for range 40 * len(servers) { // the choice may be random: four times as many requests missed one of three servers once in 43 runs
 		out := e.say(t, start)
 		for again := 0; out == "" && again < 10; again++ { // nc waits a second for a datagram, in which a busy machine may not answer
 			out = e.say(t, start)
@@ -154,7 +154,7 @@ func webTier(t *testing.T, e example) {
 		e.Echo(t, name, "--http", fmt.Sprintf("127.10.1.%d:8080", 11+i))
 	}
 	e.Daemon(t, e.name)
-	// All are opened before any is used, so that fewest connections means something.
+	// All are opened before any is used, so the number of connections differs.
 	var clients []net.Conn
 	for range 12 {
 		c, err := net.Dial("tcp", "127.10.1.1:8080")

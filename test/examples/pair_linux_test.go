@@ -35,7 +35,7 @@ func TestPair(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// TestPairFiles lets vipctl and keepalived check the files of the pair.
+// TestPairFiles makes vipctl and keepalived check the files of the pair.
 func TestPairFiles(t *testing.T) {
 	l := lab.New(t)
 	lab.Need(t, "ip", "keepalived")

@@ -18,7 +18,7 @@ import (
 type fault struct {
 	name       string
 	begin, end func()
-	// lost are the nodes that lose etcd by it, and report that.
+	// lost has the nodes that lose etcd because of the fault, and report that.
 	lost []*node
 	// quiet and busy report whether it happens while nothing changes, and while services change.
 	quiet, busy bool
@@ -47,7 +47,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // as on a virtual machine that is migrated: the clock of its leases and streams jumps
+	return append(faults, fault{ // like a virtual machine that is migrated: the clock of its leases and streams jumps
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})

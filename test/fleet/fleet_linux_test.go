@@ -113,7 +113,7 @@ func (w *world) keepTheirPorts() {
 	}
 }
 
-// keepsUp makes 200 changes a second for a short time. No node may fall behind.
+// keepsUp makes 200 changes a second for a short time. No node may lag behind.
 func (w *world) keepsUp(l *loop) {
 	w.t.Helper()
 	const services, endpoints = 5, 10

@@ -149,8 +149,8 @@ type puts struct {
 	took  spread
 }
 
-// change makes n changes at a pace, whether or not earlier ones are done. keyValue returns the key
-// and value of the i-th.
+// change makes n changes at a rate, whether or not earlier changes are complete. keyValue returns
+// the key and value of the i-th change.
 func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, keyValue func(i int) (key, value string)) *puts {
 	t.Helper()
 	p := &puts{began: map[int64]time.Time{}}

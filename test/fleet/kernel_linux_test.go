@@ -11,12 +11,13 @@ import (
 	"vipd/test/wait"
 )
 
-// kernelWithin is the target: a changed endpoint is in effect on every node.
+// kernelWithin is the target: the time until every node has applied a changed endpoint.
 const kernelWithin = 250 * time.Millisecond
 
 // moves moves the endpoint of move n times. It returns the times from the start of each put until a
-// connection at each node has reached the new server: all has each node's, and last those of the
-// last node. Changes come at any time within a sync interval, after a pause of up to most.
+// connection at each node has reached the new server: all has the times of all nodes, and last the
+// time of the last node. Changes happen at any time within a sync interval, after a pause of up to
+// most.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
@@ -50,7 +51,7 @@ func (w *world) next() int {
 }
 
 // stream changes endpoints of other services at a rate, while do runs. end is the time from the
-// last change until it is in effect everywhere.
+// last change until every node has applied it.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})

@@ -69,8 +69,8 @@ func newCutFleet(t *testing.T) *cutFleet {
 	return f
 }
 
-// registered returns when the key of each registrar was created, which shows whether it was lost
-// meanwhile.
+// registered returns the creation revision of each registrar's key, which shows whether the key was
+// ever lost.
 func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	t.Helper()
 	created := map[string]int64{}
@@ -90,7 +90,7 @@ func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	return created
 }
 
-// follow starts sources with different first members, including the one that is cut off.
+// follow starts sources with different first members, including the member that is cut off.
 func (f *cutFleet) follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -143,8 +143,8 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// cut cuts one member off. Meanwhile commands must succeed and sources must see each change. A
-// command that fails while the other members have no leader is repeated.
+// cut cuts one member off. During the cut, commands must succeed and sources must receive each
+// change. A command that fails while the other members have no leader is repeated.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
@@ -186,11 +186,11 @@ func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
-// leaderless is the maximum time without an answer of the other members: after that, failures are
-// theirs.
+// leaderless is the maximum time without an answer of the other members. Later failures are caused
+// by them.
 const leaderless = 2 * time.Second
 
-// witness asks the other members, each through its own client.
+// witness sends requests to the other members, each through its own client.
 type witness struct {
 	mu       sync.Mutex
 	answered []time.Time
@@ -219,7 +219,7 @@ func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
 	return w
 }
 
-// ask writes a key, and records when that was done.
+// ask writes a key, and records the time of the answer.
 func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	bounded, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -245,7 +245,7 @@ func (w *witness) gap(since time.Time) (longest time.Duration) {
 	return longest
 }
 
-// seen waits until all sources have seen the last change.
+// seen waits until all sources have received the last change.
 func (f *cutFleet) seen(t *testing.T) {
 	var revision int64
 	wait.For(t, wait.Patience, "the revision of the last change", func() bool {

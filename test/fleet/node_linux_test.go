@@ -151,7 +151,7 @@ func (n *node) ctl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// status requests vipd's status like vipctl; it is zero if vipd does not answer.
+// status requests vipd's status like vipctl. It is zero if vipd does not answer.
 func (n *node) status() (s status) {
 	response, err := n.local.Get("http://vipd/v1/status")
 	if err != nil {

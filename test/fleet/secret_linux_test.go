@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// keepsSecret searches for the daemons' password in everything that others may read: logs, vipctl's
-// output, metrics, processes' arguments and environments, and vipd's files.
+// keepsSecret searches for the daemons' password in everything that other users may read: logs,
+// vipctl's output, metrics, processes' arguments and environments, and vipd's files.
 func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {

@@ -89,16 +89,16 @@ func BenchmarkSources(b *testing.B) {
 type watchers struct {
 	sources, changes int
 	pace             time.Duration
-	idle             time.Duration // the idle time for etcd's CPU share; 0 means not measured
+	idle             time.Duration // idle time for etcd's CPU share; 0 means not measured
 	storm            bool          // etcd is restarted
 }
 
 // watched has the figures.
 type watched struct {
 	first         time.Duration // until all had the first state, while all connect at once
-	firstCPU      time.Duration // of etcd, for that
+	firstCPU      time.Duration // of etcd, for the first state
 	seen, put     spread
-	idle          float64       // etcd's CPU with nothing to do, as a part of one core
+	idle          float64       // idle etcd's CPU share of one core
 	changeCPU     time.Duration // etcd's, for one change to one source
 	sourceMemory  int64         // etcd's, for one source
 	processMemory int64         // of the one process, for one source

@@ -72,7 +72,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, at most %s of %d", round(s.at(0.5)), round(s.at(0.99)), round(s.at(1)), len(s))
 }
 
-// holds checks that a time is within five times its target. Like all bounds it detects hanging;
+// holds checks that a time is within five times its target. Like all limits it detects hangs;
 // benchmarks have the figures.
 func holds(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()
@@ -81,7 +81,7 @@ func holds(t testing.TB, what string, aim, got time.Duration) {
 	}
 }
 
-// report reports p50 and p99 in milliseconds as figures of a benchmark.
+// report adds p50 and p99 in milliseconds to the results of a benchmark.
 func (s spread) report(b *testing.B, what string) {
 	b.ReportMetric(milli(s.at(0.5)), what+"-p50-ms")
 	b.ReportMetric(milli(s.at(0.99)), what+"-p99-ms")

@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// patience is the time limit, on a busy machine, of things that should happen soon. A source that
-// has failed for some time pauses for up to 15 s.
+// patience is the time limit of fast reactions on a busy machine. A source that has failed for some
+// time pauses for up to 15 s.
 const patience = time.Minute
 
 // These are the services. web's endpoints stay unless a test changes them; move has one endpoint

@@ -1,18 +1,18 @@
-// Guest runs one command as root on a kernel with IPVS, whatever kernel this machine has: in a
-// throw-away virtual machine that sees this machine's files, see vipd/test/guest/vm.
+// Guest runs one command as root on a kernel with IPVS, whatever kernel this machine has. The
+// kernel is in a disposable virtual machine that has this machine's files, see vipd/test/guest/vm.
 //
 //	guest [-c CPUS] [-m MIB] [-t LIMIT] [-w FOLDER] [--] COMMAND [ARGUMENT ...]
 //
-// The command starts in the current folder with the current environment, and with VIPD_GUEST=1.
-// What it writes to stdout and stderr appears there, and its exit status is the exit status. All
-// files are there to read; what it changes is lost, except below the folder of -w. There is no
-// network but what it makes itself, and no input. With one processor, which is the default, time in
-// an emulated guest is what it executes; with more it is the host's.
+// The command starts in the current folder with the current environment, and with VIPD_GUEST=1. The
+// command's stdout and stderr, and its exit status, are the guest's. All files are readable;
+// changes are lost, except below the folder of -w. There is no input, and no network except what
+// the command itself makes. With one processor, the default, time in an emulated guest is the time
+// of executed instructions; with more, it is the host's.
 //
 //	go run ./test/guest -- sh -c 'modprobe ip_vs conn_tab_bits=20 && ipvsadm -ln'
 //	CGO_ENABLED=0 go test -c -o build/lab.test ./test/lab && go run ./test/guest -- build/lab.test -test.v -test.run IPVS
 //
-// Exit status: that of the command; 124, the time limit has ended it; 125, the guest did not come
-// up, or died; 2, wrong use. (go run makes 1 of them all and prints which it was; go build
-// ./test/guest for the true one.)
+// Exit status: the command's, 124 if the time limit has ended it, 125 if the guest did not start or
+// died, or 2 for wrong use. (go run makes 1 of all of them and prints the status; build with go
+// build ./test/guest to keep it.)
 package main

@@ -1,3 +1,3 @@
-// Package ipvs answers one question for tests and their runners: does this kernel have IPVS? It
-// does not use IPVS.
+// Package ipvs reports to tests and their runners whether this kernel has IPVS. It does not use
+// IPVS.
 package ipvs

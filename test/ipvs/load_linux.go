@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Load finds IPVS in the kernel, or loads its module, which needs root. The error says why it is
-// missing. It also loads the schedulers, because a kernel that loads them on demand may hang while
-// it removes other tests' network namespaces.
+// Load finds IPVS in the kernel, or loads its module, which needs root. The error has the reason
+// why it is missing. It also loads the schedulers, because a kernel that loads them on demand may
+// hang while it removes other tests' network namespaces.
 func Load() error {
 	const table = "/proc/thread-self/net/ip_vs"
 	_, err := os.Stat(table)

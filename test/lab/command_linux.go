@@ -21,7 +21,8 @@ func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return &Cmd{exec.CommandContext(ctx, name, args...), n}
 }
 
-// Start is exec.Cmd's, in the namespace: a process starts in the namespace of the forking thread.
+// Start is like exec.Cmd's, but in the namespace: a process starts in the namespace of the forking
+// thread.
 func (c *Cmd) Start() error { return c.ns.Do(c.Cmd.Start) }
 
 // Run is exec.Cmd's, in the namespace.

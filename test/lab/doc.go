@@ -1,12 +1,10 @@
-// Package lab builds small networks out of Linux network namespaces, for tests that want real
-// packets.
+// Package lab builds small networks of Linux network namespaces, for tests that need real packets.
 //
-// The test process itself lives in the namespace called host: Main, called from TestMain, starts
-// the test binary again in a network, mount and process namespace of its own, with a fresh /sys and
-// /proc and an empty /run. What is tested runs there in-process, with all its goroutines and under
-// the race detector, and can do to the host what it likes: nothing of it is seen outside, and all
-// of it is gone when the process ends, however it ends. Clients and servers live in further
-// namespaces:
+// The test process itself runs in the namespace called host. TestMain calls Main, which starts the
+// test binary again in its own network, mount and process namespaces, with new /sys and /proc and
+// an empty /run. The code under test runs there in-process, with all its goroutines and under the
+// race detector. It can change the host freely: nothing is visible outside, and everything ends
+// with the process. Clients and servers live in further namespaces:
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //
@@ -24,10 +22,10 @@
 //		answer, err := lab.Ask(conn) // answer.Server is "s1", answer.Client 10.1.0.2 with some port
 //	}
 //
-// Without root the tests of such a package run where they are, and those that call Require or New
-// skip, with the reason. Tests that use a Lab must not run in parallel with each other: they share
-// the host namespace.
+// Without root the tests of such a package run without namespaces, and tests that call Require or
+// New skip, with the reason. Tests that use a Lab must not run in parallel with each other: they
+// share the host namespace.
 //
-// The package builds no policy: what a server, router or switch does is what the kernel does with
-// the addresses, routes and sysctls that the test sets.
+// The package sets no policy: servers, routers and switches behave like the kernel with the
+// addresses, routes and sysctls that the test sets.
 package lab

@@ -202,7 +202,7 @@ func (s *Server) serveUDP(pc *net.UDPConn) {
 			s.saw(nil, from)
 			reply = []byte(s.answer(from, s.Addr))
 		}
-		_, _ = pc.WriteToUDPAddrPort(reply, from) // an error means that the client has gone
+		_, _ = pc.WriteToUDPAddrPort(reply, from) // an error means that the client has closed
 	}
 }
 
@@ -220,8 +220,8 @@ func Ask(c net.Conn) (Answer, error) {
 	return AskWithin(c, wait.Scaled(within))
 }
 
-// AskWithin is Ask with another limit, which is not scaled, because it often proves that no answer
-// comes.
+// AskWithin is Ask with another limit, which is not scaled, because it often proves that there is
+// no answer.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return Answer{}, err

@@ -59,7 +59,7 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 }
 
 // awaitReady waits until the kernel uses a link, some time after it is plugged in. Until then it
-// drops neighbour discovery, and the first connection would take a second longer. The link-local
+// drops neighbor discovery, and the first connection would be delayed by a second. The link-local
 // address shows it.
 func (n *NS) awaitReady(name string) {
 	n.lab.t.Helper()

@@ -27,7 +27,7 @@ type Load struct {
 // other.
 const dialers = 8
 
-// most is the maximum length of a stall that the load makes up for.
+// most is the maximum length of a stall for which the load compensates.
 const most = 200 * time.Millisecond
 
 func latest(a, b time.Time) time.Time {
@@ -201,8 +201,7 @@ func send(ctx context.Context, c *net.TCPConn, seed uint64) (total int, err erro
 	}
 }
 
-// compare reads to the end, and expects a seed's bytes. limit is the maximum wait for the next
-// ones.
+// compare reads to the end, and expects a seed's bytes. limit is the maximum wait for each read.
 func compare(c *net.TCPConn, seed uint64, limit time.Duration) (total int, err error) {
 	same, got, want := randomBytes(seed), make([]byte, streamPiece), make([]byte, streamPiece)
 	for {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideVar tells a test process how it was started. It is unset if go test started it, "yes"
-// inside its namespaces, and otherwise the reason why it has none.
+// insideVar is the environment variable that describes how a test process was started. It is unset
+// if go test started it, "yes" inside its namespaces, and otherwise the reason why it has none.
 const insideVar = "VIPD_LAB"
 
 const inside = "yes"
@@ -58,7 +58,7 @@ func isWorkerFlag(arg string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
 }
 
-// runHere runs the tests in this process. state says whether an outer run has put it into fresh
+// runHere runs the tests in this process. state says whether an outer run has moved it into new
 // namespaces.
 func runHere(m Tests, state string) (int, error) {
 	if state == inside && os.Getpid() == 1 {

@@ -42,7 +42,7 @@ func newNS() (fd netns.NsHandle, err error) {
 	return fd, err
 }
 
-// away calls enter and then f on a thread of its own, and returns the thread to its namespace.
+// away calls enter and then f on a separate thread, and returns the thread to its namespace.
 func away(enter, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := openNS()

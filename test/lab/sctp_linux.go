@@ -39,7 +39,7 @@ func (n *NS) ListenSCTP(at netip.AddrPort) (ln net.Listener, err error) {
 }
 
 // DialSCTP opens an association from one address of the namespace; otherwise SCTP would announce
-// all of them.
+// all addresses.
 func (n *NS) DialSCTP(ctx context.Context, from netip.AddrPort, to netip.AddrPort) (conn net.Conn, err error) {
 	err = n.Do(func() error {
 		file, err := sctpSocket(from)

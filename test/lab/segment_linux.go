@@ -16,8 +16,8 @@ const beyond = 1 << 30
 
 // SendStray sends a segment instead of the namespace's end of a TCP connection, with a sequence
 // number outside of the window and a correct acknowledgment, as after reordering or a late
-// retransmission. The other end answers with an ACK. A host that does not know the connection
-// answers with a reset, which ends it.
+// retransmission. The other end answers with an ACK. A host without the connection answers with a
+// reset, which ends it.
 func (n *NS) SendStray(c net.Conn) error {
 	sends, expects, err := sequence(c)
 	if err != nil {

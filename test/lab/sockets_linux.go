@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Listen listens on a numeric address in the namespace. Its connections, and those of Dial, send no
-// keepalives, so nothing is sent except by the test.
+// Listen listens on a numeric address in the namespace. Its connections, and connections of Dial,
+// send no keepalives, so nothing is sent except by the test.
 func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
 	c := net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
@@ -33,7 +33,7 @@ func (n *NS) Dial(ctx context.Context, network, address string) (net.Conn, error
 	return n.DialFrom(ctx, network, netip.AddrPort{}, address)
 }
 
-// DialFrom is Dial from a given address and port; zero values are chosen by the kernel.
+// DialFrom is Dial from a given address and port; the kernel chooses zero values.
 func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, address string) (conn net.Conn, err error) {
 	d := net.Dialer{KeepAlive: -1}
 	switch {

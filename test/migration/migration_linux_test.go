@@ -123,8 +123,8 @@ func TestHAProxySpread(t *testing.T) {
 }
 
 // spread returns the connections of each server in a round, once two rounds are equal, because
-// failed servers must first be found. For the sticky service it returns the number of servers that
-// each client reached.
+// failed servers must first be detected. For the sticky service it returns the number of servers
+// that each client reached.
 func spread(t *testing.T, n *lab.NS) map[string]map[string]int {
 	t.Helper()
 	all := map[string]map[string]int{"web": {}, "sticky": {}, "spare": {}}

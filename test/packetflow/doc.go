@@ -1,10 +1,8 @@
-// Package packetflow holds every mode to the tables in flows.md: what clients get from where they
-// are, under each policy. The tables are written for people. Real packets in a network of
-// namespaces with the same addresses are held to them: in userspace and iptables mode everywhere
-// (once through a node that drops what nobody asks for), in ipvs mode where the kernel has IPVS,
-// which the guest's has. In iptables mode the rules in the kernel have to be those that vipctl plan
-// prints.
+// Package packetflow compares every mode with the tables in flows.md, which list the results of
+// clients by their place and by policy. The tables are written for people. Real packets are sent in
+// namespaces with the same addresses. userspace and iptables mode run everywhere (once through a
+// node that drops unrequested packets), ipvs mode only on kernels with IPVS, such as the guest's.
+// In iptables mode, the rules in the kernel must equal the output of vipctl plan.
 //
-// It needs no more of a mode than its line in modes, and is a package of its own because no mode
-// owns the tables.
+// It needs only a mode's line in modes, and is a separate package because no mode owns the tables.
 package packetflow

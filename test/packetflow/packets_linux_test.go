@@ -33,13 +33,13 @@ type mode struct {
 	name string
 	host host.Options
 	open func(t *testing.T) dataplane.Dataplane
-	// plan returns vipctl plan's output for frontends. Nil means that it has no rules of iptables.
+	// plan returns vipctl plan's output for frontends. If nil, it has no rules of iptables.
 	plan func(frontends []*balancer.Frontend) string
 	// drops reports whether the node's own policy is to drop.
 	drops bool
 }
 
-// TestPackets sends real packets through every mode. Clients must get what the tables say.
+// TestPackets sends real packets through every mode. Clients must get the results in the tables.
 func TestPackets(t *testing.T) {
 	for _, m := range modes() {
 		t.Run(m.name, func(t *testing.T) { m.holds(t) })
@@ -61,7 +61,7 @@ func (m mode) holds(t *testing.T) {
 			var silent sync.WaitGroup // clients without an answer wait in parallel
 			for _, r := range s.rows {
 				if _, literal := netip.ParseAddrPort(r.to); literal == nil && m.drops {
-					continue // unclaimed packets are dropped then, as they should be
+					continue // unclaimed packets are dropped then, which is correct
 				}
 				for _, network := range []string{"tcp", "udp"} {
 					check := func() {
@@ -86,7 +86,7 @@ func (m mode) holds(t *testing.T) {
 	}
 }
 
-// asPlanned checks that the mode's rules in the kernel are exactly those of its plan.
+// asPlanned checks that the mode's rules in the kernel equal its plan.
 func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 	t.Helper()
 	if m.plan == nil {
@@ -144,7 +144,7 @@ type world struct {
 	engine   *dataplane.Engine
 	caps     balancer.Capabilities
 	revision int64
-	port     atomic.Uint32 // of the last UDP client; each has its own, because an old port would reuse its flow
+	port     atomic.Uint32 // of the last UDP client; each has a new port, because an old port would reuse its flow
 }
 
 func newWorld(t *testing.T, m mode) *world {
@@ -174,7 +174,7 @@ func newWorld(t *testing.T, m mode) *world {
 	return w
 }
 
-// dropAll makes the node drop everything that no rule accepts, except neighbour discovery and lo,
+// dropAll makes the node drop everything that no rule accepts, except neighbor discovery and lo,
 // which no firewall drops.
 func dropAll(t *testing.T, n *lab.NS) {
 	set := func(do, policy string) {
@@ -189,7 +189,7 @@ func dropAll(t *testing.T, n *lab.NS) {
 	t.Cleanup(func() { set("-D", "ACCEPT") })
 }
 
-// plug connects the node with one namespace that stands for all hosts of the link.
+// plug connects the node to one namespace that represents all hosts of the link.
 func (w *world) plug(l *lab.Lab, link link) {
 	ns := l.Add(link.dev)
 	l.Link(l.Host(), ns, link.own[0].String(), "", link.own[1].String(), "")
@@ -255,7 +255,7 @@ func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	return d
 }
 
-// atOnce is the time limit, on a busy machine, of things that wait for nothing.
+// atOnce is the time limit of immediate reactions on a busy machine.
 var atOnce = wait.Bound(0)
 
 const (
@@ -294,7 +294,7 @@ func (w *world) check(r row, network string) string {
 }
 
 // remembered reports an entry of conntrack for a local connection that a service refused. The next
-// connection from its port would be refused as well, whatever the service is by then.
+// connection from its port would also be refused, whatever the service is by then.
 func (w *world) remembered(r row, network string) string {
 	to, err := r.destination()
 	if _, literal := netip.ParseAddrPort(r.to); err != nil || literal == nil || r.client != "local" || network != "tcp" {

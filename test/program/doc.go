@@ -2,5 +2,5 @@
 // servers of the examples into a directory with the layout of this tree, starts them, and runs
 // command lines there.
 //
-// The daemon starts without any privilege: if root runs the test, as the user nobody.
+// The daemon starts without any privilege: if root runs the test, it runs as the user nobody.
 package program

@@ -17,8 +17,7 @@ import (
 	"vipd/test/wait"
 )
 
-// Tree is a copy of the files of this tree that users touch, with the programs in bin, as after
-// make build.
+// Tree is a copy of the files that users touch, with the programs in bin, as after make build.
 type Tree struct {
 	// Top is its directory. Everybody may read it, and nobody owns it: see the package's comment.
 	Top string
@@ -170,7 +169,7 @@ func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Proc
 	return tree.start(t, tree.command(name, args...))
 }
 
-// Run starts a command line, which must begin with exec, in the top directory without privilege. It
+// Run starts a command line, which must start with exec, in the top directory without privilege. It
 // ends like Start's program.
 func (tree *Tree) Run(t *testing.T, line string) *process.Process {
 	t.Helper()

@@ -1,8 +1,9 @@
-// Package readme runs the shell blocks of README.md in a copy of the tree, in their order, checks
-// its TOML, and tries with the real keepalived what docs/gateway.md says of examples/keepalived.
+// Package readme runs the shell blocks of README.md in order, in a copy of the tree, and checks its
+// TOML. It also tests docs/gateway.md's statements about examples/keepalived with the real
+// keepalived.
 //
-// The word behind "sh" in a block's opening line says what it needs: nothing (runs anywhere),
-// foreground (it goes on until Ctrl-C; what follows runs beside it), root (installs; DESTDIR is
-// set, so that nothing of this machine changes), service (root, and a network of its own with vipd
-// in it), systemd (not run here but by test/systemd, in a machine of its own).
+// The word after "sh" in a block's opening line is the block's need. No word means that it runs
+// anywhere, and foreground that it runs until Ctrl-C, next to later blocks. root means that it
+// installs; DESTDIR protects this machine. service means root and a network with vipd. systemd
+// means that test/systemd runs it instead, in its own machine.
 package readme

@@ -93,8 +93,8 @@ func TestKeepalived(t *testing.T) {
 
 type row struct{ fault, two string }
 
-// table reads the table of docs/gateway.md: the fault, when another host holds the addresses, and
-// whether two do.
+// table reads the table of docs/gateway.md: the fault, when another host has the addresses, and
+// whether two hosts have them.
 func table(t *testing.T) (rows []row) {
 	t.Helper()
 	_, text, _ := strings.Cut(read(t, filepath.Join("..", "..", "docs", "gateway.md")), "## Failover without etcd")

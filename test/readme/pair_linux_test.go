@@ -74,7 +74,7 @@ func newPair(l *lab.Lab) *pair {
 }
 
 // serve starts both programs on both hosts, in either order, until one host holds the addresses and
-// the other is ready. The host with the lower priority holds them: the other one does not preempt,
+// the other is ready. The host with the lower priority has them: the other host does not preempt,
 // and is faster if both are ready.
 func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 	p.t, p.client = t, p.client.For(t)
@@ -155,7 +155,7 @@ func (p *pair) served() bool {
 }
 
 // watch polls whether both hosts have an address, until two is called. It ignores a finding if the
-// machine delayed its polls, because keepalived may have been delayed too, between releasing and
+// machine delayed its polls, because keepalived may also have been delayed between releasing and
 // removing.
 func (p *pair) watch() (two func() bool) {
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -261,7 +261,7 @@ func (m *member) startKeepalived() {
 	m.runs = append(m.runs, m.start("keepalived", "--dont-fork", "--log-console"))
 }
 
-// backup is keepalived's message that it is ready and does not hold the addresses.
+// backup is keepalived's message that it is ready and does not have the addresses.
 const backup = "Entering BACKUP STATE"
 
 // waited counts this message.
@@ -336,7 +336,7 @@ func (m *member) reap(all []int) {
 	}
 }
 
-// end ends the host's programs, and logs their output if it matters.
+// end ends the host's programs, and logs their output if the test failed.
 func (m *member) end() {
 	for _, k := range m.runs {
 		k.Kill() // this also ends the other process

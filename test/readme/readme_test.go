@@ -97,7 +97,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// newReader copies the files of the tree, as a clone would have them.
+// newReader copies the files of the tree, like a clone.
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	lab.Need(t, "make", "curl", "nc")
@@ -176,7 +176,7 @@ func (r *reader) runBeside(t *testing.T, b block) {
 	}
 }
 
-// install runs an installation into DESTDIR twice. The second one must not change a changed
+// install runs an installation into DESTDIR twice. The second install must not change a modified
 // configuration.
 func (r *reader) install(t *testing.T, b block) {
 	r.run(t, b.text)

@@ -38,7 +38,7 @@ func (s *summary) again(p plan) map[test]plan {
 }
 
 // unforgivable reports whether a line of output is about a data race, or the end of a process: the
-// test's own, or one that it has started and whose output it logs.
+// test's own, or a process that it has started and whose output it logs.
 func unforgivable(line string) bool {
 	words := strings.TrimSpace(line)
 	return strings.Contains(words, "DATA RACE") || strings.Contains(words, "race detected") ||
@@ -52,8 +52,8 @@ func saidByTest(line string) bool {
 }
 
 // endedItself reports whether a package may have failed by itself. It has printed something
-// unforgivable outside of its tests, something after the last test, like a failing TestMain, or
-// something else than the testing package's last lines.
+// unforgivable outside its tests, something after the last test, like a failing TestMain, or
+// anything but the testing package's last lines.
 func endedItself(output []string) bool {
 	over := false
 	for _, line := range output {
@@ -100,7 +100,7 @@ func (s *summary) settle(p plan, run func(plan, *summary) error) bool {
 		if _, ran := all[t]; ran {
 			s.unsteady = append(s.unsteady, t)
 		} else {
-			s.passed[t] = true // the test whose parts these are
+			s.passed[t] = true // the test with these parts
 		}
 	}
 	s.failing = nil

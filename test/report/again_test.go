@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestAgain lets tests fail. A few that pass alone must be unsteady; any other failure must fail
+// TestAgain runs failing tests. A few that pass alone must be unsteady; any other failure must fail
 // the run.
 func TestAgain(t *testing.T) {
 	const head = "import (\"os\"; \"testing\")\nfunc TestGood(t *testing.T) {}\n"

@@ -1,19 +1,18 @@
-// Report runs go test and ends with what a reader of a long log wants: the tests that were skipped
-// with their reasons, those that failed with their output, and plain last lines with the counts.
+// Report runs go test, and ends with a summary: skipped tests with their reasons, failed tests with
+// their output, and plain last lines with the counts.
 //
 //	report [-kernel | -ipvs] [-again] [FLAGS OF GO TEST] [PACKAGES]
 //
-// Flags of go test that have a value are written -flag=value; without packages it is all of them.
-// With -kernel it chooses those whose tests use vipd/test/lab, which means real kernel objects;
-// with -ipvs, the tests that need IPVS alone. The exit code is 1 when anything failed. With -again,
-// up to three tests that failed run three times more, each alone; those that pass each time are
-// unsteady: the report names them and their output, and does not fail for them.
+// Flags of go test that have a value are written -flag=value; without packages, all packages run.
+// With -kernel it selects packages whose tests use vipd/test/lab, which means real kernel objects;
+// with -ipvs, only the tests that need IPVS. The exit code is 1 when anything failed. With -again,
+// up to three failed tests run three more times, each alone. Tests that pass each time are
+// unsteady: the report names them with their output, and does not fail because of them.
 //
-// Tests that need IPVS are those whose names begin with TestIPVS. Where this machine's kernel has
-// IPVS or can load it, and the tests run as root, go test runs them like all others. Elsewhere it
-// leaves them out, and beside it all of them run in a guest (vipd/test/guest/vm) whose kernel has
-// it: their packages' test binaries are built here, and this program, which the guest sees like
-// every file, starts them there and sends back what they do. Those that take longest run in pieces,
-// each in a process and network namespaces of its own. The report counts both. Where there can be
-// no guest either they are skipped, and listed with the reason.
+// Tests that need IPVS are those whose names begin with TestIPVS. If this machine's kernel has IPVS
+// or can load it, and root runs the tests, go test runs them like all others. Otherwise go test
+// omits them, and they run concurrently in a guest (vipd/test/guest/vm) whose kernel has IPVS.
+// Their test binaries are built here; this program starts them in the guest and returns their
+// events. The slowest of them run in pieces, each in its own process and network namespaces. The
+// report counts both. If a guest is also impossible, they are skipped, and listed with the reason.
 package main

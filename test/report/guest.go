@@ -23,7 +23,7 @@ const (
 	// guestLimit ends a guest that hangs. On an idle machine all tests need a tenth of it.
 	guestLimit = 75 * time.Minute
 	// testLimit ends the tests in the guest, so that they report where they hang. It is in the
-	// guest's own time, in which a minute may last several.
+	// guest's own time, in which a minute may last several minutes.
 	testLimit = 15 * time.Minute
 	// guestParallel is the number of concurrent test processes in the guest: tests wait half of
 	// their time.
@@ -34,7 +34,7 @@ const (
 const where, needIPVS = "in the guest", "the tests that need IPVS"
 
 // runGuest runs the tests that need IPVS in a guest, and adds the results to the summary. It uses
-// one guest, because a boot costs a tenth of the tests.
+// one guest, because a boot costs a tenth of the tests' time.
 func runGuest(p plan, o orders, s *summary) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -54,8 +54,8 @@ func runGuest(p plan, o orders, s *summary) {
 	}
 }
 
-// build builds the tests, and the program that converts their output into events, outside of the
-// guest, where it would take minutes. It omits the race detector, which would slow emulated code
+// build builds the tests, and the program that converts their output into events, outside the
+// guest, where it would last minutes. It omits the race detector, which would slow emulated code
 // down further: the same code runs under it outside.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
 	o := orders{

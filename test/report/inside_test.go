@@ -51,7 +51,7 @@ func TestInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	var events, out strings.Builder
-	for o.Limit = 2 * time.Second; o.Limit < time.Minute; o.Limit *= 4 { // until a busy machine has time for all but the one that hangs
+	for o.Limit = 2 * time.Second; o.Limit < time.Minute; o.Limit *= 4 { // until a busy machine has time for all but the test that hangs
 		events.Reset()
 		if status := inside(saved(t, o), &events); status != 1 {
 			t.Errorf("status = %d, want 1", status)

@@ -13,7 +13,7 @@ type piece struct {
 	Run, Skip string
 }
 
-// long returns the longest pieces, in their starting order. They would take a quarter of an hour in
+// long returns the longest pieces, in their starting order. They would last a quarter of an hour in
 // sequence, so they run in parallel.
 func long() []piece {
 	const ipvs, suite = "vipd/dataplane/ipvs", "^TestIPVSConformance$"

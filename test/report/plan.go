@@ -18,13 +18,13 @@ const ipvsTests = "^TestIPVS"
 
 // plan says what runs here and in the guest.
 type plan struct {
-	// flags and packages are go test's. Without packages there is nothing to do.
+	// flags and packages are go test's. Without packages it does nothing.
 	flags, packages []string
 	// again makes a few failing tests run again, alone.
 	again bool
 	// here reports whether go test runs on this machine.
 	here bool
-	// guest are the packages whose tests that need IPVS run in a guest.
+	// guest has the packages whose tests that need IPVS run in a guest.
 	guest []pkg
 	// note describes how the tests that need IPVS are run.
 	note string
@@ -33,7 +33,7 @@ type plan struct {
 // pkg is a package in go list's form.
 type pkg struct {
 	path, folder string
-	imports      []string // including those of its tests
+	imports      []string // including imports of its tests
 	tests        []string // the test files
 }
 
@@ -83,8 +83,8 @@ func newPlan(args []string) (plan, error) {
 	return p, nil
 }
 
-// longestFirst moves packages whose tests take minutes to the front: go test starts in this order,
-// and the end should not wait for one of them.
+// longestFirst moves packages with tests of minutes to the front: go test starts in this order, and
+// the end should not wait for one of them.
 func longestFirst(packages []string) []string {
 	long := []string{
 		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",
@@ -101,7 +101,7 @@ func longestFirst(packages []string) []string {
 	return packages
 }
 
-// findIPVS says why tests that need IPVS can't run on this machine, or returns nil.
+// findIPVS returns why tests that need IPVS can't run on this machine, or nil.
 func findIPVS() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the tests do not run as root")
@@ -109,8 +109,8 @@ func findIPVS() error {
 	return ipvs.Load()
 }
 
-// place decides where the tests that need IPVS run. noIPVS says why they can't run here, and
-// noGuest why they can't run in a guest.
+// place decides where the tests that need IPVS run. noIPVS is the reason why they can't run here,
+// and noGuest why they can't run in a guest.
 func (p *plan) place(needing []pkg, only bool, noIPVS, noGuest error) {
 	if only && flagOf(p.flags, "run") == "" {
 		p.flags = append(p.flags, "-run="+ipvsTests)

@@ -40,7 +40,7 @@ type summary struct {
 	unsteady []test
 	// builds has the compiler's output, by package.
 	builds map[string][]string
-	// begun are the tests and packages that have not ended.
+	// begun has the tests and packages that have not ended.
 	begun map[test]bool
 	// passed has the passed tests, and packages the ended packages.
 	passed   map[test]bool
@@ -212,7 +212,7 @@ func (s *summary) print(err error) {
 // slowest is the number of slowest tests that are named.
 const slowest = 10
 
-// printSlowest names the slowest tests, which are the first candidates if the run takes too long.
+// printSlowest names the slowest tests, which are the first candidates if the run is too slow.
 func (s *summary) printSlowest() {
 	tests := slices.SortedFunc(maps.Keys(s.took), func(a, b test) int { return cmp.Compare(s.took[b], s.took[a]) })
 	tests = filter(tests, func(t test) bool { return t.name != "" && s.took[t] > 0 })
@@ -224,8 +224,8 @@ func (s *summary) printSlowest() {
 	}
 }
 
-// printFailed repeats near the end, where a reader looks first, which tests failed and their first
-// message.
+// printFailed repeats the failed tests and their first messages near the end, where a reader looks
+// first.
 func (s *summary) printFailed() {
 	if len(s.failing) > 0 {
 		_, _ = fmt.Fprintln(s.out, "\nfailed:")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSummary runs go test on a small module of its own with one test of each outcome.
+// TestSummary runs go test on its own small module with one test of each outcome.
 func TestSummary(t *testing.T) {
 	folder := module(t, map[string]string{
 		"good/good_test.go": "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",

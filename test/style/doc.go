@@ -1,3 +1,3 @@
-// Package style checks what a machine can of docs/style.md: the width of comments, and how they
-// open. "make lint" runs it.
+// Package style checks the parts of docs/style.md that a machine can check: the width of comments,
+// and their openings. "make lint" runs it.
 package style

@@ -48,7 +48,8 @@ func newGateway(t *testing.T, install func(t *testing.T, to string), files map[s
 	return &gateway{newMachine(t, host, install, all), client}
 }
 
-// service returns a service at 10.96.0.N whose endpoint is checked by a program, unless that is "".
+// service returns a service at 10.96.0.N whose endpoint is checked by a program, unless the program
+// is "".
 func service(name string, n int, program string) string {
 	text := fmt.Sprintf(`
 [services.%s]
@@ -180,7 +181,7 @@ func TestUnitLife(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) { g.of(t).etcd() })
 }
 
-// of returns the gateway for a subtest, whose failures are those of t.
+// of returns the gateway for a subtest, in which its failures are reported.
 func (g *gateway) of(t *testing.T) *gateway {
 	m := *g.machine
 	m.t = t
@@ -356,8 +357,8 @@ func (g *gateway) reload(old, good string) {
 	g.serves("10.96.0.12")
 }
 
-// sandbox checks the process: the unit's restrictions must hold, and the log must have no
-// complaint.
+// sandbox checks the process: the unit's restrictions must apply, and the log must have no errors
+// about them.
 func (g *gateway) sandbox() {
 	g.t.Helper()
 	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")

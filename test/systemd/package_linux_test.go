@@ -45,8 +45,8 @@ func TestPackages(t *testing.T) {
 	})
 }
 
-// packaged takes a package through its life, with its manager's commands. Upgrades and downgrades
-// must lose no connection, and a removal must leave nothing in the kernel.
+// packaged runs a package's lifecycle with its manager's commands. Upgrades and downgrades must
+// lose no connection, and a removal must leave nothing in the kernel.
 func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t := g.t
 	t.Helper()

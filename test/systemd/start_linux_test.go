@@ -41,8 +41,8 @@ func (g *gateway) when(unit, property string) int {
 	return n
 }
 
-// broken starts an unusable configuration. It must not be retried; the status must name the
-// mistake, and a fixed one must start.
+// broken starts an unusable configuration. It must not be retried. The status must name the
+// mistake, and a fixed file must start.
 func (g *gateway) broken() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -95,8 +95,8 @@ func (g *gateway) dropIn(text string) (back func()) {
 	return func() { g.run("rm -r " + folder + "; systemctl daemon-reload; systemctl reset-failed vipd") }
 }
 
-// watchdog checks that vipd feeds it, and that a vipd that hangs is killed and restarted. Its times
-// are shortened here.
+// watchdog checks that vipd feeds it, and that systemd kills and restarts a vipd that hangs. Its
+// times are shortened here.
 func (g *gateway) watchdog() {
 	t := g.t
 	g.run("systemctl stop vipd")

@@ -48,7 +48,7 @@ func TestEtcdUnits(t *testing.T) {
 }
 
 // TestDefaultsLoad loads the installed configuration, unchanged and with every setting uncommented.
-// Both must be valid, so that no line is a trap for a user who removes its #.
+// Both must be valid, so no line breaks the file when a user removes its #.
 func TestDefaultsLoad(t *testing.T) {
 	text := read(t, "../../systemd/vipd.toml")
 	setting := regexp.MustCompile(`(?m)^#([a-z_]+ = )`)
@@ -104,8 +104,7 @@ func TestExampleUnit(t *testing.T) {
 	}
 }
 
-// TestExposure limits the exposure of the units by "systemd-analyze security"; 10 is no sandbox at
-// all.
+// TestExposure limits the exposure of the units by "systemd-analyze security"; 10 means no sandbox.
 func TestExposure(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	for _, unit := range []string{"vipd.service", "vipd-owner.service"} {

@@ -1,8 +1,8 @@
-// Typecheck says whether programs compile for other systems, without compiling anything:
+// Typecheck checks whether programs compile for other systems, without compiling them:
 //
 //	go run ./test/typecheck windows darwin -- ./cmd/vipd ./cmd/vipctl
 //
-// It has go list name the files of each package for a system, with all that it imports, and
-// go/types look at them from the bottom up: at all of this module's code, and at what that may use
-// of others. What a compiler refuses beyond the types, as an assembler's code, remains to a build.
+// It uses go list to name the files of each package and its imports for a system. go/types then
+// checks them bottom-up: all code of this module, and the exported parts of other modules. Errors
+// that a compiler finds beyond the types, such as in assembler code, need a build.
 package main

@@ -12,7 +12,7 @@ import (
 const SlownessVar = "VIPD_SLOWNESS"
 
 // CostVar is an environment variable: how many times more work everything costs, if that differs
-// from SlownessVar. The clock of an emulated machine may stand still while it works.
+// from SlownessVar. The clock of an emulated machine may pause while it works.
 const CostVar = "VIPD_COST"
 
 // Patience is the minimum time that a test waits. The bound only detects hanging, and a busy
@@ -24,7 +24,7 @@ const Patience = 2 * time.Minute
 const PatienceVar = "VIPD_PATIENCE"
 
 // Bound returns how long to wait on this machine for something that needs at most d on a usual,
-// idle one.
+// idle machine.
 func Bound(d time.Duration) time.Duration {
 	if short, err := time.ParseDuration(os.Getenv(PatienceVar)); err == nil {
 		return short
@@ -47,14 +47,14 @@ func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 }
 
 // Scaled returns how long to wait on this machine for something that needs at most d on a usual
-// one: d times the integer in SlownessVar.
+// machine: d times the integer in SlownessVar.
 func Scaled(d time.Duration) time.Duration { return time.Duration(factor(SlownessVar)) * d }
 
-// Load returns the size of a test's load on this machine if it is n on a usual one, where n would
-// take minutes: n divided by the integer in CostVar.
+// Load returns the size of a test's load on this machine, for a load of n on a usual machine, where
+// n would need minutes: n divided by the integer in CostVar.
 func Load(n int) int { return n / cost() }
 
-// Paced returns the pause on this machine between two steps that happen every d on a usual one.
+// Paced returns the pause on this machine between two steps that happen every d on a usual machine.
 func Paced(d time.Duration) time.Duration { return time.Duration(cost()) * d }
 
 func cost() int {

@@ -107,8 +107,7 @@ func listen(t *testing.T, at string) net.Listener {
 	return l
 }
 
-// free returns an address that nothing listens on, on a host of its own: no connection of another
-// test uses it.
+// free returns an address without a listener, on its own loopback host that no other test uses.
 func free(t *testing.T) *net.TCPAddr {
 	t.Helper()
 	l := listen(t, "127.88.3.1:0")

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestMessages encodes a message and decodes it with the key, or with the one before. With another
-// key, at another address, changed or cut the datagram is refused.
+// TestMessages encodes a message and decodes it with the current key and with the previous key.
+// With another key, at another address, changed or cut the datagram is refused.
 func TestMessages(t *testing.T) {
 	key, other := []byte("one key"), []byte("another key")
 	to := netip.MustParseAddr("10.0.0.2")

@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. It lists
-// all flows, and the package selects the matching ones.
+// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. It must
+// list all flows, and the package must select the matching flows.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -68,8 +68,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.want(t, Filter{}, flows)
 }
 
-// TestSeveralGoroutines lists, deletes and cuts flows at once, and deletes flows in visits. All
-// other flows are found.
+// TestSeveralGoroutines lists, deletes and cuts flows concurrently, and deletes flows in visits.
+// All other flows are found.
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow

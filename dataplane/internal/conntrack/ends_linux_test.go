@@ -68,7 +68,7 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// TestTellsEveryEnd ends flows. Every end is reported once, and nothing else.
+// TestTellsEveryEnd ends flows. Every end must be reported once, and nothing else.
 func TestTellsEveryEnd(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
@@ -96,8 +96,8 @@ func TestTellsEveryEnd(t *testing.T) {
 	}
 }
 
-// TestLostEndsAreReported ends more flows at once than there is room for. The loss is reported, and
-// so are later ends.
+// TestLostEndsAreReported ends more flows at once than the buffer can hold. The loss is reported,
+// and so are later ends.
 func TestLostEndsAreReported(t *testing.T) {
 	tab := scratch(t)
 	s := subscribe(t, tab)

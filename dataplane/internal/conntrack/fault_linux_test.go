@@ -20,7 +20,8 @@ import (
 // answer is the answer of a fake kernel to a message with a number.
 type answer func(w *writer, seq uint32)
 
-// against connects to a fake kernel with given answers, one for each message. The last one repeats.
+// against connects to a fake kernel with given answers, one for each message. The last answer
+// repeats.
 func against(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
@@ -67,7 +68,7 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 		for m.Next() {
 			var w writer
 			if answers[0](&w, m.Seq); len(w.B) > 0 {
-				// The other end closes when it has enough answers, and may leave one unread.
+				// The other end closes after enough answers, and may leave a message unread.
 				if err := kernel.Send(w.B); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 					t.Error(err)
 				}
@@ -184,8 +185,8 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestDeletionsOfKernelsInTrouble deletes flows together. Missing flows are not counted, and any
-// other error is returned at once, because without privilege the kernel only answers the first
+// TestDeletionsOfKernelsInTrouble deletes flows together. Missing flows must not be counted. Any
+// other error must be returned at once, because without privilege the kernel only answers the first
 // message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
@@ -215,7 +216,7 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 			}
 		})
 	}
-	// Remaining answers from before an error are not mistaken for later ones.
+	// Remaining answers from before an error must not be mistaken for later answers.
 	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
 		t.Error("deleting without privilege = nil, want an error")

@@ -81,8 +81,7 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	}
 }
 
-// These bits are only used by tests: the first packet was not dropped, and the source is
-// translated.
+// Only tests use these bits: the first packet was not dropped, and the source is translated.
 const (
 	confirmed Status = 1 << 3
 	srcNAT    Status = 1 << 4

@@ -15,7 +15,7 @@ import (
 )
 
 // TestFiltersFindWhatTheySay applies random filters to random tables. Exactly the matching flows
-// are found, each once.
+// must be found, each once.
 func TestFiltersFindWhatTheySay(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -42,7 +42,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 func randomFilter(random *rand.Rand, flows []Flow) Filter {
 	of := flows[random.IntN(len(flows))]
 	f := Filter{Proto: of.Proto, Dst: of.Orig.Dst.Addr(), Port: of.Orig.Dst.Port()}
-	switch random.IntN(4) { // a few filters find nothing: an address that nobody has, or one of another family
+	switch random.IntN(4) { // some filters match nothing, because no flow has their address or family
 	case 0:
 		f.Dst = netip.Addr{}
 	case 1:
@@ -128,8 +128,8 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			if proto == other {
 				other = balancer.SCTP
 			}
-			// A flow to a neighbor's address would be answered by the same backend, so it has
-			// another port there.
+			// The same backend would answer a flow to a neighbor's address, so it has another port
+			// there.
 			neighbour := flow(proto, client(1000), a[2], a[3])
 			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
 			ways[family+" "+string(proto)] = struct {

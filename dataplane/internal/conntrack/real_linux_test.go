@@ -74,7 +74,7 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	}
 }
 
-// one returns the only flow that the filter finds.
+// one returns the only flow that matches the filter.
 func (c *crossing) one(t *testing.T, f Filter) Flow {
 	t.Helper()
 	flows := c.all(t, f)
@@ -169,7 +169,7 @@ func TestReadsRealFlows(t *testing.T) {
 }
 
 // TestDeletesRealFlows creates flows by packets, in all protocols, families and zones, with and
-// without NAT. They are deleted one by one.
+// without NAT. They must be deleted one by one.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
@@ -224,7 +224,7 @@ func TestTellsTheEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 30*time.Second, "the ends of both flows", func() bool {
-		c.all(t, Filter{}) // the kernel throws out what it finds to have timed out
+		c.all(t, Filter{}) // the kernel discards entries that it finds expired
 		return len(ended.flows()) == 2
 	})
 	got := ended.flows()

@@ -107,7 +107,7 @@ func TestUnansweredIsTold(t *testing.T) {
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.of(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
-		time.Sleep(2 * lookPause) // each is reported and counted once, although the kernel remembers it for two minutes
+		time.Sleep(2 * lookPause) // each must be reported and counted once, although the kernel remembers it for two minutes
 		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
 			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
 		}
@@ -126,9 +126,9 @@ func TestUnansweredIsTold(t *testing.T) {
 	}
 }
 
-// TestUnansweredCountsNewFlows puts connections without an answer into a table, before the first
-// look and after. Only the new ones must count, of TCP and SCTP, once each; UDP without a reply
-// must not.
+// TestUnansweredCountsNewFlows adds unanswered connections to a table, before and after the first
+// reading. Only new TCP and SCTP connections must count, once each; UDP flows without a reply must
+// not.
 func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab := scratch(t)
 	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {
@@ -156,8 +156,8 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	}
 }
 
-// TestUnrepliedEndsOnly ends flows with and without a reply. The filter only accepts those without
-// a reply.
+// TestUnrepliedEndsOnly ends flows with and without a reply. The filter must only accept flows
+// without a reply.
 func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)
 	var s *Ends

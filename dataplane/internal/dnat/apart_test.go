@@ -79,7 +79,7 @@ func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	return &g
 }
 
-// add adds a flow to k that leads to a backend, or for 0 to none.
+// add adds a flow of k that leads to a backend, or to none for 0.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,8 +98,8 @@ func (f *flowTable) breaks(broken bool) {
 }
 
 // TestStaleFlowsAreDropped uses a mode whose connections the kernel tracks. Flows that started
-// before the virtual server are removed at once, and flows of an earlier mode when their endpoint's
-// time is over.
+// before the virtual server must be removed at once, and flows of an earlier mode when their
+// endpoint's time is over.
 func TestStaleFlowsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -289,7 +289,7 @@ func TestGoesDuringASweep(t *testing.T) {
 }
 
 // TestConnectionsOfAnotherModeAreItsOwn changes from userspace mode, whose connections lead to its
-// own port. They keep their time, and are neither counted nor listed here.
+// own port. They must keep their time, and be neither counted nor listed here.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)

@@ -78,7 +78,8 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	wait.For(t, 30*time.Second, "the connection to be counted", func() bool { return len(c.Counters(t.Context())) == 1 })
 }
 
-// TestReadingsAreFew applies many frontends. conntrack is read no more often than other counters.
+// TestReadingsAreFew applies many frontends. conntrack must be read no more often than other
+// counters.
 func TestReadingsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &readTable{}

@@ -118,7 +118,7 @@ func TestFailingIsCut(t *testing.T) {
 	}
 }
 
-// TestDrainsGetTimes gives a draining endpoint an end, and a frontend another drain timeout.
+// TestDrainsGetTimes sets an end for a draining endpoint, and another drain timeout for a frontend.
 // Connections end at the new times.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {

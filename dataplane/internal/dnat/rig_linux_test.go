@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// rig is a small network with a dataplane of a few plain rules on its host: a client on one side,
+// rig is a small network whose host has a dataplane of a few simple rules: a client on one side,
 // and a server with many addresses on the other.
 type rig struct {
 	*testing.T
@@ -78,7 +78,7 @@ func (r *rig) open() {
 	r.told = false
 }
 
-// forgetFlows makes conntrack forget the flows of earlier tests.
+// forgetFlows deletes the flows of earlier tests from conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()

@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSuspects makes one of two endpoints refuse and then be silent. Only that endpoint is
+// TestSuspects makes one of two endpoints refuse and later be silent. Only that endpoint is
 // reported.
 func TestSuspects(t *testing.T) {
 	r := newRig(t)

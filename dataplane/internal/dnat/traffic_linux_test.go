@@ -80,8 +80,8 @@ func TestEndsWaitForNoList(t *testing.T) {
 	<-done
 }
 
-// TestBytesOfServicesThatGo removes a service with an open flow, and restores it. Bytes are counted
-// once, up to the flow's end, and counting continues.
+// TestBytesOfServicesThatGo removes a service with an open flow, and restores it. Bytes must be
+// counted once, up to the flow's end, and counting must continue.
 func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestUnansweredFlowsEnd stops an endpoint in each way while it and another endpoint have flows.
-// Its unanswered flows end at once, and all others stay.
+// Its unanswered flows must end at once, and all others must stay.
 func TestUnansweredFlowsEnd(t *testing.T) {
 	const none, reply = conntrack.DstNAT, conntrack.DstNAT | conntrack.SeenReply
 	flows := map[string]struct {

@@ -47,7 +47,7 @@ func empty(ctx context.Context, c Conn) error {
 	return errors.Join(c.Do(ctx, ops)...)
 }
 
-// do makes changes, and fails the test if any fails.
+// do makes changes, and fails the test if any change fails.
 func do(t testing.TB, c Conn, ops ...Op) {
 	t.Helper()
 	if err := errors.Join(c.Do(t.Context(), ops)...); err != nil {

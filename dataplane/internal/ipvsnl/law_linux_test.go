@@ -44,8 +44,8 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 	return ipvsnl.Op{verb, s, d}
 }
 
-// TestIPVSHistories makes the same random changes in the kernel and the fake. Both refuse the same
-// for the same reason, and have the same state afterwards, by every way of reading it.
+// TestIPVSHistories makes the same random changes in the kernel and the fake. Both must refuse the
+// same changes for the same reason, and all ways of reading must show the same state.
 func TestIPVSHistories(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}

@@ -21,8 +21,8 @@ func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Unnest()
 }
 
-// TestWideCounters reads counters of more than 32 bits. Narrow counters are only used if there are
-// no others.
+// TestWideCounters reads counters of more than 32 bits. Narrow counters must only be used if there
+// are no others.
 func TestWideCounters(t *testing.T) {
 	const beyond = 1 << 40
 	for _, c := range []struct {

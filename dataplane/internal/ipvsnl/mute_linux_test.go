@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// answer is the answer of a fake kernel to a message; nil means none.
+// answer returns a fake kernel's answer to a message; nil means none.
 type answer func(m *nlsock.Messages) []byte
 
 // refusal is an answer with the kernel's error number; 0 means an acknowledgement.
@@ -31,8 +31,8 @@ func refusal(errno syscall.Errno) answer {
 	}
 }
 
-// against returns a Client of fake kernels: the first socket talks to the first one, and so on.
-// None has the number of IPVS.
+// against returns a Client of fake kernels: the first socket connects to the first kernel, and so
+// on. None has the number of IPVS.
 func against(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -84,8 +84,8 @@ func serve(peer *socket, a answer) {
 	}
 }
 
-// TestNoAnswer asks a silent kernel. The call ends with an error that names the request, and the
-// next call reaches another kernel.
+// TestNoAnswer sends requests to a silent kernel. The call ends with an error that names the
+// request, and the next call reaches another kernel.
 func TestNoAnswer(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
@@ -98,8 +98,8 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestNoAnswerToABatch sends batches to a silent kernel. It gives up after the first one, and every
-// change returns what is known about it.
+// TestNoAnswerToABatch sends batches to a silent kernel. The client must stop after the first
+// batch, and every change must return its known outcome.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
@@ -118,8 +118,8 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 }
 
-// TestContextEnds ends the caller's context. A call waits no longer than that, neither for an
-// answer nor for other calls.
+// TestContextEnds ends the caller's context. A call must wait no longer, neither for an answer nor
+// for other calls.
 func TestContextEnds(t *testing.T) {
 	k := against(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())

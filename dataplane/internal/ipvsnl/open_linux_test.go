@@ -52,7 +52,7 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutIPVS opens IPVS on a kernel without it. The error gives the reason.
+// TestOpenWithoutIPVS opens IPVS on a kernel without it. The error must have the reason.
 func TestOpenWithoutIPVS(t *testing.T) {
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil {

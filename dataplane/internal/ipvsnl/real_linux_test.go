@@ -37,8 +37,8 @@ func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	return out, repeated
 }
 
-// TestIPVSPartsOfBatches makes a thousand changes, some of which are impossible. Each of those
-// returns its error, and all others succeed.
+// TestIPVSPartsOfBatches makes a thousand changes, some of which are impossible. Each impossible
+// change must return its error, and all others must succeed.
 func TestIPVSPartsOfBatches(t *testing.T) {
 	k := kernel(t)
 	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
@@ -147,8 +147,8 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// TestIPVSSocketIsReplaced replaces the socket with a silent fake kernel. One call fails, and the
-// next one reaches IPVS.
+// TestIPVSSocketIsReplaced replaces the socket with a silent fake kernel. One call must fail, and
+// the next call must reach IPVS.
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(2, 2)...)
@@ -191,8 +191,8 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSHasScheduler looks for schedulers. Nothing is left behind, and a kernel without IPv6
-// returns an error because it can't answer without creating a virtual server.
+// TestIPVSHasScheduler looks for schedulers. Nothing may be left behind. A kernel without IPv6 must
+// return an error because it can't answer without a virtual server.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := look(t, k)

@@ -140,7 +140,7 @@ func show(table map[balancer.Key]TableService) []byte {
 	return b.Bytes()
 }
 
-// hexadecimal formats an address and port as in one of the two tables.
+// hexadecimal formats an address and port like the two tables.
 func hexadecimal(a netip.AddrPort, colon bool) string {
 	between := " "
 	if colon {

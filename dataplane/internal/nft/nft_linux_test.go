@@ -177,8 +177,8 @@ var (
 	swap = regexp.MustCompile(`(?m)^  \[ byteorder reg \d+ = hton\(reg \d+, 2, 1\) \]\n`)
 )
 
-// state returns the views of nft and the kernel: the listing, the bytecode of rules, and the
-// headers of sets.
+// state returns nft's and the kernel's view: the listing, the bytecode of rules, and the headers of
+// sets.
 func state(t *testing.T, c *Conn, s *sample) string {
 	t.Helper()
 	var b strings.Builder
@@ -197,8 +197,8 @@ func state(t *testing.T, c *Conn, s *sample) string {
 }
 
 // TestLoadsWhatNftLoads loads a table with this package, and its text with nft. The kernel's state
-// and nft's listing are equal. The listing names an interface that does not exist, and loads again,
-// as at boot.
+// and nft's listing are equal. The listing names an interface that does not exist, and must load
+// again, as at boot.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []TableFamily{IPv4, IPv6} {
@@ -243,8 +243,8 @@ func difference(a, b string) string {
 	return out.String()
 }
 
-// TestRefusals commits a refused transaction. The error names the step, nothing takes effect, and
-// the next transaction works.
+// TestRefusals commits a refused transaction. The error must name the step, nothing may take
+// effect, and the next transaction must work.
 func TestRefusals(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -340,7 +340,7 @@ func withoutHandle(body []byte) string {
 	return b.String()
 }
 
-// TestKernelThatIsSilent asks a silent kernel. No request waits forever.
+// TestKernelThatIsSilent sends requests to a silent kernel. No request waits forever.
 func TestKernelThatIsSilent(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -63,7 +63,8 @@ func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2
 	return b, ends
 }
 
-// whole returns the number of complete parts in n bytes, and whether these end with the last one.
+// whole returns the number of complete parts in n bytes, and whether the bytes end with the last
+// part.
 func whole(ends [][2]int, n int) (parts int, even bool) {
 	even = n == 0
 	for _, e := range ends {
@@ -108,8 +109,8 @@ func TestReadsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// TestRefusesShortLengths reads lengths below a header's size, with which a reader would not
-// advance. They are errors.
+// TestRefusesShortLengths reads lengths smaller than a header, which would stop a reader from
+// advancing. They are errors.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)

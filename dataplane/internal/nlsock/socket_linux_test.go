@@ -20,7 +20,7 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// question is a request about network devices: all of them, or one that does not exist.
+// question is a request about network devices: all of them, or a missing device.
 func question(flags uint16, seq uint32) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[4], body[5], body[6] = 0xff, 0xff, 0xff
@@ -123,8 +123,8 @@ func TestNamesTheSocket(t *testing.T) {
 	}
 }
 
-// TestAnswerIsNotAwaitedForEver asks a silent kernel. The wait ends, and a late answer is still
-// received.
+// TestAnswerIsNotAwaitedForEver sends a request to a silent kernel. The wait ends, and a late
+// answer is still received.
 func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 	s := open(t)
 	s.Patience = time.Millisecond

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestLoop calls Look, and returns times. The function is called when requested and when due.
+// TestLoop calls Look, and returns times of the next call. The loop must call at each of them. The
+// function is called when requested and when due.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -45,7 +46,7 @@ func TestLoop(t *testing.T) {
 		l.Look()
 		want(2 * time.Hour)
 		time.Sleep(90 * time.Second)
-		l.Look() // and a minute after this call, not after the last one
+		l.Look() // and a minute after this call, not after the last
 		want(2*time.Hour+time.Minute, 2*time.Hour+90*time.Second)
 		time.Sleep(59 * time.Second)
 		want()

@@ -37,7 +37,8 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// TestCompareNotices damages the table in each way, and repairs it. Compare reports each damage.
+// TestCompareNotices damages the table in each way, and repairs it. Compare must report each
+// damage. Compare reports each damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {

@@ -91,9 +91,9 @@ func TestLookKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// TestLookPaces changes a table ten times a second, and probes it as often. A change is compared
-// within maxSeenPause, and at once if comparing is cheap. In legacy, where a stamp may hide a
-// change, comparisons without a visible change use at most their share.
+// TestLookPaces changes a table ten times a second, and probes it as often. A change must be
+// compared within maxSeenPause, and at once if comparing is cheap. In legacy, whose stamp may hide
+// a change, comparisons without a visible change must use at most their share.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
@@ -149,7 +149,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		}
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for range 21 { // others change rules all the time, and the last of these probes compares
+		for range 21 { // other programs change rules continuously, and the last of these probes compares
 			table.stamp.Generation++
 			probe()
 			<-tick.C

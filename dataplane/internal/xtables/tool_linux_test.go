@@ -29,7 +29,7 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	}
 }
 
-// prefixed returns the chains whose names have the prefix.
+// prefixed returns a filter of chains whose names have the prefix.
 func prefixed(prefix string) func(chain string) bool {
 	return func(chain string) bool { return strings.HasPrefix(chain, prefix) }
 }
@@ -76,7 +76,7 @@ func TestTool(t *testing.T) {
 			t.Fatalf("INPUT = %q, want %q", input, want)
 		}
 
-		// A rewritten chain loses its old rules; undeclared chains keep theirs.
+		// A rewritten chain must lose its old rules; undeclared chains must keep theirs.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
@@ -106,7 +106,7 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// join makes rule the only rule of a base chain that leads to the chains, and returns the required
+// join makes rule the only rule of a base chain that leads to the chains, and returns the necessary
 // lines.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
@@ -146,7 +146,8 @@ func TestLateOutput(t *testing.T) {
 	}
 }
 
-// TestRefusals restores refused lines. The error names the line, and its whole block is undone.
+// TestRefusals restores refused lines. The error must name the line, and its whole block must be
+// undone.
 func TestRefusals(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {

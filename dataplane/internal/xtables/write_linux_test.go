@@ -106,8 +106,8 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	return "-p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination " + fmt.Sprintf(to4, n)
 }
 
-// randomGroup writes some chains of rank and lower ranks, which only lead to higher ranks so there
-// are no loops, and deletes unused chains.
+// randomGroup writes some chains of rank and lower ranks and deletes unused chains. Chains lead
+// only to higher ranks, so there are no loops.
 func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
@@ -184,13 +184,13 @@ func TestWriteFollowsModel(t *testing.T) {
 	})
 }
 
-// simple is a group of one chain with one rule.
+// simple returns a group of one chain with one rule.
 func simple(i int) Group {
 	return Group{Write: []Chain{{Name: fmt.Sprintf("VIPD-C%d", i), Rules: []string{fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1)}}}}
 }
 
-// TestWriteStopsAtTheBadGroup puts each kind of refused group between good ones. The groups before
-// it are written, and no others.
+// TestWriteStopsAtTheBadGroup writes each kind of refused group between valid groups. The groups
+// before it are written, and no others.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -261,8 +261,8 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	}
 }
 
-// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion in between, and a
-// group larger than any block. Each group takes effect as a whole.
+// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion between, and a
+// group larger than any block. Each group must take effect completely or not at all.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -287,7 +287,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		m.check(t, tool)
 
-		// Its last rule is refused, so nothing of it changes.
+		// Its last rule is refused, so the group must change nothing.
 		last := &big.Write[len(big.Write)-1]
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// TestTrusted makes a program that others could replace in several ways. Only a program that none
-// of them can replace must be trusted and run, also if symbolic links lead to it.
+// TestTrusted makes programs that other users could replace in several ways. Only a program that no
+// other user can replace may be trusted and run, even through symbolic links.
 func TestTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to other users")

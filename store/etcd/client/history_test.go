@@ -43,7 +43,7 @@ func TestHistory(t *testing.T) {
 		restored bool   // from a backup without the marker's last value
 		wiped    bool
 		then     []step
-		ahead    int64 // revisions of that time whose events were not seen
+		ahead    int64 // revisions of that time whose events were not received
 		want     error
 		unsure   bool // compacted
 	}{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestPause lets a thousand hosts lose etcd at once. They must not return at once, and hosts that
+// TestPause makes a thousand hosts lose etcd at once. They must not return at once, and hosts that
 // fail repeatedly must retry less often.
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10

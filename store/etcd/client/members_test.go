@@ -10,8 +10,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMembersPreferHistory gives two clusters as endpoints. The one whose revision is not behind
-// must be used, and the other only if that one does not answer.
+// TestMembersPreferHistory gives two clusters as endpoints. The cluster whose revision is not
+// behind must be used, and the other only if the first does not answer.
 func TestMembersPreferHistory(t *testing.T) {
 	t.Parallel()
 	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -43,8 +43,8 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 }
 
-// TestMembersMove stops the process of the member in use. A waiting request must be answered by
-// another one, and the former connection be closed.
+// TestMembersMove stops the process of the member in use. Another member must answer a waiting
+// request, and the former connection must be closed.
 func TestMembersMove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})

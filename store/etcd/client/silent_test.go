@@ -15,7 +15,7 @@ import (
 )
 
 // TestSilentStreamLeavesItsMember moves requests to another member just before the watch on the
-// former one counts as silent. The new member must stay in use.
+// former member counts as silent. The new member must stay in use.
 func TestSilentStreamLeavesItsMember(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -26,7 +26,7 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	timing := UsualTiming()
 	timing.Ask = 50 * time.Millisecond
 	var silent, calls atomic.Int64
-	timing.Now = func() time.Time { // once silent, a clock in which each step is longer than a watch may be silent
+	timing.Now = func() time.Time { // a clock whose steps each exceed the permitted silence of a watch
 		return time.Now().Add(time.Duration(silent.Load()*calls.Add(1)) * 10 * time.Second)
 	}
 	messages := make(chan Message)

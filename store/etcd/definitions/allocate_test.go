@@ -51,8 +51,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestChoose allocates at random. No address may be taken from another service, held ones must stay
-// as far as they are requested, and only an exhausted pool may be refused.
+// TestChoose allocates at random. No address may be taken from another service, held addresses must
+// stay while they are requested, and only an exhausted pool may be refused.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))

@@ -2,8 +2,8 @@ package definitions
 
 import "testing"
 
-// FuzzPool parses any text of a pool. A usable pool must give only addresses of its networks, and
-// its networks must be valid.
+// FuzzPool parses any text of a pool. A usable pool must only contain addresses of its networks,
+// and its networks must be valid.
 func FuzzPool(f *testing.F) {
 	for _, text := range []string{`{"cidrs":["10.96.0.0/24","fd00::/64"]}`, `{"cidrs":["0.0.0.0/1","255.255.255.255/32"],"x":[]}`, `{"cidrs":"::/1"}`} {
 		f.Add([]byte(text))

@@ -13,8 +13,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// BenchmarkConcurrentWriters adds services to 1,000 others as vipctl does, by several writers at
-// once. An operation is one service. Each writer reads all services again whenever another has
+// BenchmarkConcurrentWriters adds services to 1,000 others like vipctl, with several concurrent
+// writers. An operation is one service. Each writer reads all services again whenever another has
 // added claims since its last reading.
 func BenchmarkConcurrentWriters(b *testing.B) {
 	for _, writers := range []int{1, 4, 16} {

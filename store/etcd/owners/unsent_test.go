@@ -12,7 +12,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestWriteOfOwnershipIsUnsent lets a transaction wait for a member of etcd that never answers. It
+// TestWriteOfOwnershipIsUnsent makes a transaction wait for a member of etcd that never answers. It
 // must end in time, and count as unsent.
 func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts no connection

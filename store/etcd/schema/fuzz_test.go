@@ -10,7 +10,7 @@ import (
 )
 
 // FuzzValue reads any value under any key. A valid value must survive a round trip through its own
-// text, and readable keys must equal the written ones.
+// text, and readable keys must equal the written keys.
 func FuzzValue(f *testing.F) {
 	for key, text := range map[string]string{
 		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,

@@ -169,7 +169,7 @@ func TestDeparture(t *testing.T) {
 }
 
 // TestDepartureHistories runs random histories of endpoints that vanish. They are only examined if
-// that can change something; the outcome must equal that of examining them always.
+// that can change something. The outcome must equal the outcome of constant examination.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -278,8 +278,8 @@ func TestDepartureClockJump(t *testing.T) {
 	}
 }
 
-// TestLimit adds too many endpoints. The oldest ones must be used, whatever the order in which they
-// are seen.
+// TestLimit adds too many endpoints. The oldest endpoints must be used, regardless of the order in
+// which they are read.
 func TestLimit(t *testing.T) {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -331,7 +331,8 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-// jumped returns t with another wall time and the same monotonic one, as after a step of the clock.
+// jumped returns t with another wall time and the same monotonic time, like after a step of the
+// clock.
 func jumped(t time.Time, seconds int64) time.Time {
 	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
 	// in Go's time.go).

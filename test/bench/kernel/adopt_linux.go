@@ -91,7 +91,7 @@ func (o *own) look(ctx context.Context) (float64, error) {
 	return milliseconds(took), err
 }
 
-// restart ends one process of the daemon, which leaves everything in place, and starts the next, up
+// restart ends a process of the daemon, which leaves everything in place, and starts the next, up
 // to its first check of the kernel.
 func (o *own) restart(probe time.Duration) error {
 	o.stop()
@@ -141,7 +141,8 @@ const ending = 3 * time.Second
 const uncounted = 20
 
 // endpointMessages counts the messages to IPVS that change something when one endpoint replaces
-// another. It ignores messages that only read, because the engine may check the tables meanwhile.
+// another. It ignores messages that only read, because the engine may check the tables at the same
+// time.
 func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if err := o.restart(never); err != nil {
 		return 0, err
@@ -157,7 +158,7 @@ func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if _, err := o.change(ctx, endpointChanged, uncounted); err != nil {
 		return 0, err
 	}
-	time.Sleep(ending) // later messages are counted too
+	time.Sleep(ending) // later messages also count
 	all, changing, err := m.count()
 	if err == nil && changing == 0 {
 		err = fmt.Errorf("none of %d messages to IPVS changes anything", all)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVar tells a process of this program its role. It is unset if a user starts it.
+// roleVar is the environment variable with the role of a process of this program. It is unset if a
+// user starts it.
 const roleVar = "VIPD_BENCH_ROLE"
 
 // These are the roles of processes in their own namespaces.
@@ -37,8 +38,8 @@ func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) 
 	return cmd, nil
 }
 
-// furnish makes fresh namespaces usable: a /proc and /sys that show them, an empty /run (which has
-// the lock of iptables-legacy), lo up, and a router's settings independent of the machine's own.
+// furnish makes new namespaces usable: /proc and /sys show them, /run (which has the lock of
+// iptables-legacy) is empty, lo is up, and router settings do not depend on the machine.
 func furnish() error {
 	mounts := []struct {
 		kind, at string

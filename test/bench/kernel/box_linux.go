@@ -23,7 +23,7 @@ type request struct {
 	Backend backend `json:"backend,omitempty"`
 	Spec    spec    `json:"spec"`
 	Peer    string  `json:"peer,omitempty"`
-	// Measure and N belong to "change", the n-th of its kind; Measure and For belong to "use".
+	// Measure and N are for "change", the n-th of its kind; Measure and For are for "use".
 	Measure measure       `json:"measure,omitempty"`
 	N       int           `json:"n,omitempty"`
 	For     time.Duration `json:"for,omitempty"`
@@ -81,7 +81,7 @@ func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	return x, nil
 }
 
-// ask sends an order, and waits until it is done.
+// ask sends an order, and waits until it is complete.
 func (x *box) ask(q request) (float64, error) {
 	if err := json.NewEncoder(x.in).Encode(q); err != nil {
 		return 0, fmt.Errorf("asking %s of %s: %w", q.Do, x, err)
@@ -102,7 +102,7 @@ func (x *box) String() string {
 
 // close ends the box with everything in it.
 func (x *box) close() error {
-	_ = x.in.Close() // the box ends by itself then
+	_ = x.in.Close() // the box then ends by itself
 	err := x.cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() < 0 {
 		return nil // killed, because ctx has ended

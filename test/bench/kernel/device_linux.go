@@ -22,7 +22,7 @@ type device struct {
 
 var _ taker = (*device)(nil)
 
-// beside is the device that ip adds addresses to.
+// beside is the device to which ip adds addresses.
 const beside = "beside"
 
 func newDevice(b backend, s spec) (*device, error) {
@@ -35,7 +35,7 @@ func newDevice(b backend, s spec) (*device, error) {
 	return &device{vips: vips(s.Services + 1), host: h}, nil
 }
 
-// load creates both devices. vipd's has one VIP, so that the guard exists too.
+// load creates both devices. vipd's has one VIP, so the guard also exists.
 func (d *device) load(ctx context.Context) (time.Duration, error) {
 	if err := ip(ctx, "link add "+beside+" type dummy\nlink set "+beside+" up\n"); err != nil {
 		return 0, err

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chain that drops belongs to nftables, whatever the measured backend. Only there a chain can
+// The chain that drops belongs to nftables, whatever the measured backend. Only there can a chain
 // follow NAT's part of POSTROUTING, and NAT's own tables don't allow drops.
 const (
 	dropTable = "bench-drop"
@@ -18,7 +18,7 @@ const (
 	nfDrop       = 0 // NF_DROP of linux/netfilter.h
 )
 
-// shut makes the namespace drop outgoing packets, and open undoes that.
+// shut makes the namespace drop outgoing packets, and open reverses that.
 func shut() error {
 	table := nfMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, text(unix.NFTA_TABLE_NAME, dropTable))
 	hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
@@ -61,7 +61,7 @@ func message(kind, flags int, family byte, resource uint16, attributes ...*nl.Rt
 	return append(m, body...)
 }
 
-// nfTransaction executes messages together, or none of them. The last one requests an
+// nfTransaction executes messages together, or none of them. The last message requests an
 // acknowledgement; an earlier failure is reported first.
 func nfTransaction(messages ...[]byte) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)

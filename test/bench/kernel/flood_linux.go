@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are sizes of a frame: Ethernet, IPv4 and TCP headers without options.
+// These are the sizes of headers in a frame: Ethernet, IPv4 and TCP without options.
 const (
 	ethernetSize = 14
 	ipSize       = 20
@@ -26,7 +26,7 @@ type flood struct {
 	messages []unix.Mmsghdr
 	to       []netip.Addr
 	random   *rand.Rand
-	count    uint32 // packets so far: each has its own source
+	count    uint32 // packets so far; each has a different source
 }
 
 // burst is the number of frames that one system call sends.
@@ -75,7 +75,7 @@ func (f *flood) send(n int) (took time.Duration, err error) {
 		for i := range part {
 			f.address(&f.frames[i])
 		}
-		// Raw, because the runtime's work for system calls would be included otherwise.
+		// A raw system call, because the runtime's own work would be included otherwise.
 		began := time.Now()
 		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(f.fd), uintptr(unsafe.Pointer(&f.messages[0])), uintptr(part), 0, 0, 0)
 		took += time.Since(began)
@@ -91,7 +91,7 @@ func (f *flood) send(n int) (took time.Duration, err error) {
 func (f *flood) address(frame *[frameSize]byte) {
 	f.count++
 	ip, tcp := frame[ethernetSize:ethernetSize+ipSize], frame[ethernetSize+ipSize:]
-	// The factor is odd, so the addresses pass through their whole network before one repeats.
+	// The factor is odd, so the addresses cover their whole network before one repeats.
 	binary.BigEndian.PutUint32(ip[12:], clientBase+f.count*0x9e3779b1&(1<<clientBits-1))
 	to := f.to[f.random.IntN(len(f.to))].As4()
 	copy(ip[16:], to[:])
@@ -99,7 +99,7 @@ func (f *flood) address(frame *[frameSize]byte) {
 	binary.BigEndian.PutUint16(ip[10:], 0)
 	binary.BigEndian.PutUint16(ip[10:], checksum(0, ip))
 	binary.BigEndian.PutUint16(tcp[16:], 0)
-	// The pseudo header: both addresses, protocol and length.
+	// This is the pseudo header: both addresses, protocol and length.
 	pseudo := sum(unix.IPPROTO_TCP+tcpSize, ip[12:20])
 	binary.BigEndian.PutUint16(tcp[16:], checksum(pseudo, tcp))
 }

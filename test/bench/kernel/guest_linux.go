@@ -20,7 +20,7 @@ import (
 const connections = "conn_tab_bits=20"
 
 // hasIPVS reports whether this kernel has IPVS, or can load it. It does not load it, because that
-// needs options. Within a guest it never asks for another guest.
+// needs options. Within a guest it never requests another guest.
 func hasIPVS() bool {
 	return isLoaded() || exec.Command("modprobe", "-qn", "ip_vs").Run() == nil || emulated()
 }
@@ -46,8 +46,8 @@ func loadIPVS() error {
 func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
 
 // preferSoftirqs gives the kernel's threads for delayed packets a higher priority than the sender.
-// Otherwise, with the sender ahead, no packet would be processed any longer. It is only for a
-// guest, whose kernel is discarded, and in which packets take that long.
+// Otherwise the sender would prevail, and no packet would be processed. It is only for a guest,
+// whose kernel is discarded and whose packets are that slow.
 func preferSoftirqs() error {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -81,7 +81,7 @@ func inGuest(ctx context.Context, o options, args []string) error {
 	}
 	fmt.Println("In a guest, because this kernel has no IPVS. It is emulated: its figures say nothing, but their ratios do.")
 	// With two CPUs the guest uses the host's clock. With one, its time counts executed
-	// instructions, so a table that exceeds the CPU's cache would cost no more than a small one.
+	// instructions, so a table that exceeds the CPU's cache would cost no more than a small table.
 	settings := vm.Options{CPUs: 2, Memory: 3072, Limit: time.Hour, Stdout: os.Stdout, Stderr: os.Stderr,
 		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "guest: "+format+"\n", args...) }}
 	if o.full {

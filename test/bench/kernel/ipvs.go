@@ -15,7 +15,7 @@ type ipvsSizes struct {
 }
 
 // fullIPVSSizes returns the sizes for published figures. With patient, the lists and the loads by
-// ipvsadm are as large as the others, which takes most of an hour in an emulated kernel.
+// ipvsadm are as large as the others, which needs most of an hour in an emulated kernel.
 func fullIPVSSizes(patient bool) ipvsSizes {
 	s := ipvsSizes{
 		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,

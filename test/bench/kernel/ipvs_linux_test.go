@@ -10,8 +10,8 @@ import (
 )
 
 // TestIPVSQuick measures ipvs mode at small sizes. Adopting must change nothing. Replacing an
-// endpoint must need a message that adds the new one, one that stops new connections to the old
-// one, one that deletes it, and few more.
+// endpoint must need three messages and few more: one adds the new endpoint, one stops new
+// connections to the old endpoint, and one deletes it.
 func TestIPVSQuick(t *testing.T) {
 	lab.NeedIPVS(t)
 	needs(t, ipvsBackend)

@@ -85,7 +85,7 @@ func cheaper(b backend, all map[string]figure) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%s costs %.2f, %s %.2f: want at least %.2f times as much", one, a, than, b, times))
 		}
 	}
-	// There are 450 rules more, each of which costs at least some nanoseconds.
+	// There are 450 more rules, each of which costs at least some nanoseconds.
 	more("list of 500, mean", "list of 50, mean", 1.1)
 	more("list of 500, worst", "list of 50, worst", 1.1)
 	more("for no VIP: list of 500", "for no VIP: one NAT rule", 1.1)
@@ -97,8 +97,8 @@ func cheaper(b backend, all map[string]figure) (wrong []string) {
 }
 
 // TestPacketsAreFirstPackets sends packets through a box. The kernel must translate every packet,
-// which it only does for the first one of a connection. While the box drops, no packet may leave or
-// be remembered.
+// but it only does so for the first packet of a connection. While the box drops, no packet may
+// leave or be remembered.
 func TestPacketsAreFirstPackets(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 	}
 }
 
-// translated returns how many packets the box's one DNAT rule has seen.
+// translated returns the number of packets that matched the box's only DNAT rule.
 func translated(t *testing.T, x *box) (n int) {
 	t.Helper()
 	out, err := exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", x.cmd.Process.Pid), "--",

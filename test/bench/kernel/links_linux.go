@@ -71,8 +71,8 @@ func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.
 	return nil
 }
 
-// awaitGone waits until the kernel has removed a box's cable, some time after the box has ended. It
-// is among the last steps of removing a namespace, which occupies one of the cores.
+// awaitGone waits until the kernel has removed a box's cable, some time after the box has ended.
+// Removing a namespace ends with this step, which occupies one of the cores.
 func awaitGone(name string) error {
 	for range 6000 {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {

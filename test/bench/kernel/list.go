@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// list renders rules in the layout of kube-proxy's iptables mode. There is one chain with a rule
-// for each service, a chain for each service that picks an endpoint by probability, and a chain for
-// each endpoint that marks hairpin traffic and translates. Every rule has a comment, as in
-// kube-proxy. 10,000 services with 10 endpoints are 320,005 rules.
+// list renders rules in the layout of kube-proxy's iptables mode. One chain has a rule for each
+// service, a chain for each service picks an endpoint by probability, and a chain for each endpoint
+// marks hairpin traffic and translates. Every rule has a comment, as in kube-proxy. 10,000 services
+// with 10 endpoints are 320,005 rules.
 type list struct {
 	services []listed
 }
@@ -36,8 +36,8 @@ func newList(n, endpoints int) *list {
 	return l
 }
 
-// listBlock is the number of services in a COMMIT if that is cheaper: iptables-nft-restore's work
-// grows with the square of the chains in one.
+// listBlock is the number of services in a COMMIT if that is cheaper: the work of
+// iptables-nft-restore grows with the square of the chains in a COMMIT.
 const listBlock = 25
 
 // full renders the load from empty, in one COMMIT or, with blocks, in several.
@@ -77,7 +77,7 @@ func (l *list) full(blocks bool) []byte {
 }
 
 // partial renders a change like kube-proxy: the complete chain of all services, and the chains of
-// those that changed; gone are services whose chains are removed.
+// changed services. gone has the services whose chains are removed.
 func (l *list) partial(changed, gone []listed) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n:LIST-SERVICES - [0:0]\n")

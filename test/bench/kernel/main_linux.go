@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// start runs the program in the role that it was started in.
+// start runs the program in its role.
 func start(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -162,7 +162,7 @@ func bench(ctx context.Context, args []string) error {
 	return os.WriteFile(o.json, append(text, '\n'), 0o644)
 }
 
-// tools says why a backend can't be used, or returns nil.
+// tools returns why a backend can't be used, or nil.
 func tools(b backend) error {
 	for _, tool := range []string{"", "-restore", "-save"} {
 		if _, err := exec.LookPath(fmt.Sprintf("iptables-%s%s", b, tool)); err != nil {

@@ -211,7 +211,7 @@ func targets(r row) []netip.Addr {
 }
 
 // prove sends packets through a box that does not drop yet. All of them must leave it with an
-// address of endpoints, because VIPs are not routed there.
+// endpoint's address, because VIPs are not routed there.
 func prove(x *box, f *flood) error {
 	const packets = 200
 	before, err := x.ask(request{Do: "arrived"})
@@ -240,9 +240,9 @@ func prove(x *box, f *flood) error {
 	return nil
 }
 
-// flow sends packets through all paths in turn, and records the microseconds of one packet: of each
-// round the lower quartile of its turns. Other work on the machine only adds time, and turns are
-// short, so it affects all paths alike.
+// flow sends packets through all paths in turn, and records the microseconds of one packet: for
+// each round, the lower quartile of its turns. Other work on the machine only adds time, and turns
+// are short, so it affects all paths alike.
 func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 	home, err := settle()
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 type own struct {
 	backend   backend
 	spec      spec
-	vips      []netip.Addr // of loaded services, and of those to be added
+	vips      []netip.Addr // loaded services, and services to add
 	dataplane *clocked
 	host      dataplane.Host
 	engine    *dataplane.Engine
@@ -53,7 +53,7 @@ func newOwn(b backend, s spec) (*own, error) {
 }
 
 // start creates the start of a daemon's process on the kernel's present state. probe is the
-// interval of the engine's checks; 0 means the usual one.
+// interval of the engine's checks; 0 means the usual interval.
 func (o *own) start(probe time.Duration) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
@@ -140,7 +140,7 @@ func (o *own) publish(ctx context.Context) (time.Duration, error) {
 // patience is the maximum duration of a load, even in an emulated kernel.
 const patience = 15 * time.Minute
 
-// wait returns how long after began the newest revision was applied.
+// wait returns the time from began until the newest revision was applied.
 func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -109,7 +109,8 @@ type row struct {
 	what measure
 	// against names the row to compare with, or is "".
 	against string
-	// limits are the maxima, by backend, of the ratio or, without one, of the value; 0 means none.
+	// limits has the maxima, by backend, of the ratio or, without a ratio, of the value; 0 means
+	// none.
 	limits [2]float64
 }
 
@@ -260,7 +261,7 @@ func control(s sizes) (rows []row) {
 		row{name: fmt.Sprintf("CPU while others add rules, %s", group(usual.Services)), box: usual, what: disturbed, limits: [2]float64{1, 1}})
 }
 
-// chosen returns the rows whose names match, and those that they are compared with.
+// chosen returns the rows whose names match, and the rows to which they are compared.
 func chosen(rows []row, only *regexp.Regexp) []row {
 	want := map[string]bool{}
 	for i := len(rows) - 1; i >= 0; i-- { // a row is compared with an earlier one

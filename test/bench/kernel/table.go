@@ -25,7 +25,7 @@ type figure struct {
 	Ratio     float64 `json:"ratio,omitempty"`
 	RatioLow  float64 `json:"ratio_low,omitempty"`
 	RatioHigh float64 `json:"ratio_high,omitempty"`
-	// Limit is the maximum of Ratio or, without one, of Value; 0 means no limit.
+	// Limit is the maximum of Ratio or, without a ratio, of Value; 0 means no limit.
 	Limit float64 `json:"limit,omitempty"`
 	// Within reports whether the limit is met.
 	Within bool `json:"within"`
@@ -57,7 +57,7 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 	return out
 }
 
-// spread returns the quartiles and the median of a non-empty list, whose order stays.
+// spread returns the quartiles and the median of a non-empty list, whose order is kept.
 func spread(values []float64) (low, middle, high float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/4], sorted[len(sorted)/2], sorted[len(sorted)*3/4]

@@ -14,7 +14,7 @@ import (
 const settling = 3 * time.Second
 
 // use returns the CPU time of the box's process, and of its ended children, over some time, in
-// percent of one core. With disturbed, another process adds a rule every 100 ms meanwhile.
+// percent of one core. With disturbed, another process adds a rule every 100 ms.
 func (h *host) use(ctx context.Context, what measure, over time.Duration) (float64, error) {
 	if what == disturbed {
 		ctx, cancel := context.WithCancel(ctx)
@@ -23,7 +23,7 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			cancel()
 			return 0, fmt.Errorf("starting someone who changes rules: %w", err)
 		}
-		defer func() { // waited for at the end: until then its CPU time does not count as this process's
+		defer func() { // awaited at the end: until then its CPU time does not count as this process's
 			cancel()
 			_ = stranger.Wait()
 		}()

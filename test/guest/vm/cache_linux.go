@@ -32,12 +32,12 @@ type cache struct {
 // incomplete.
 const unfinished = "unfinished-"
 
-// lockName is a lock file: a process that changes the cache holds the cache's, and a process that
-// uses a kernel holds the kernel's.
+// lockName is a lock file: a process that changes the cache holds the cache's lock, and a process
+// that uses a kernel holds the kernel's.
 const lockName = "lock"
 
 // kernel returns the directory of the newest kernel, and a function that releases it. If the newest
-// one is unknown, it is the last one added.
+// kernel is unknown, the last added kernel is used.
 func (c *cache) kernel(ctx context.Context) (string, func(), error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("making the cache: %w", err)

@@ -38,7 +38,7 @@ func (s *shelf) unpack(_ context.Context, name, into string) error {
 	return nil
 }
 
-// whole fails the test unless the directory has all of that kernel.
+// whole fails the test unless the directory has the complete kernel.
 func whole(t *testing.T, folder, name string) {
 	t.Helper()
 	for _, file := range []string{"vmlinuz", "modules"} {
@@ -110,7 +110,7 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 			t.Errorf("folders of the cache with %s = %q, want %q", s.latest, got, want)
 		}
 		if i == 0 {
-			release = done // the guest on the first one continues while the second is added
+			release = done // the guest on the first kernel continues while the second is added
 			continue
 		}
 		done()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trialLimit is the maximum time for a boot under KVM. If KVM works, a boot takes a second.
+// trialLimit is the maximum time for a boot under KVM. If KVM works, a boot lasts a second.
 const trialLimit = 20 * time.Second
 
 // kvmWorks reports whether a guest boots under KVM here. It caches the result of a trial until the

@@ -145,15 +145,16 @@ func (m machine) args() []string {
 // CPUs does not boot with such a clock.
 func (m machine) counted() bool { return !m.kvm && m.options.CPUs == 1 }
 
-// emulated are the options of a machine without KVM, and what tells its kernel about it. With the
-// processor's fast string instructions the kernel would clear and copy memory by instructions that
-// the emulator carries out byte by byte: a new process took three times as long. And it would take
-// its time from a device (the HPET), because it can't know that the emulator's counter is a good
-// clock: each look at the clock then leaves what is translated, and holds all processors up.
+// emulated returns the options of a machine without KVM, and its kernel's parameters about that.
+// With the processor's fast string instructions, the kernel would clear and copy memory with
+// instructions that the emulator executes byte by byte: a new process would start three times as
+// slowly. It would also read its time from a device (the HPET), because it can't know that the
+// emulator's counter is a reliable clock. Each read then leaves the translated code, and stops all
+// processors.
 //
-// With shift=0 an instruction is a nanosecond. With sleep=on the clock goes with that of the host
-// while the machine waits; with sleep=off it would leap to the next timer, over what the host needs
-// to read a file.
+// With shift=0 an instruction is a nanosecond. With sleep=on, the clock follows the host's clock
+// while the machine waits. With sleep=off, it would jump to the next timer before the host can read
+// a file.
 func emulated(counted bool) (options []string, parameter string) {
 	threads, clock := "multi", []string(nil)
 	if counted {
@@ -174,7 +175,7 @@ func (m machine) base(parameter string) []string {
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // command returns qemu, which ends with ctx and with this process. If allowed, it has a higher
-// priority than usual: it is a single busy thread, and tests next to it wait for it in the end.
+// priority than usual: it is a single busy thread, and tests next to it finally wait for it.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	if os.Geteuid() == 0 {

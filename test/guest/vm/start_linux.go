@@ -9,7 +9,7 @@ import (
 	"vipd/test/wait"
 )
 
-// startScript is the guest's first process once it sees the files of the host. It sets the guest up
+// startScript is the guest's first process after it can read the host's files. It sets the guest up
 // as an ordinary machine, runs the command, reports its end, and switches off. The ports are in the
 // order of machine.args.
 func (m machine) startScript(command []string) string {
@@ -49,8 +49,8 @@ exec 3>"${ports[2]}"
 const cost = "10"
 
 // slowness returns wait.SlownessVar for the guest. It is generous: emulated code is 15 times
-// slower, but tests seldom wait for the CPU. For a guest whose clock counts instructions nothing
-// seems slow, except that it does one thing after the other.
+// slower, but tests rarely wait for the CPU. A guest whose clock counts instructions seems fast,
+// except that it runs everything in sequence.
 func (m machine) slowness() string {
 	if m.counted() {
 		return "3"

@@ -18,7 +18,7 @@ const (
 	busybox = "busybox"
 )
 
-// Missing says why this machine can't run a guest, or returns nil.
+// Missing returns the reason why this machine can't run a guest, or nil.
 func Missing() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the guest is for amd64, this is %s", runtime.GOARCH)
@@ -45,8 +45,8 @@ func Missing() error {
 	return fmt.Errorf("the guest needs %s: apt-get install %[1]s", strings.Join(missing, " "))
 }
 
-// isDebian reports whether an os-release file is that of a system with Debian's packages. Ubuntu
-// has its own kernels.
+// isDebian reports whether an os-release file describes a system with Debian's packages. Ubuntu has
+// its own kernels.
 func isDebian(release string) bool {
 	for line := range strings.Lines(release) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -58,8 +58,8 @@ func isDebian(release string) bool {
 	return false
 }
 
-// staticBusybox reports whether there is a static busybox, which must run before the guest sees the
-// files of this machine.
+// staticBusybox reports whether there is a static busybox, which must run before the guest can read
+// the files of this machine.
 func staticBusybox() bool {
 	path, err := tool(busybox)
 	if err != nil {

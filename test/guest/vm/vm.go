@@ -22,13 +22,14 @@ type Options struct {
 	// CPUs is the number of CPUs. 0 means 1. With more, an emulated guest can be late, see the
 	// package's comment.
 	CPUs int
-	// Limit is the maximum time for boot and command. 0 means 30 minutes: a boot of 10 seconds has
-	// taken more than five minutes on a machine with a load of 22.
+	// Limit is the maximum time for boot and command. 0 means 30 minutes. A boot of 10 seconds has
+	// lasted more than five minutes on a machine with a load of 22.
 	Limit time.Duration
 	// Writable is a directory whose files the guest may change permanently. "" means none.
 	Writable string
-	// Tap is a device that the guest's eth0 is connected to; "" means none. Within calls a function
-	// in its network namespace, which opens it; nil means the caller's namespace.
+	// Tap is the device to which the guest's eth0 is connected; "" means none. Within calls a
+	// function that opens the tap device in its network namespace; nil means the caller's
+	// namespace.
 	Tap    string
 	Within func(func() error) error
 	// Monitor is the path of a socket on which qemu speaks QMP, to stop and continue the guest. ""

@@ -16,9 +16,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Fake is an [ipvsnl.Conn] without a kernel. It refuses what the kernel refuses; a test compares
-// both over the same histories. Its methods are safe for concurrent use; its fields must be set
-// before.
+// Fake is an [ipvsnl.Conn] without a kernel. It refuses the same changes as the kernel; a test
+// compares both over the same histories. Its methods are safe for concurrent use; its fields must
+// be set before use.
 type Fake struct {
 	// Schedulers are the available schedulers. If nil, all of IPVS's are available.
 	Schedulers []string
@@ -36,7 +36,7 @@ type Fake struct {
 
 type fakeService struct {
 	ipvsnl.ServiceState
-	destinations []ipvsnl.DestinationState // the latest first, as in the kernel
+	destinations []ipvsnl.DestinationState // latest first, like the kernel
 }
 
 // KernelSchedulers are the schedulers of Linux 6.
@@ -52,15 +52,15 @@ func NewFake() *Fake {
 	}
 }
 
-// Ops returns the requested changes, including refused ones.
+// Ops returns the requested changes, including refused changes.
 func (f *Fake) Ops() []ipvsnl.Op {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.ops)
 }
 
-// SetDestination changes the state of a destination, such as its connections and counters, as
-// traffic would.
+// SetDestination changes the state of a destination, such as its connections and counters, like
+// traffic.
 func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*ipvsnl.DestinationState)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +83,7 @@ func (f *Fake) SetConnections(all []ipvsnl.Connection) {
 	f.connections = slices.Clone(all)
 }
 
-// Flush deletes all virtual servers, as ipvsadm --clear does.
+// Flush deletes all virtual servers, like ipvsadm --clear.
 func (f *Fake) Flush() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +133,7 @@ func (f *Fake) doLocked(op ipvsnl.Op) error {
 	return op.Refused(f.changeLocked(op))
 }
 
-// changeLocked makes the kernel's checks in the kernel's order.
+// changeLocked performs the kernel's checks in the kernel's order.
 func (f *Fake) changeLocked(op ipvsnl.Op) error {
 	s := f.services[op.Service.Key]
 	switch {

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestFake tests the parts that only the fake has: faults, its record of requests, and simulated
+// TestFake tests the parts that only the fake has: faults, recorded requests, and simulated
 // traffic.
 func TestFake(t *testing.T) {
 	f, web := NewFake(), balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: balancer.TCP}
