@@ -23,13 +23,22 @@ type candidate struct {
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
-// here are in all, and in healthy unless their checks fail. The other fields count those that may
-// not: drained by an override or by definition, of weight 0, or on another node.
-type endpointCounts struct{ healthy, all, overridden, drained, weightless, elsewhere int }
+// here are in all, and in healthy unless their checks fail. Of the healthy ones, usable leaves
+// backups out. The other fields count those that may not: drained by an override or by definition,
+// of weight 0, or on another node.
+type endpointCounts struct {
+	healthy, usable, all                       int
+	overridden, drained, weightless, elsewhere int
+}
 
 // panics reports whether the healthy share is below the panic threshold.
 func (n endpointCounts) panics(h *Health) bool {
 	return h != nil && 100*n.healthy < h.PanicThreshold*n.all
+}
+
+// tooFew reports whether some endpoints are usable, but fewer than the service needs.
+func (n endpointCounts) tooFew(s *Service) bool {
+	return n.usable > 0 && n.usable < s.MinUsable && !n.panics(s.Health)
 }
 
 // allFailing reports whether endpoints exist and all fail their checks.
@@ -77,7 +86,7 @@ func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBack
 	if n.panics(c.service.Health) {
 		activateAll(env, c.service.Locality, candidates)
 	} else {
-		markUnselected(env, c.service.Locality, candidates)
+		markUnselected(env, c.service, n, candidates)
 	}
 	backends := make([]Backend, len(candidates))
 	for i := range candidates {
@@ -122,6 +131,9 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 			n.weightless++
 		case Active:
 			n.healthy, n.all = n.healthy+1, n.all+1
+			if !k.backup {
+				n.usable++
+			}
 		case Down:
 			n.all++
 		}
@@ -199,9 +211,14 @@ func OverrideOf(in *Inputs, t Target) *Override {
 // markUnselected marks the eligible candidates that get no new connections because others exist:
 // remote, ejected and backup ones, and untested ones while enough others are up. NodeOnly applies
 // before the other rules, and preferences apply after them, so a backup nearby remains a backup.
-func markUnselected(env *Env, locality Locality, candidates []candidate) {
+// Backups serve if too few others are usable.
+func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candidate) {
+	locality := s.Locality
 	if locality == NodeOnly {
 		setAside(candidates, Remote, func(c *candidate) bool { return c.node != env.Node })
+	}
+	if n.tooFew(s) {
+		setAside(candidates, Insufficient, func(c *candidate) bool { return !c.backup })
 	}
 	markEjected(candidates)
 	if anyEligible(candidates, func(c *candidate) bool { return !c.backup }) {

@@ -319,3 +319,54 @@ func TestNoEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// TestMinUsable gives endpoints verdicts in order: u is up, d is down, b is a backup that is up.
+func TestMinUsable(t *testing.T) {
+	const refused, backups = "fewer than 2 endpoints are usable (1): clients are refused", "fewer than 2 endpoints are usable (1): backups serve instead"
+	for _, c := range []struct {
+		name, verdicts string
+		minUsable      int
+		change         func(*balancer.Service)
+		want, problem  string
+	}{
+		{"enough", "uud", 2, nil, "1:active/1 2:active/1 3:down/0", ""},
+		{"too few", "udd", 2, nil, "1:insufficient/0 2:down/0 3:down/0", refused},
+		{"too few, and a backup", "ub", 2, nil, "1:insufficient/0 2:active/1", backups},
+		{"backups do not count", "uubb", 2, nil, "1:active/1 2:active/1 3:standby/0 4:standby/0", ""},
+		{"no usable one", "db", 2, nil, "1:down/0 2:active/1", ""},
+		{"a drained one does not count", "uu", 2, func(s *balancer.Service) { s.Endpoints[1].Draining = true }, "1:insufficient/0 2:draining/0", refused},
+		{"a panic uses all", "udd", 2, func(s *balancer.Service) { s.Health.PanicThreshold = 50 }, "1:active/1 2:active/1 3:active/1", ""},
+		{"only those of this node count", "uu", 2, func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" },
+			"1:insufficient/0 2:remote/0", refused},
+		{"those of other zones count", "uu", 2, func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.PreferNode, "n1" },
+			"1:active/1 2:remote/0", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := oneService("web", 1, 0)
+			s.Health, s.MinUsable = &balancer.Health{}, c.minUsable
+			var in balancer.Inputs
+			for i, v := range c.verdicts {
+				e := balancer.Endpoint{Address: addr(fmt.Sprintf("192.168.1.%d", i+1)), Weight: 1, Backup: v == 'b'}
+				s.Endpoints = append(s.Endpoints, e)
+				verdict := balancer.HealthUp
+				if v == 'd' {
+					verdict = balancer.HealthDown
+				}
+				in.Health = in.Health.Set(balancer.Target{Service: "web", Addr: e.Address, Port: 8080}, verdict)
+			}
+			if c.change != nil {
+				c.change(s)
+			}
+			in.Services = in.Services.Set("web", s)
+			env := plainEnv()
+			env.Node = "n1"
+			if got := states(env, in, "10.96.0.1:80"); got != c.want {
+				t.Errorf("states = %s, want %s", got, c.want)
+			}
+			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
+			if got := strings.Contains(problems, "min_usable: "); got != (c.problem != "") || !strings.Contains(problems, c.problem) {
+				t.Errorf("problems = %q, want %q of min_usable", problems, c.problem)
+			}
+		})
+	}
+}

@@ -310,6 +310,15 @@ func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpoin
 		problem.Kind = Outage
 		problem.Field = "no_endpoints"
 		problem.Text = "all endpoints fail their checks: " + s.NoEndpoints.clientOutcome()
+	case n.tooFew(s):
+		problem.Field = "min_usable"
+		problem.Text = fmt.Sprintf("fewer than %d endpoints are usable (%d): ", s.MinUsable, n.usable)
+		if n.healthy > n.usable {
+			problem.Text += "backups serve instead"
+			break
+		}
+		problem.Kind = Outage
+		problem.Text += s.NoEndpoints.clientOutcome()
 	case n.idleReason() != "":
 		problem.Kind = Idle
 		problem.Field = "endpoints"

@@ -81,6 +81,7 @@ func (r random) service() *balancer.Service {
 	if r.maybe() {
 		s.Health = r.health()
 	}
+	s.MinUsable = int(s.ConnectTimeout % 3)
 	return s
 }
 

@@ -94,6 +94,8 @@ const (
 	Down BackendState = "down"
 	// Untested backends wait for their first health check, and others are up.
 	Untested BackendState = "untested"
+	// Insufficient backends are fewer than the service's MinUsable.
+	Insufficient BackendState = "insufficient"
 	// Ejected backends refuse connections, see Inputs.Ejected, and others are left.
 	Ejected BackendState = "ejected"
 	// Removed backends are no longer endpoints of the service. Their connections may continue until

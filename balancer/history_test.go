@@ -141,6 +141,7 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 		}
 	}
 	s.Origin = balancer.Origin{File: "services.toml", Line: 1 + h.IntN(100)}
+	s.MinUsable = s.Origin.Line % 4
 	if h.IntN(3) == 0 {
 		s.Origin = balancer.Origin{Key: "/vipd/services/" + string(name), Created: int64(h.IntN(5))}
 	}

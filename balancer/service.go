@@ -45,6 +45,9 @@ type Service struct {
 	AccessLog *string `toml:"access_log"`
 	// Health defines the checks of endpoints. Nil means no checks.
 	Health *Health `toml:"health"`
+	// MinUsable is the minimum number of usable endpoints of a port and family, apart from backups.
+	// Fewer count as none. Default 0: a single endpoint serves.
+	MinUsable int `toml:"min_usable" range:"0,"`
 }
 
 // JournalLog selects the journal as the access log.

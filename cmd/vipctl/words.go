@@ -77,7 +77,7 @@ func stateStyle(text string) table.Style {
 	switch text, _, _ = strings.Cut(text, " "); text {
 	case string(balancer.Active), "applied", string(balancer.HealthUp):
 		return table.Good
-	case string(balancer.Draining), string(balancer.ZeroWeight), string(balancer.Removed), string(balancer.Ejected), "pending", "unknown":
+	case string(balancer.Draining), string(balancer.ZeroWeight), string(balancer.Removed), string(balancer.Ejected), string(balancer.Insufficient), "pending", "unknown":
 		return table.Notice
 	case string(balancer.Down), "failing", "missing", "extra", "differs":
 		return table.Bad

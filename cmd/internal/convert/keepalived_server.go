@@ -3,6 +3,7 @@ package convert
 import (
 	"maps"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -30,6 +31,7 @@ func (k *keepalived) fill(s *service, n *statement) {
 		}
 	}
 	sorry := k.sorryServers(s, n)
+	k.quorum(s, n, len(sorry) > 0)
 	k.forwardPorts(s)
 	k.health(s, checkers)
 	for _, line := range sorry {
@@ -53,6 +55,24 @@ func (k *keepalived) sorryServers(s *service, n *statement) (lines []int) {
 	return lines
 }
 
+// quorum converts the quorum. keepalived sends clients to the sorry server below it. Without a sorry
+// server it serves below the quorum, and only runs scripts.
+func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
+	for _, c := range n.children {
+		quorum, err := strconv.Atoi(c.word(1))
+		switch {
+		case c.word(0) != "quorum" || c.word(1) == "1":
+		case err != nil || quorum < 1:
+			k.answer(c.line, "", "quorum")
+		case hasSorry:
+			s.set(c.line, "min_usable", int64(quorum))
+			k.note(c.line, "min_usable counts endpoints; keepalived adds up their weights")
+		default:
+			k.note(c.line, "keepalived serves below its quorum, and so does vipd; set min_usable = %d if fewer endpoints must not serve", quorum)
+		}
+	}
+}
+
 // setting converts a statement of a virtual_server that is neither a server nor about checks.
 func (k *keepalived) setting(s *service, n *statement) {
 	switch name, value := n.word(0), n.word(1); name {
@@ -68,9 +88,11 @@ func (k *keepalived) setting(s *service, n *statement) {
 		k.granularity(n.line)
 	case "persistence_engine":
 		k.note(n.line, "affinity is by the client's address; an engine such as %s has no equivalent", plain(value))
-	case "quorum", "hysteresis":
-		if value != map[string]string{"quorum": "1", "hysteresis": "0"}[name] {
-			k.note(n.line, "vipd serves while one endpoint is up; nearest are an alert on vipd_endpoints and panic_threshold in the health table")
+	case "quorum":
+		return // fill reads it when the sorry servers are known
+	case "hysteresis":
+		if value != "0" {
+			k.note(n.line, "vipd serves as soon as min_usable endpoints are usable; nearest is a larger rise in the health table")
 		}
 	case "quorum_up", "quorum_down":
 		if announces.MatchString(strings.Join(n.rest(1), " ")) {

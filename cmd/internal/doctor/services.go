@@ -23,7 +23,7 @@ func Idle(states []balancer.BackendState) string {
 		text  string
 	}{
 		{balancer.Down, "down"}, {balancer.Draining, "drained"}, {balancer.ZeroWeight, "of weight 0"},
-		{balancer.Untested, "not checked yet"}, {balancer.Ejected, "ejected"}, {balancer.Remote, "on other nodes than locality allows"},
+		{balancer.Untested, "not checked yet"}, {balancer.Ejected, "ejected"}, {balancer.Insufficient, "fewer than min_usable"}, {balancer.Remote, "on other nodes than locality allows"},
 	}
 	text, kinds := "", 0
 	for _, w := range words {

@@ -113,6 +113,8 @@ func why(e *api.Endpoint) string {
 		return "a backup, and others are up"
 	case e.State == balancer.Remote:
 		return "left aside by locality"
+	case e.State == balancer.Insufficient:
+		return "fewer endpoints can serve than min_usable"
 	case e.State == balancer.Removed:
 		return "no longer an endpoint of the service"
 	case e.Ejection != nil:
