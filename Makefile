@@ -129,6 +129,7 @@ install: ## (after build) to DESTDIR: programs, units, modules' options, complet
 	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
 	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	bin/vipctl completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
+	install -D -m 0644 packaging/vipd.schema.json $(DESTDIR)$(DATADIR)/vipd/vipd.schema.json
 	for page in $(notdir $(wildcard bin/man/*)); do install -D -m 0644 bin/man/$$page $(DESTDIR)$(DATADIR)/man/man$${page##*.}/$$page; done
 
 uninstall: ## what install has put to DESTDIR but for the config: stop vipd, and "vipctl cleanup" before
@@ -136,7 +137,7 @@ uninstall: ## what install has put to DESTDIR but for the config: stop vipd, and
 	for d in modprobe.d modules-load.d sysctl.d sysusers.d tmpfiles.d; do rm -f $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
 	rm -f $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	rm -f $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish $(DESTDIR)$(DATADIR)/man/man1/{vipctl,vipctl-*}.1
-	rm -f $(DESTDIR)$(DATADIR)/man/man5/vipd.toml.5 $(DESTDIR)$(DATADIR)/man/man8/vipd.8
+	rm -f $(DESTDIR)$(DATADIR)/vipd/vipd.schema.json $(DESTDIR)$(DATADIR)/man/man5/vipd.toml.5 $(DESTDIR)$(DATADIR)/man/man8/vipd.8
 
 clean: ## remove what the targets above have built
 	rm -rf bin build

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"vipd/balancer/decode"
+)
+
+// descriptions holds the description of each field by its section and name. The section is the
+// table's path, without the names that users choose.
+type descriptions map[string]string
+
+// of returns the description of a field, or "".
+func (d descriptions) of(section, name string) string { return d[decode.Join(section, name)] }
+
+// sections are the headings of docs/reference.md whose tables describe fields.
+func sections() map[string]string {
+	return map[string]string{
+		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Health checks": "services.health",
+		"## An address": "vips", "## A group of VRRP": "ownership.vrrp",
+	}
+}
+
+// readDescriptions reads both sources. The folder is the top of the tree.
+func readDescriptions(folder string) (descriptions, error) {
+	d := descriptions{}
+	settings, err := os.ReadFile(filepath.Join(folder, "systemd/vipd.toml"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the default configuration: %w", err)
+	}
+	d.addSettings(string(settings))
+	reference, err := os.ReadFile(filepath.Join(folder, "docs/reference.md"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the reference of the fields: %w", err)
+	}
+	d.addReference(string(reference))
+	return d, nil
+}
+
+// addSettings adds the comments of a default configuration.
+func (d descriptions) addSettings(text string) {
+	section := ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "#")
+		code, comment, _ := strings.Cut(line, "  # ")
+		switch {
+		case strings.HasPrefix(code, "["):
+			section, _, _ = strings.Cut(strings.Trim(code, "["), "]")
+		case strings.Contains(code, " = ") && comment != "":
+			name, _, _ := strings.Cut(code, " = ")
+			d[decode.Join(section, strings.TrimSpace(name))] = strings.TrimSpace(comment)
+		}
+	}
+}
+
+// addReference adds the last column of the tables of docs/reference.md.
+func (d descriptions) addReference(text string) {
+	section, known := "", false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") {
+			section, known = sections()[line], sections()[line] != ""
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), " | ")
+		if !known || !strings.HasPrefix(line, "| `") || len(cells) != 3 {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([a-z0-9_]+)`").FindAllStringSubmatch(cells[0], -1) {
+			d[decode.Join(section, name[1])] = plain(strings.TrimSpace(cells[2])) + " (default: " + plain(strings.TrimSpace(cells[1])) + ")"
+		}
+	}
+}
+
+// plain removes the markup of Markdown.
+func plain(text string) string {
+	text = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(text, "$1")
+	return strings.ReplaceAll(text, "`", "")
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding"
+	"net/netip"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer/decode"
+)
+
+// node is a part of the schema.
+type node = map[string]any
+
+// writer turns types that package decode reads into parts of the schema.
+type writer struct{ about descriptions }
+
+// duration matches what time.ParseDuration reads, without signs.
+const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+
+// table returns the schema of a struct: an object with its fields, and no others. Section names its
+// descriptions.
+func (w *writer) table(t reflect.Type, section string) node {
+	properties := node{}
+	w.addFields(properties, t, section)
+	return node{"type": "object", "properties": properties, "additionalProperties": false}
+}
+
+func (w *writer) addFields(properties node, t reflect.Type, section string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, tagged := f.Tag.Lookup("toml")
+		if f.Anonymous && !tagged && f.Type.Kind() == reflect.Struct {
+			w.addFields(properties, f.Type, section)
+			continue
+		}
+		if name, _, _ = strings.Cut(name, ","); name != "" && name != "-" {
+			properties[name] = w.described(w.value(f.Type, f.Tag.Get("range"), decode.Join(section, name)), section, name)
+		}
+	}
+}
+
+// described adds the description of a field, if there is one.
+func (w *writer) described(n node, section, name string) node {
+	if text := w.about.of(section, name); text != "" {
+		n["description"] = text
+	}
+	return n
+}
+
+// value returns the schema of a value. Types with a special meaning come before kinds, as in package
+// decode.
+func (w *writer) value(t reflect.Type, allowed, section string) node {
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		return node{"type": "string", "pattern": duration}
+	case t == reflect.TypeFor[netip.Addr](), t == reflect.TypeFor[netip.Prefix](), reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return node{"type": "string"}
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return w.value(t.Elem(), allowed, section)
+	case reflect.Slice:
+		return node{"type": "array", "items": w.value(t.Elem(), allowed, section)}
+	case reflect.Map:
+		if t.Elem().Kind() == reflect.Interface {
+			return node{"type": "object"}
+		}
+		return node{"type": "object", "additionalProperties": w.value(t.Elem(), allowed, section)}
+	case reflect.Struct:
+		return w.table(t, section)
+	case reflect.Bool:
+		return node{"type": "boolean"}
+	case reflect.String:
+		if choice, limited := reflect.Zero(t).Interface().(decode.Values); limited {
+			return node{"type": "string", "enum": choice.Values()}
+		}
+		return node{"type": "string"}
+	}
+	return integer(t, allowed)
+}
+
+// integer returns the schema of a whole number, with the bounds of its type and its range tag.
+func integer(t reflect.Type, allowed string) node {
+	n := node{"type": "integer"}
+	switch t.Kind() {
+	case reflect.Uint16:
+		n["minimum"], n["maximum"] = 0, 1<<16-1
+	case reflect.Uint8:
+		n["minimum"], n["maximum"] = 0, 1<<8-1
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		n["minimum"] = 0
+	}
+	low, high, _ := strings.Cut(allowed, ",")
+	if value, err := strconv.Atoi(low); err == nil {
+		n["minimum"] = value
+	}
+	if value, err := strconv.Atoi(high); err == nil {
+		n["maximum"] = value
+	}
+	return n
+}
