@@ -33,6 +33,10 @@ type defaulter interface{ SetDefaults() }
 // Example returns a short valid table.
 type exampler interface{ Example() string }
 
+// renamer is implemented by pointers to structs whose fields have other names in other programs.
+// OtherNames returns for each such name what to write instead.
+type renamer interface{ OtherNames() map[string]string }
+
 // Values is implemented by string types with a fixed set of values.
 type Values interface{ Values() []string }
 
@@ -197,6 +201,9 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 		}
 		if at := d.tableWith(t, plan, key); at != "" {
 			hint = "; it is a field of " + at
+		}
+		if r, ok := reflect.New(t).Interface().(renamer); ok && r.OtherNames()[key] != "" {
+			hint = "; " + r.OtherNames()[key]
 		}
 		p := d.problem("unknown field%s", hint)
 		p.Unknown, p.Misplaced = true, true

@@ -70,6 +70,8 @@ type OwnerStatus struct {
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// VRRP is the state of the groups; nil means etcd decides.
 	VRRP *vrrp.Status `json:"vrrp,omitempty"`
+	// RouterIDs are the IDs that other routers of VRRP use on the LANs of this host, and no group.
+	RouterIDs []int `json:"router_ids,omitempty"`
 	// Bound are the VIPs on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.

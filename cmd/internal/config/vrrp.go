@@ -49,7 +49,7 @@ type VRRP struct {
 	Priority int `toml:"priority"`
 	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version
 	// 2.
-	AdvertInterval time.Duration `toml:"advert_interval" range:"100ms,255s"`
+	AdvertInterval time.Duration `toml:"advert_interval"`
 	// Version is 3, or 2 for IPv4.
 	Version int `toml:"version" range:"2,3"`
 	// Preempt is the time for which this host must be healthy before it takes over the group from a
@@ -130,6 +130,7 @@ func (VRRPChecksum) Values() []string {
 // version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). One byte counts the addresses.
 const (
 	intervalStep  = 10 * time.Millisecond
+	minInterval   = 100 * time.Millisecond
 	maxIntervalV3 = 4095 * intervalStep
 	maxIntervalV2 = 255 * time.Second
 	maxPassword   = 8
@@ -146,8 +147,13 @@ func (c *Config) checkVRRP(f *findings) {
 			f.wrong("ownership.by", `"etcd" needs store.kind = "etcd"; without etcd, write by = "vrrp"`)
 		case len(o.VRRP) > 0:
 			f.wrong("ownership.vrrp", `has no effect, because etcd decides; write by = "vrrp" in [ownership], or remove the table`)
+		case !o.ReachTakes:
+			f.add(balancer.SeverityWarning, "ownership.reach_takes", "has no effect, because etcd decides; it is for VRRP")
 		}
 		return
+	}
+	if o.Enabled && !c.Addresses.Bind {
+		f.add(balancer.SeverityWarning, "addresses.bind", `false has no effect on VIPs with hold = "one": vipd owner adds and removes them; set ownership.enabled = false if another program holds them`)
 	}
 	if o.Enabled && len(o.VRRP) == 0 {
 		f.wrong("ownership.enabled", `needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`)
@@ -202,10 +208,10 @@ func (g *VRRP) check(f *findings, at string) {
 		f.wrong(at+".priority", "%d is out of range; 1 to 254 are possible", g.Priority)
 	}
 	switch d := g.AdvertInterval; {
-	case g.Version == 2 && (d%time.Second != 0 || d > maxIntervalV2):
+	case g.Version == 2 && (d%time.Second != 0 || d < time.Second || d > maxIntervalV2):
 		f.wrong(at+".advert_interval", "%s is not possible in version 2; write whole seconds from 1s to 255s", decode.FormatDuration(d))
-	case g.Version == 3 && d > maxIntervalV3:
-		f.wrong(at+".advert_interval", "%s is too long; 100ms to %s are possible", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
+	case g.Version == 3 && (d < minInterval || d > maxIntervalV3):
+		f.wrong(at+".advert_interval", "%s is out of range; 100ms to %s are possible", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
 	case d%intervalStep != 0:
 		f.wrong(at+".advert_interval", "%s is not possible; write a multiple of 10ms", decode.FormatDuration(d))
 	}
@@ -299,6 +305,10 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 			problems[len(problems)-1].Origin = g.Origin
 			continue
 		}
+		if g.Checksum != AutoChecksum && g.Version == 3 && !g.Advertise[0].Is4() {
+			problems.add(balancer.SeverityWarning, decode.Join("ownership.vrrp", name)+".checksum", "has no effect with IPv6, which has one checksum")
+			problems[len(problems)-1].Origin = g.Origin
+		}
 		all = append(all, g)
 	}
 	return all, problems
@@ -349,7 +359,12 @@ func (g *VRRPGroup) complete() (field, text string) {
 			return at, fmt.Sprintf("%s has another family than %s; VIPs of the other family move along without being listed", a, g.Advertise[0])
 		}
 	}
+	if i := slices.IndexFunc(g.Peers, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {
+		return fmt.Sprintf(".peers[%d]", i), fmt.Sprintf("%s is a VIP of the group; list the own addresses of the other hosts", g.Peers[i])
+	}
 	switch {
+	case slices.Contains(g.VIPs, g.Source):
+		return ".source", fmt.Sprintf("%s is a VIP of the group; write an own address of this host", g.Source)
 	case len(g.Advertise) > maxAdvertised:
 		return ".advertise", fmt.Sprintf("has %d VIPs, and an advert has room for %d; list some of them, and the others move along", len(g.Advertise), maxAdvertised)
 	case g.Version == 2 && !is4:

@@ -58,6 +58,9 @@ type byVRRP struct {
 	problems []string
 	// standby reports whether an operator wants no VIP on this host.
 	standby bool
+	// groups are the node's.
+	groups    []vrrp.Group
+	strangers strangers
 }
 
 // advertLink is an interface that sends adverts.
@@ -155,6 +158,7 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 		}
 		groups = append(groups, g)
 	}
+	d.groups = groups
 	actions = d.SetGroups(now, groups)
 	for _, g := range groups {
 		actions = append(actions, d.Ready(now, g.Name, d.lacks(g.VIPs))...)
@@ -186,7 +190,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	case own >= 0:
 		return g, fmt.Sprintf("%s is an address of this host itself: remove it from the interface", c.VIPs[own])
 	case on < 0 && c.Interface == "":
-		return g, fmt.Sprintf("%s is in the network of no interface: set interface in [ownership.vrrp.%s]", c.VIPs[0], c.Name)
+		return g, fmt.Sprintf("%s is in the network of no interface: give an interface an address of its network", c.VIPs[0])
 	case on < 0:
 		return g, "interface " + name + " is missing"
 	}
@@ -254,7 +258,8 @@ func (d *byVRRP) index(name string) int {
 func (d *byVRRP) received(a onhost.Advert) {
 	at := now().Add(-max(time.Since(a.At), 0))
 	d.core.tell(func(now local.Time) []local.Action {
-		return d.Heard(now, vrrp.Datagram{On: d.index(a.On), From: a.From, To: a.To, TTL: a.TTL, At: at, Data: a.Data})
+		notes := d.strangers.receive(now, &a, d.groups)
+		return append(notes, d.Heard(now, vrrp.Datagram{On: d.index(a.On), From: a.From, To: a.To, TTL: a.TTL, At: at, Data: a.Data})...)
 	})
 }
 
@@ -291,7 +296,8 @@ func (d *byVRRP) describe(s *api.OwnerStatus) {
 	got := make(chan vrrp.Status, 1)
 	d.core.tell(func(now local.Time) []local.Action {
 		s.Unplaced = d.core.layout.Unplaced()
-		s.Problems = append(s.Problems, d.problems...)
+		problems, ids := d.strangers.list(now, d.groups)
+		s.Problems, s.RouterIDs = slices.Concat(s.Problems, d.problems, problems), ids
 		got <- d.Status(now)
 		return nil
 	})

@@ -207,8 +207,15 @@ func oneIf(b bool) float64 {
 
 // collectOwned reports the state of the owner of VIPs on this host, if it runs.
 func (m *Metrics) collectOwned(tell teller) {
-	if s := m.Owner(); s != nil {
-		tellOwned(tell, s)
+	s := m.Owner()
+	if s == nil {
+		return
+	}
+	tellOwned(tell, s)
+	if s.VRRP != nil {
+		for i := range s.VRRP.Groups {
+			tellGroup(tell, &s.VRRP.Groups[i])
+		}
 	}
 }
 

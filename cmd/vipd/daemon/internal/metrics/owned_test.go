@@ -6,16 +6,26 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
+	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
 )
 
 // TestMetricsOfOwnedVIPs scrapes a node with an owner. All documented metrics must exist with their
 // labels, and promtool must accept them.
 func TestMetricsOfOwnedVIPs(t *testing.T) {
+	const router = "192.168.1.12"
+	group := vrrp.GroupStatus{
+		Name: "main", State: vrrp.Active, Priority: 150, Routers: []vrrp.RouterStatus{{Addr: netip.MustParseAddr(router), Received: 7, Age: 200 * time.Millisecond}},
+		Counters: vrrp.Counters{
+			Sent: 9, Dropped: map[vrrp.Reason]uint64{vrrp.WrongChecksum: 3}, Late: 3 * time.Millisecond,
+			Changes: []vrrp.ChangeCount{{To: vrrp.Active, Why: "silence", Count: 2}},
+		},
+	}
 	vip := netip.MustParseAddr("192.168.1.100")
 	s := &api.OwnerStatus{
 		Gate: "open", Bound: []netip.Addr{vip}, Unowned: []netip.Addr{vip.Next()}, Rivals: []api.OwnerRival{{VIP: vip, Count: 2}},
@@ -25,7 +35,9 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 	s.ConfirmedFor.Observe(0.42)
 	s.TakenAfter.Observe(0.81)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector(func(tell teller) { tellOwned(tell, s) }))
+	s.VRRP = &vrrp.Status{Groups: []vrrp.GroupStatus{group}}
+	m := &Metrics{Options: Options{Owner: func() *api.OwnerStatus { return s }}}
+	registry.MustRegister(collector(m.collectOwned))
 	all, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +55,10 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		`vipd_ownership_peer_up{network="192.168.1.0/24",peer="gw2"} 1`, `vipd_ownership_peer_up{network="10.0.0.1",peer="gw2"} 0`,
 		`vipd_ownership_takeovers_total{reason="silent"} 1`, `vipd_ownership_moves_total{reason="move"} 1`,
 		`vipd_ownership_takeover_seconds_count 1`, `vipd_ownership_rivals_total{vip="192.168.1.100"} 2`,
+		`vipd_vrrp_state{group="main",state="Active"} 1`, `vipd_vrrp_state{group="main",state="Backup"} 0`, `vipd_vrrp_priority{group="main"} 150`,
+		`vipd_vrrp_adverts_sent_total{group="main"} 9`, `vipd_vrrp_adverts_received_total{group="main",router="192.168.1.12"} 7`,
+		`vipd_vrrp_adverts_dropped_total{group="main",reason="checksum"} 3`, `vipd_vrrp_advert_age_seconds{group="main",router="192.168.1.12"} 0.2`,
+		`vipd_vrrp_changes_total{group="main",reason="silence",to="Active"} 2`, `vipd_vrrp_late_seconds_max{group="main"} 0.003`,
 		`vipd_ownership_announcements_total 0`, `vipd_ownership_late_seconds_max 0`,
 	} {
 		if !strings.Contains(text.String(), want+"\n") {
