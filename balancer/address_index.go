@@ -8,7 +8,7 @@ import (
 )
 
 // AddressIndex finds services by the addresses of their VIPs and endpoints. The zero value is
-// empty. It is used by one goroutine.
+// empty. Only one goroutine may use it.
 type AddressIndex struct {
 	services map[netip.Addr][]Name // unsorted
 	named    map[Name][]netip.Addr // sorted
@@ -85,7 +85,8 @@ func changedReserved(before, after *Env) (changed []Reserved) {
 	return changed
 }
 
-// SameTrust reports whether two Envs trust the same endpoints, except those at [ChangedAddresses].
+// SameTrust reports whether two Envs trust the same endpoints, except for endpoints at
+// [ChangedAddresses].
 func SameTrust(a, b *Env) bool {
 	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) &&
 		!slices.ContainsFunc(changedReserved(a, b), func(r Reserved) bool { return r.Etcd && r.Port != 0 })

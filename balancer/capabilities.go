@@ -8,7 +8,7 @@ import (
 // Capabilities describes the features that a mode supports on this host. The compiler reports each
 // setting beyond them as a problem, and the mode serves the nearest alternative.
 type Capabilities struct {
-	// Mode is the mode's name, for messages.
+	// Mode is the name of the mode, for messages.
 	Mode string
 	// Protocols are the supported protocols. Ports with another protocol are not served.
 	Protocols []Protocol
@@ -99,7 +99,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
-// reportSmallWeights reports the endpoints whose weight is so small beside the others' that they
+// reportSmallWeights reports endpoints whose weight is so small compared with the others that they
 // get more than twice their share.
 func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
 	if c.Slots == 0 || !u.service.Scheduler.SharesByWeight() {
@@ -122,8 +122,8 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 }
 
 // reportEach calls report for each matching endpoint of the service's definition, with the path of
-// its field. It calls report once for all matching endpoints that were registered separately: they
-// have no field, so words name them.
+// its field. It calls report once for all matching endpoints that were registered separately. They
+// have no field, so the message describes them.
 func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
 	var registered []*Endpoint

@@ -51,7 +51,7 @@ const (
 // Values lists the possible values.
 func (Affinity) Values() []string { return []string{"none", "client_ip"} }
 
-// SNAT says when the node's address replaces the client's in packets to the endpoint.
+// SNAT determines when the node's address replaces the client's in packets to the endpoint.
 type SNAT string
 
 // The values. Auto replaces the address only if replies would otherwise bypass the node.
@@ -67,7 +67,7 @@ func (SNAT) Values() []string { return []string{"auto", "always", "never"} }
 // Forward is the method of forwarding packets to the endpoints.
 type Forward string
 
-// The methods: address translation, direct routing on the same link, and a tunnel.
+// These are the methods: address translation, direct routing on the same link, and a tunnel.
 const (
 	NATForward    Forward = "nat"
 	DRForward     Forward = "dr"
@@ -99,7 +99,7 @@ func (Locality) Values() []string { return []string{"any", "prefer_zone", "prefe
 // NoEndpoints is the treatment of clients while no endpoint is up.
 type NoEndpoints string
 
-// The values: send a TCP reset or an ICMP port unreachable, or send nothing.
+// These are the values: send a TCP reset or an ICMP port unreachable, or send nothing.
 const (
 	RejectClients NoEndpoints = "reject"
 	DropClients   NoEndpoints = "drop"
@@ -140,8 +140,8 @@ func (HealthType) Values() []string {
 	return []string{"tcp", "http", "https", "grpc", "dns", "udp", "exec"}
 }
 
-// OnFailure says whether connections to an endpoint survive when its checks fail. By default they
-// do for TCP and SCTP, and UDP flows are cut.
+// OnFailure determines whether connections to an endpoint survive when its checks fail. By default
+// they do for TCP and SCTP, and UDP flows are cut.
 type OnFailure string
 
 // The values. The zero value is the default.
@@ -153,7 +153,7 @@ const (
 // Values lists the possible values.
 func (OnFailure) Values() []string { return []string{"keep", "cut"} }
 
-// HealthFrom says whether each node runs the checks for itself, or the fleet shares them.
+// HealthFrom determines whether each node runs the checks for itself, or the fleet shares them.
 type HealthFrom string
 
 // The values.

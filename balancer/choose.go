@@ -23,9 +23,9 @@ type candidate struct {
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
-// here are in all, and in healthy unless their checks fail. Of the healthy ones, usable leaves
-// backups out. The other fields count those that may not: drained by an override or by definition,
-// of weight 0, or on another node.
+// here are in all, and in healthy unless their checks fail; usable omits backups among the healthy
+// endpoints. The other fields count endpoints that may not serve: drained by an override or by
+// definition, of weight 0, or on another node.
 type endpointCounts struct {
 	healthy, usable, all                       int
 	overridden, drained, weightless, elsewhere int
@@ -64,8 +64,8 @@ func (n endpointCounts) idleReason() string {
 }
 
 // backends returns the backends of port p for a frontend at own: every endpoint of its family with
-// its state, sorted by address. They are built once per family. An endpoint at own itself is left
-// out, because its connections would loop; loops reports that it exists.
+// its state, sorted by address. They are built once per family. An endpoint at own itself is
+// omitted, because its connections would loop; loops reports whether it exists.
 func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built portBackends, loops bool) {
 	key := portFamily{p, own.Addr().Is4()}
 	built, cached := c.ports[key]
@@ -192,9 +192,9 @@ func cutsConnections(h *Health, proto Protocol) bool {
 	return h != nil && (h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP)
 }
 
-// OverrideOf returns the override of the endpoint at t, which has a port. Fields that an override
-// of exactly t leaves open come from the override of the whole address. It returns nil if nothing
-// is overridden.
+// OverrideOf returns the override of the endpoint at t, which has a port. If an override of exactly
+// t leaves fields open, the override of the whole address sets them. It returns nil if nothing is
+// overridden.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
 	switch {
@@ -208,10 +208,10 @@ func OverrideOf(in *Inputs, t Target) *Override {
 	return narrow.Inherit(wide)
 }
 
-// markUnselected marks the eligible candidates that get no new connections because others exist:
-// remote, ejected and backup ones, and untested ones while enough others are up. NodeOnly applies
-// before the other rules, and preferences apply after them, so a backup nearby remains a backup.
-// Backups serve if too few others are usable.
+// markUnselected marks eligible candidates that get no new connections because of other candidates:
+// remote, ejected and backup endpoints, and untested endpoints while enough others are up. NodeOnly
+// applies before the other rules, and preferences apply after them, so a backup nearby remains a
+// backup. Backups serve if too few others are usable.
 func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candidate) {
 	locality := s.Locality
 	if locality == NodeOnly {
@@ -310,8 +310,8 @@ func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	return endpoints
 }
 
-// compareClaims orders services that claim the same key: services from files first, then those from
-// etcd by age, then by name.
+// compareClaims orders services that claim the same key: services from files first, then services
+// from etcd by age, then by name.
 func compareClaims(a, b *Service) int {
 	return cmp.Or(
 		cmp.Compare(boolToInt(fromEtcd(a)), boolToInt(fromEtcd(b))),

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// compiledService is the result of compiling one service alone: the frontends that it claims, and
+// compiledService is the result of compiling a single service: the frontends that it claims, and
 // its problems.
 type compiledService struct {
 	service   *Service
@@ -45,7 +45,7 @@ func newServiceInputs(env *Env, s *Service, in *Inputs) *serviceInputs {
 // defaultUDPIdle is the default of idle_timeout for UDP flows.
 const defaultUDPIdle = 60 * time.Second
 
-// compileService compiles one service alone. The caller decides who gets a contested key.
+// compileService compiles a single service. The caller decides which service gets a contested key.
 func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	c := newServiceInputs(env, s, in)
 	u := &compiledService{service: s, endpoints: c.joined.used}
@@ -130,7 +130,7 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 }
 
 // choosesConsistently reports whether another host would forward an established connection to the
-// same endpoint, unchanged. A connection with a translated source would break.
+// same endpoint, unchanged. If the source is translated, the connection would break.
 func (f *Frontend) choosesConsistently() bool {
 	return f.Proto == TCP && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
@@ -207,7 +207,7 @@ func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (op
 	return open
 }
 
-// allowedVIPs returns the VIPs that the service may claim now, and reports the refused ones.
+// allowedVIPs returns the VIPs that the service may claim now, and reports the others.
 func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
@@ -234,7 +234,7 @@ func (s *Service) vipField(i int) string {
 }
 
 // vipRefusal explains why the service may not claim vip. It returns "" if it may. Owned reports
-// whether one host of several holds the address.
+// whether a single host has the address.
 func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {

@@ -56,8 +56,8 @@ type Reserved struct {
 	// port.
 	Addr netip.Addr
 	// Port is 0 if the whole address is reserved. A service from etcd may claim such an address
-	// only if Env.Allowed contains exactly it. A reserved port is always refused, because its
-	// program would be cut off.
+	// only if Env.Allowed contains exactly it. A reserved port is always refused, because the
+	// service would cut off its program.
 	Port  uint16
 	Proto Protocol
 	// Etcd reports whether etcd uses the address or port, on any host.
@@ -66,7 +66,7 @@ type Reserved struct {
 	Description string
 }
 
-// Inputs are the tables that services are compiled from. Each table has one writer, who keeps the
+// Inputs are the tables that services are compiled from. Each table has one writer, which keeps the
 // pointer of an unchanged value.
 type Inputs struct {
 	// Services are the valid definitions.
@@ -83,11 +83,11 @@ type Inputs struct {
 	Ejected snap.Map[Target, Ejection]
 	// Drains are removed endpoints with connections that may continue, see [Memory].
 	Drains snap.Map[BackendKey, Drain]
-	// Ramps are backends whose weight is ramping up, see [Memory].
+	// Ramps has the backends whose weight is increasing, see [Memory].
 	Ramps snap.Map[BackendKey, Ramp]
-	// DrainingVIPs are VIPs without frontends whose connections may continue, see [Memory].
+	// DrainingVIPs has the VIPs without frontends whose connections may continue, see [Memory].
 	DrainingVIPs snap.Map[netip.Addr, Drain]
-	// Holders are the services that last held each key, see [Memory].
+	// Holders has the service that last held each key, see [Memory].
 	Holders snap.Map[Key, Name]
 	// VIPs are the settings of addresses. Pools have defaults for the addresses in their networks.
 	VIPs  snap.Map[netip.Addr, *VIP]
@@ -126,7 +126,7 @@ type Desired struct {
 	// Frontends is complete: all other frontends must be removed.
 	Frontends snap.Map[Key, *Frontend]
 	// Addresses counts the frontends on each VIP, without node ports. It is 0 for a VIP that is
-	// kept only for its last connections.
+	// only kept for its last connections.
 	Addresses snap.Map[netip.Addr, int]
 	// VIPStates are the states of VIPs with settings. The frontends on a VIP are applied even if it
 	// is not held, so they are ready when the address arrives.
@@ -140,10 +140,9 @@ type Desired struct {
 	Revision Revision
 }
 
-// Revision identifies a state of the store, and says how long changes have waited.
+// Revision identifies a state of the store, and has the time since which changes have waited.
 type Revision struct {
-	// Store is the store's revision. It counts up from 1 for files; for etcd, it is etcd's
-	// revision.
+	// Store is the store's revision. For files it counts from 1; for etcd, it is etcd's revision.
 	Store int64 `json:"store"`
 	// Seen is the time when the oldest pending change of the store was noticed. Zero means that
 	// none is pending.

@@ -9,9 +9,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Compiler compiles a sequence of states. Each call works only on the differences, and passes its
-// memory to the next one. The zero value is ready, and its first call compiles everything. It is
-// used by one goroutine.
+// Compiler compiles a sequence of states. Each call processes only the differences, and passes its
+// memory to the next call. The zero value is ready, and its first call compiles everything. Only
+// one goroutine may use it.
 //
 // Goals, and how each is met:
 //  1. The result equals the specification's with the same memory: a law test compares Compiler with
@@ -21,7 +21,7 @@ import (
 //     claimants of those keys get new problems.
 //  3. Equal results keep their pointers, so later comparisons find no difference.
 type Compiler struct {
-	// Memory is the state that each Next passes to the following one.
+	// Memory is the state that each Next passes to the next call.
 	Memory Memory
 
 	env       Env
@@ -47,8 +47,8 @@ const maxRounds = 8
 // Next compiles env and in at the time now. It replaces their memory and node port addresses,
 // because both follow from the compiled state. Equal values keep their pointers.
 //
-// The result affects its own inputs: it starts and ends drains, and a VIP opens no node ports. So
-// Next repeats until nothing changes, usually after the second round.
+// The result affects its own inputs: it starts and ends drains, and a VIP prevents node ports at
+// its address. So Next repeats until nothing changes, usually after the second round.
 func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	before := c.out
 	c.Memory = c.Memory.Expire(now)
@@ -203,7 +203,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
-	for _, name := range c.index.At(key.Addr) { // they may have an endpoint there
+	for _, name := range c.index.At(key.Addr) { // the service may have an endpoint there
 		w.problems[name] = true
 	}
 	c.out.Contested = c.out.Contested.Delete(key)

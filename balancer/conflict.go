@@ -50,7 +50,7 @@ func (c ClaimConflict) Problem() Problem {
 	return p
 }
 
-// claimHolders are the services with a claim after a change: those that had it before, and those
+// claimHolders has the services with a claim after a change: the earlier holders, and the services
 // that the change adds.
 type claimHolders struct{ old, added []Name }
 
@@ -117,9 +117,9 @@ func pooledConflicts(before, s *Service, given map[netip.Addr]*Service) (all []C
 	return all
 }
 
-// rivals returns the rivals to report for the claim of a service, the number of further ones, and
-// whether the change added the claim. A new claim conflicts with all older claims and with new ones
-// before it. An old claim conflicts only with old claims.
+// rivals returns the rivals to report for the claim of a service, the number of further rivals, and
+// whether the change added the claim. A new claim conflicts with all older claims and with earlier
+// new claims. An old claim conflicts only with old claims.
 func (c claimHolders) rivals(name Name) (rivals []Name, more int, isNew bool) {
 	n, isNew := slices.BinarySearch(c.added, name)
 	total := len(c.old) + n

@@ -18,7 +18,7 @@ import (
 type Locator func(path string) Origin
 
 // DecodeService decodes the table of a service. Fields that it does not set have the value in
-// defaults (the table [defaults]), or else the program's default. Unknown is the severity of
+// defaults (the table [defaults]), or otherwise the program's default. Unknown is the severity of
 // unknown fields: an error in files, and a warning in etcd, where a newer version may have written
 // them.
 //
@@ -107,7 +107,7 @@ type serviceTable struct {
 	Service
 }
 
-// vipEntry is an entry of vips: an address, or a request for one from a pool.
+// vipEntry is an entry of vips: an address, or a request for an address from a pool.
 type vipEntry struct {
 	addr netip.Addr // invalid for a request
 	pool string     // the pool of a request; "" is the default pool

@@ -7,12 +7,13 @@
 //
 //	Inputs{Services, Endpoints, Overrides, Health, Drains, Holders}  --Compiler.Next(Env)-->  Desired{Frontends, Addresses, Problems}
 //
-// All choices among endpoints are made here: weights, draining, backup, locality, address family,
-// health, and which of two services gets an address that both claim. Compiler works only on the
+// This package makes all choices among endpoints: weights, draining, backup, locality, address
+// family, health, and which of two services gets a contested address. Compiler works only on the
 // differences.
 //
 // The package does no I/O and reads no clock. State that outlives a compilation is an input, see
 // [Memory]: drains, and the holders of contested addresses.
 //
-// Published values are immutable: they are shared by pointer, and replaced instead of changed.
+// Published values are immutable: goroutines share them by pointer, and replace them instead of
+// changing them.
 package balancer

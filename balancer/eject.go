@@ -31,7 +31,7 @@ func markEjected(candidates []candidate) {
 
 // EjectionBudget limits how many endpoints may be ejected, so enough are left to serve. The first
 // call for a service visits its endpoints, and later calls only visit changed ejections. It is
-// valid for one set of inputs, and used by one goroutine at a time.
+// valid for one set of inputs, and only one goroutine at a time may use it.
 type EjectionBudget struct {
 	env      Env
 	in       Inputs // its Ejected is counted in the shares
@@ -48,8 +48,8 @@ type endpointShare struct {
 	down bool // its checks fail, so it is out anyway
 }
 
-// portShare counts the endpoints of one port and family: those that could serve, and those of them
-// that are out.
+// portShare counts the endpoints of one port and family: those that could serve, and the ejected or
+// failed endpoints among them.
 type portShare struct{ usable, out int }
 
 // NewEjectionBudget returns the budget for services compiled from env and in.
@@ -63,10 +63,10 @@ func (r *EjectionBudget) Has(t Target) bool {
 	return ok
 }
 
-// Remaining returns how many more endpoints may be ejected among those that share connections with
-// t, which has a port. Half of them may be out, ejected or down. Only endpoints that could serve
-// here count: of the same family, not draining, with a weight, and on this node if locality
-// requires it.
+// Remaining returns the number of endpoints that may still be ejected among those that share
+// connections with t, which has a port. Half of them may be out, ejected or down. Only endpoints
+// that could serve here count: of the same family, not draining, with a weight, and on this node if
+// locality requires it.
 //
 // The result is negative if too many are ejected, because others have failed or were removed. If t
 // serves several ports, the smallest result counts. If t could not serve, the result is 0.

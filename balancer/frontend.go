@@ -38,12 +38,12 @@ type Frontend struct {
 type Backend struct {
 	// Addr is the destination of connections.
 	Addr netip.AddrPort
-	// State says whether the backend gets new connections, and if not, why.
+	// State determines whether the backend gets new connections, or is the reason why not.
 	State BackendState
 	// Weight is the effective weight: at least 1 if State is Active, and otherwise 0.
 	Weight int
-	// Until is the deadline of remaining connections. Zero means that there is none. A time in the
-	// past ends them at once, which cuts the connections of a failing backend.
+	// Until is the deadline of remaining connections. Zero means no limit. A time in the past ends
+	// them at once, which cuts the connections of a failing backend.
 	Until time.Time
 	// MaxConnections limits this node's connections to it. 0 means no limit.
 	MaxConnections int
@@ -52,7 +52,7 @@ type Backend struct {
 }
 
 // Dead reports whether clients that connect again must not return to b, even if they have
-// connections to it: b is removed, ejected, or fails its checks.
+// connections to it, because b is removed, ejected, or fails its checks.
 func (b Backend) Dead() bool {
 	return b.State == Removed || b.State == Ejected || b.Failing && b.State != Active
 }
@@ -73,7 +73,7 @@ func (f *Frontend) Target(b Backend) Target {
 	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}
 }
 
-// BackendState says whether a backend gets new connections, and if not, why.
+// BackendState determines whether a backend gets new connections, or is the reason why not.
 type BackendState string
 
 // The states. Only Active backends get new connections. A mode that sees every attempt fail may
@@ -103,7 +103,7 @@ const (
 	Removed BackendState = "removed"
 )
 
-// Backend returns the backend at an address, or nil if there is none.
+// Backend returns the backend at an address, or nil.
 func (f *Frontend) Backend(at netip.AddrPort) *Backend {
 	i, found := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
 	if !found {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// The limits of one service. A user who may write one key in etcd must not exhaust the hosts that
-// read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each endpoint of
-// each port costs memory, kernel objects and checks.
+// These are the limits of one service. A user who may write one key in etcd must not exhaust the
+// hosts that read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each
+// endpoint of each port costs memory, kernel objects and checks.
 const (
 	// maxFrontends is the maximum of ports times VIPs.
 	maxFrontends = 4096
@@ -18,7 +18,7 @@ const (
 
 // joinedEndpoints are the endpoints of a service on this node, defined and registered.
 type joinedEndpoints struct {
-	// used are the endpoints that count, registered ones first.
+	// used has the endpoints that count, registered endpoints first.
 	used []*Endpoint
 	// refused are the endpoints that this node does not use, by reason.
 	refused map[endpointRefusal][]*Endpoint
@@ -26,8 +26,8 @@ type joinedEndpoints struct {
 	excess int
 }
 
-// joinEndpoints joins the defined endpoints of a service with the registered ones, up to the limit
-// of backends, and leaves out those that this node refuses.
+// joinEndpoints joins the defined and the registered endpoints of a service, up to the limit of
+// backends, and omits endpoints that this node refuses.
 func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	all := EndpointsOf(s, in)
 	registered := len(all) - len(s.Endpoints)
@@ -54,8 +54,8 @@ func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	return j
 }
 
-// UsedEndpoints returns the endpoints of a service that count on this node, which are those to
-// check.
+// UsedEndpoints returns the endpoints of a service that count on this node, which are the endpoints
+// to check.
 func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 	return joinEndpoints(env, s, in).used
 }
@@ -75,7 +75,7 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	}
 }
 
-// text explains why endpoints are not used, and which setting allows them. Whose names the
+// text explains why endpoints are not used, and which setting allows them. Whose describes the
 // endpoints that have no field.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAddress {

@@ -7,9 +7,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Memory is the state that one compilation leaves for the next: draining endpoints, ramping
-// weights, withdrawn VIPs, and the holder of each key. It follows from the compiled states, is part
-// of the next Inputs, and is stored on disk, so a restart loses nothing.
+// Memory is the state that one compilation passes to the next: draining endpoints, ramping weights,
+// withdrawn VIPs, and the holder of each key. It follows from the compiled states, is part of the
+// next Inputs, and is stored on disk, so a restart loses nothing.
 type Memory struct {
 	// Drains are the removed endpoints, until their deadline.
 	Drains snap.Map[BackendKey, Drain]
@@ -39,7 +39,7 @@ func (in Inputs) WithMemory(m Memory) Inputs {
 //
 // An endpoint that leaves a frontend starts a drain of DrainTimeout, and returning ends it. UDP has
 // no connections to drain, so its flows move at once. If a whole frontend is removed, the dataplane
-// drains its connections for the frontend's DrainTimeout, and the VIP stays as long.
+// drains its connections for the frontend's DrainTimeout, and the VIP stays for the same time.
 func (m Memory) After(before, after Desired, now time.Time) Memory {
 	for key, change := range snap.Diff(before.Frontends, after.Frontends) {
 		if !change.HasNew {

@@ -34,7 +34,8 @@ func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[ne
 }
 
 // UpdateNodeAddresses returns NodeAddresses(after, except). Owners is its result for the nodes
-// before. The cost is proportional to the nodes that differ, plus one pass over all addresses.
+// before. The cost is proportional to the number of changed nodes, plus one pass over all
+// addresses.
 func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
 	var changed []netip.Addr // addresses of nodes that differ
 	for name, c := range snap.Diff(before, after) {
@@ -69,10 +70,10 @@ func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after sn
 	return owners
 }
 
-// PublishedAddresses returns the addresses that a node publishes as its own: those in Env.Local
-// that neither another program nor vipd owner moves between hosts. A claim alone does not exclude
-// an address, because a host that then adds it would cut the node off. Sources, from which the node
-// sends, are always published.
+// PublishedAddresses returns the addresses that a node publishes as its own: the addresses in
+// Env.Local that neither another program nor vipd owner moves between hosts. A claim alone does not
+// exclude an address, because a host that then adds it would cut the node off. Sources, from which
+// the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
 	moved := map[netip.Addr]bool{} // by another program
 	if env.ExternalVIPs {

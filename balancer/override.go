@@ -12,8 +12,8 @@ import (
 // never have it.
 const ResetWeight = -1
 
-// OverrideEdit changes the override of Target. Next returns the new override for the old one (the
-// zero value if there is none), or nil if nothing is overridden any longer.
+// OverrideEdit changes the override of Target. Next returns the new override for the old override
+// (the zero value if there is none), or nil if nothing is overridden any longer.
 type OverrideEdit struct {
 	Target Target
 	Next   func(old Override) *Override
@@ -42,7 +42,7 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 
 // ChangedFrom returns the override of a target after change o to the override old. Fields that o
 // leaves open keep their old value. Fields that equal the definition of all endpoints of the target
-// are dropped, unless wide, the override of the whole address, sets them. It returns nil if nothing
+// are dropped, unless the override of the whole address, wide, sets them. It returns nil if nothing
 // is left.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
@@ -74,8 +74,8 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override
 	return o.withParts(weight, draining)
 }
 
-// Note returns a record of who removed the override old and why, to be kept for a while. It is nil
-// if o is unsigned or there was nothing to remove. An earlier note is kept.
+// Note returns a temporary record of the user who removed the override old, and the reason. It is
+// nil if o is unsigned or there was nothing to remove. An earlier note is kept.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {
@@ -87,7 +87,7 @@ func (o Override) Note(old Override) *Override {
 	return &note
 }
 
-// ReplacedBy returns the rest of one port's override after the override wide of the whole address:
+// ReplacedBy returns the rest of a port's override after the override wide of the whole address:
 // the fields that wide does not set. It returns nil if nothing is left.
 func (o Override) ReplacedBy(wide Override) *Override {
 	weight, draining := o.parts()
@@ -101,7 +101,7 @@ func (o Override) ReplacedBy(wide Override) *Override {
 }
 
 // Inherit returns o with the fields that it leaves open set from shared, a wider override by
-// address or fleet. Each field keeps its own expiry. The signature is the one of the field
+// address or fleet. Each field keeps its own expiry. The signature is the signature of the field
 // draining.
 func (o *Override) Inherit(shared *Override) *Override {
 	if !shared.IsSet() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
@@ -123,8 +123,8 @@ func (o *Override) Inherit(shared *Override) *Override {
 	return both.withParts(weight, draining)
 }
 
-// Unexpired returns the part of o that has not expired: o itself if nothing has, and nil if all
-// has.
+// Unexpired returns the part of o that has not expired: o itself if nothing has, and nil if
+// everything has.
 func (o *Override) Unexpired(now time.Time) *Override {
 	weight, draining := o.parts()
 	lapsed := func(s overridePart) bool { return !s.expires.IsZero() && !s.expires.After(now) }
@@ -162,10 +162,10 @@ func (o *Override) Expiries() (weight, draining time.Time) {
 	return weight, draining
 }
 
-// Signature says who changed something, and why.
+// Signature has the author of a change, and the reason.
 type Signature struct{ By, Reason string }
 
-// Signatures returns who set the weight and who set draining.
+// Signatures returns the authors of the weight and of draining.
 func (o *Override) Signatures() (weight, draining Signature) {
 	all := Signature{o.By, o.Reason}
 	return cmp.Or(Signature{o.WeightBy, o.WeightReason}, all), cmp.Or(Signature{o.DrainingBy, o.DrainingReason}, all)

@@ -8,7 +8,7 @@ import "time"
 type Policy struct {
 	// Scheduler chooses among the endpoints. Default wrr.
 	Scheduler Scheduler `toml:"scheduler"`
-	// SNAT says when the node's address replaces the client's. Default auto.
+	// SNAT determines when the node's address replaces the client's. Default auto.
 	SNAT SNAT `toml:"snat"`
 	// Forward is the method of forwarding packets to endpoints. Default nat.
 	Forward Forward `toml:"forward"`

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Severity says whether a problem prevents its subject from being served as written.
+// Severity describes whether a problem prevents its subject from being served as written.
 type Severity string
 
 // The severities. The zero value is an error.
@@ -15,7 +15,7 @@ const (
 	// SeverityNearest means that the service runs, with the nearest alternative that the mode
 	// supports.
 	SeverityNearest Severity = "nearest"
-	// SeverityWarning means that nothing is lost, but an operator should look.
+	// SeverityWarning means that nothing is lost, but an operator should check it.
 	SeverityWarning Severity = "warning"
 )
 
@@ -69,7 +69,7 @@ type Problem struct {
 	// Port is the port with the problem, such as "80/tcp" (see Service.PortWords). It is "" if the
 	// problem concerns no single port.
 	Port string `json:"port,omitempty"`
-	// Text explains the problem, and says what is allowed or helps.
+	// Text explains the problem, and the permitted values or the fix.
 	Text string `json:"text"`
 }
 

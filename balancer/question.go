@@ -10,7 +10,7 @@ import (
 type Question struct {
 	// Name ends in a dot.
 	Name string
-	// Type is one of questionTypes.
+	// Type is a DNS type in questionTypes.
 	Type string
 }
 

@@ -22,7 +22,7 @@ type Ramp struct {
 // advance returns the ramp at the time now, and whether it is complete.
 func (r Ramp) advance(now time.Time) (Ramp, bool) {
 	elapsed := now.Sub(r.Since)
-	if elapsed >= r.Duration { // checked first: with a wrong clock, ten times the time may overflow
+	if elapsed >= r.Duration { // checked first, because with a wrong clock ten times the time may overflow
 		return r, true
 	}
 	r.Step = max(r.Step, 1+int(rampSteps*max(elapsed, 0)/r.Duration))

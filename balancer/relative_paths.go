@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// healthPaths are the fields of health that name files. The program of command is also a file if it
-// has a slash; otherwise it is found in PATH.
+// healthPaths are the fields of health that name files. If the program of command has a slash, it
+// is also a file; otherwise it is found in PATH.
 func healthPaths() []string { return []string{"ca_file", "cert_file", "key_file"} }
 
 // isRelative reports whether a path is relative. Definitions have Unix paths, even if vipctl reads

@@ -17,7 +17,7 @@ type Service struct {
 	Origin Origin `toml:"-"`
 	// VIPs are the virtual addresses in the definition, IPv4 and IPv6.
 	VIPs []netip.Addr `toml:"-"`
-	// Pools are the pools that provide further VIPs, one each: "auto" and "auto:POOL" among vips.
+	// Pools has the pools that provide further VIPs, one each: "auto" and "auto:POOL" among vips.
 	// "" is the default pool.
 	Pools []string `toml:"-"`
 	// Allocated are the VIPs from Pools, the oldest first. They are not part of the definition: the
@@ -37,8 +37,8 @@ type Service struct {
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
 	// Locality prefers or requires endpoints nearby. Default any.
 	Locality Locality `toml:"locality"`
-	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. Nil means
-	// the default: never for TCP, 60s for UDP.
+	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. If nil, the
+	// default applies: never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
 	// AccessLog is the log of ended connections: JournalLog, a file, or "" for none. Nil means the
 	// log of the node's configuration. See LogsTo.
@@ -53,7 +53,7 @@ type Service struct {
 // JournalLog selects the journal as the access log.
 const JournalLog = "journal"
 
-// Addresses returns the VIPs of the definition and those allocated from pools. It shares memory
+// Addresses returns the VIPs of the definition and the VIPs allocated from pools. It shares memory
 // with s.
 func (s *Service) Addresses() []netip.Addr {
 	if len(s.Allocated) == 0 {
@@ -102,13 +102,13 @@ type Port struct {
 type Endpoint struct {
 	// Address serves VIPs of the same family.
 	Address netip.Addr `toml:"address"`
-	// Port replaces the target port of every port of the service. 0 means that it does not.
+	// Port replaces the target port of every port of the service. 0 disables it.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
 	Ports map[string]uint16 `toml:"ports"`
 	// Weight is its share among the endpoints, 0 (no new connections) to MaxWeight. Default 1.
 	Weight int `toml:"weight"`
-	// Node and Zone say where it runs, for locality.
+	// Node and Zone are its node and zone, for locality.
 	Node string `toml:"node"`
 	Zone string `toml:"zone"`
 	// Draining stops new connections. Established ones continue.
@@ -175,10 +175,10 @@ type Override struct {
 	Draining *bool `toml:"draining" json:"draining,omitempty"`
 	// Until is the deadline of connections to a draining endpoint. Zero means never.
 	Until time.Time `toml:"until" json:"until,omitzero"`
-	// By and Reason say who changed it last, and why.
+	// By and Reason are the author of the last change, and the reason.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
-	// The signature of each part, if it differs from By and Reason; otherwise "".
+	// These sign each part, if its signature differs from By and Reason; otherwise they are "".
 	WeightBy       string `toml:"weight_by" json:"weight_by,omitempty"`
 	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
 	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
@@ -186,8 +186,8 @@ type Override struct {
 	// Expires is the time when the override expires. Zero means never. The publisher of overrides
 	// removes it then.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
-	// WeightExpires and DrainingExpires are when that part expires, if that is before Expires. Zero
-	// means with the rest.
+	// WeightExpires and DrainingExpires are the times when that part expires, if earlier than
+	// Expires. Zero means together with the rest.
 	WeightExpires   time.Time `toml:"weight_expires" json:"weight_expires,omitzero"`
 	DrainingExpires time.Time `toml:"draining_expires" json:"draining_expires,omitzero"`
 }

@@ -19,8 +19,8 @@ func fromEtcd(s *Service) bool { return s.Origin.Key != "" }
 const ExecUser = "nobody"
 
 // WantsUser reports whether s is from etcd and its exec check names another user than ExecUser. No
-// node allows this: health.allow_exec lets others run programs, but not as root or in a privileged
-// group.
+// node permits this: health.allow_exec lets other users run programs, but not as root or in a
+// privileged group.
 func WantsUser(s *Service) bool {
 	h := s.Health
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
@@ -149,8 +149,8 @@ func aboutEndpoints(p Problem) bool { return strings.HasPrefix(p.Field, "endpoin
 // hostPrefix returns the network that contains only a.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// endpointRefusal is the reason why a node does not use an endpoint from etcd. "" means that it
-// does.
+// endpointRefusal is the reason why a node does not use an endpoint from etcd. It returns "" if the
+// node permits it.
 type endpointRefusal string
 
 const (
@@ -221,15 +221,15 @@ func isMetadata(a netip.Addr) bool {
 	return false
 }
 
-// hasCheckPort reports whether checks of s have a port of their own that matches.
+// hasCheckPort reports whether checks of s have their own port that matches.
 func (s *Service) hasCheckPort(port func(uint16) bool) bool {
 	return s.Health != nil && s.Health.Port != 0 && port(s.Health.Port)
 }
 
 // trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this
 // addresses.allowed. Services on loopback and link-local addresses, such as cloud metadata, are
-// often open to all who reach them. So users who may write to etcd must not publish them or send
-// checks to them.
+// often open to all hosts that reach them. So users who may write to etcd must not publish them or
+// send checks to them.
 //
 // Loopback addresses are trusted if all clients are programs of this host (here), which reach them
 // anyway. Otherwise allowed must have a network of only such addresses that contains a.

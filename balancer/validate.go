@@ -15,15 +15,15 @@ type tableReader struct {
 	service Name
 	where   Locator
 	unknown Severity // of unknown fields
-	// own are the fields of the table itself, and defaulted those from [defaults].
+	// own has the fields of the table itself, and defaulted the fields from [defaults].
 	own, defaulted map[string]any
 	problems       []Problem
-	// broken has the fields whose values could not be read. Further problems of them and of the
-	// fields around them are not reported, because they would follow from the first.
+	// broken has the fields whose values could not be read. Further problems of them and of
+	// enclosing fields are not reported, because they would follow from the first.
 	broken map[string]extent
 }
 
-// extent says whether a path itself is broken, or only something inside it.
+// extent distinguishes a broken path from a path with a broken field inside it.
 type extent int
 
 const (
@@ -125,7 +125,7 @@ func (r *tableReader) isBroken(path string) bool {
 	return false
 }
 
-// enclosing yields the paths that contain path, from the inside: a[1] and a for a[1].b.
+// enclosing yields the paths that contain path, innermost first: a[1] and a for a[1].b.
 func enclosing(path string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for {

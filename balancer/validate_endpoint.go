@@ -33,7 +33,7 @@ func (r *tableReader) checkEndpoints(s *Service) {
 	}
 }
 
-// checkEndpoint checks one endpoint alone. at returns the path of a field.
+// checkEndpoint checks a single endpoint. at returns the path of a field.
 func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if !e.Address.IsValid() {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")

@@ -158,7 +158,7 @@ func (r *tableReader) checkRequest(h *Health) {
 }
 
 // checkProbed reports TCP checks of a service without a TCP port, and UDP checks without a UDP
-// port. They would take every endpoint down.
+// port. Such checks would take every endpoint down.
 func (r *tableReader) checkProbed(s *Service) {
 	if s.Health == nil || s.Health.Port != 0 || len(s.Ports) == 0 || r.isBroken("ports") {
 		return

@@ -52,8 +52,8 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 	}
 }
 
-// checkSourceRanges reports source ranges that no client of a VIP can be in, and VIPs whose clients
-// are all excluded.
+// checkSourceRanges reports source ranges without a possible client of a VIP, and VIPs whose
+// clients are all excluded.
 func (r *tableReader) checkSourceRanges(s *Service) {
 	if !r.sets("source_ranges") || len(s.SourceRanges) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken("source_ranges") || r.isBroken("vips") {
 		return
@@ -141,8 +141,8 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	}
 }
 
-// checkSettings checks the settings that don't depend on ports and endpoints, which are those that
-// [defaults] can set.
+// checkSettings checks the settings that don't depend on ports and endpoints. [defaults] can set
+// these.
 func (r *tableReader) checkSettings(s *Service) {
 	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
 		r.errorf("mss", "%d is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible", s.MSS)

@@ -26,9 +26,10 @@ type VIP struct {
 	Given []string `toml:"-"`
 }
 
-// VIPPolicy says which hosts hold an address, and when. A pool may have a policy for its addresses.
+// VIPPolicy determines which hosts hold an address, and when. A pool may have a policy for its
+// addresses.
 type VIPPolicy struct {
-	// Hold says whether every host holds the address, or only one. Default each.
+	// Hold determines whether every host holds the address, or only one. Default each.
 	Hold Hold `toml:"hold"`
 	// Prefer names the preferred nodes, best first. If empty, the node with the fewest VIPs for its
 	// weight is chosen.
@@ -40,7 +41,7 @@ type VIPPolicy struct {
 	Preempt Preempt `toml:"preempt"`
 	// Require is the condition for a host to own the address. Default endpoint.
 	Require Require `toml:"require"`
-	// Withdraw says when a host gives up an address that each host holds. Default never.
+	// Withdraw determines when a host gives up an address that each host holds. Default never.
 	Withdraw Withdraw `toml:"withdraw"`
 }
 
@@ -48,11 +49,11 @@ type VIPPolicy struct {
 // has a new owner or a host has withdrawn it.
 func (p VIPPolicy) movable() bool { return p.Hold == HoldOne || p.Withdraw == WithdrawNoEndpoint }
 
-// Hold says which hosts hold a VIP.
+// Hold determines which hosts hold a VIP.
 type Hold string
 
 // The values. With HoldEach, each host holds the address without answering ARP for it. With
-// HoldOne, one owner has it on a real device and answers.
+// HoldOne, a single owner has it on a real device and answers.
 const (
 	HoldEach Hold = "each"
 	HoldOne  Hold = "one"
@@ -64,8 +65,8 @@ func (Hold) Values() []string { return []string{"each", "one"} }
 // Require is the condition for a host to own a VIP.
 type Require string
 
-// The conditions: the host is healthy, each service on the VIP also has a usable endpoint, or this
-// endpoint is on the host.
+// These are the conditions: the host is healthy, each service on the VIP also has a usable
+// endpoint, or this endpoint is on the host.
 const (
 	RequireNode     Require = "node"
 	RequireEndpoint Require = "endpoint"
@@ -75,10 +76,10 @@ const (
 // Values lists the possible values.
 func (Require) Values() []string { return []string{"node", "endpoint", "local"} }
 
-// Withdraw says when a host gives up a VIP that each host holds.
+// Withdraw determines when a host gives up a VIP that each host holds.
 type Withdraw string
 
-// The values: never, or while no endpoint of the services on the VIP is usable.
+// These are the values: never, or while no endpoint of the services on the VIP is usable.
 const (
 	WithdrawNever      Withdraw = "never"
 	WithdrawNoEndpoint Withdraw = "no_endpoint"

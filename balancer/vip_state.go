@@ -32,8 +32,8 @@ type Pool struct {
 	VIPPolicy
 }
 
-// PolicyOf returns the settings of an address. They come from the address itself, then from the
-// pool with the smallest network that contains it, then from the program's defaults.
+// PolicyOf returns the settings of an address. The settings are the address's own, then the
+// settings of the pool with the smallest network that contains it, then the program's defaults.
 func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	policy, bits := DefaultVIPPolicy(), -1
 	for _, p := range in.Pools.All() {
@@ -49,8 +49,8 @@ func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	return policy
 }
 
-// vipStateOf returns the state of the VIP a here. "" means that it is held as soon as possible. A
-// VIP that is kept only for its last connections is not withdrawn.
+// vipStateOf returns the state of the VIP a here. It returns "" if the VIP is held as soon as
+// possible. A VIP that is only kept for its last connections is not withdrawn.
 func vipStateOf(a netip.Addr, env *Env, in *Inputs, out *Desired) VIPState {
 	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
 		return ""

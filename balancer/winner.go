@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// winner returns the service that gets key: the one that had it before, or else the first by
+// winner returns the service that gets key: the former holder, or otherwise the first by
 // compareClaims.
 func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	if holder, ok := in.Holders.Get(key); ok {

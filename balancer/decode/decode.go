@@ -58,10 +58,10 @@ func Into(target any, tree map[string]any) []Problem {
 }
 
 type decoder struct {
-	// plans has the fields of each struct type. It lasts for one Into, because building it takes
+	// plans has the fields of each struct type. It lasts for one Into, because building it needs
 	// only microseconds, and a global cache would need a lock.
 	plans    map[reflect.Type][]field
-	path     []byte // of the current value; one buffer, so paths cost nothing until a problem occurs
+	path     []byte // path of the current value; one buffer, so paths cost nothing until a problem occurs
 	problems []Problem
 }
 
@@ -212,7 +212,7 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 }
 
 // topLevel reports whether key is a setting at the top of vipd.toml. Below a heading, it would
-// belong to that table.
+// belong to the heading's table.
 func topLevel(key string) bool {
 	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "state_dir", "run_dir"}, key)
 }
@@ -303,8 +303,8 @@ func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 	return d.asTable(raw)
 }
 
-// pointer decodes raw into the value that v points to, or into a new one. A table with problems is
-// kept, and a plain value is not.
+// pointer decodes raw into the value that v points to, or into a new value. A table with problems
+// is kept, and a plain value is not.
 func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	if v.Type().Elem().Kind() == reflect.Struct && !isText(v.Type()) {
 		table, ok := d.asStruct(v.Type().Elem(), raw)

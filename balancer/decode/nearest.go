@@ -7,7 +7,7 @@ import (
 )
 
 // Nearest returns the candidate that word probably means, or "" if none is near. It allows about
-// one typing error in three letters: a letter added, missing, wrong, or swapped with its neighbour.
+// one typing error in three letters: a letter added, missing, wrong, or swapped with its neighbor.
 // Otherwise it returns the first candidate with the prefix word.
 func Nearest(word string, candidates []string) string {
 	const maxLength = 64

@@ -165,7 +165,7 @@ func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int6
 	return 0, false
 }
 
-// mustInt parses one end of a range tag. An empty end is the limit of the type.
+// mustInt parses one bound of a range tag. An empty end is the limit of the type.
 func mustInt(tag string, limit int64) int64 {
 	if tag == "" {
 		return limit
@@ -226,7 +226,7 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 // isDecimal reports whether s would be a duration with a unit.
 func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
-// mustDuration parses one end of a range tag.
+// mustDuration parses one bound of a range tag.
 func mustDuration(tag string) time.Duration {
 	d, err := time.ParseDuration(tag)
 	if err != nil {

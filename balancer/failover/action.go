@@ -1,9 +1,9 @@
 package failover
 
-// Send sends a message to a peer, from each of this node's addresses or from one.
+// Send sends a message to a peer, from each of this node's addresses or from one of them.
 type Send struct {
 	To      string
-	On      int // an index of Member.At; -1 means all
+	On      int // index of Member.At; -1 means all
 	Message Message
 }
 
@@ -15,7 +15,7 @@ type Write struct {
 	Delete []Key
 }
 
-// Condition holds if the record was last changed at the revision; 0 means it must not exist.
+// Condition is met if the record was last changed at the revision; 0 means it must not exist.
 type Condition struct {
 	Key
 	Revision int64
@@ -27,7 +27,7 @@ type Put struct {
 	Text []byte
 }
 
-// Register registers this node as another run (Member.Boot): votes of the run before no longer
+// Register registers this node as a new run (Member.Boot): votes of the earlier run no longer
 // count.
 type Register struct{ Boot ID }
 

@@ -1,29 +1,31 @@
-// Package failover decides which of several hosts holds a VIP with hold = "one", so that there are
-// never two.
+// Package failover decides which of several hosts holds a VIP with hold = "one", so two hosts never
+// do.
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
-// return the actions to carry out, in order. A process carries them out; a simulation and a model
-// check drive the same code.
+// return the actions to perform, in order. A process performs them; a simulation and a model check
+// use the same code.
 //
 // etcd records the owner: vips/ADDRESS names a node and its session. The session shows that its
 // node is alive: its holder sends heartbeats, and its jury confirms them. A session is confirmed
-// until the deadline. That is Confirm after the sending of a heartbeat that most of the jury has
-// confirmed, or of a renewal in etcd that succeeded. The gate, a timer in the kernel, silences the
-// VIPs of a host whose session is no longer confirmed, even if the process hangs or is killed:
+// until the deadline. It ends Confirm after the sending of a heartbeat that most of the jury has
+// confirmed, or of a successful renewal in etcd. The gate, a timer in the kernel, silences the VIPs
+// of a host whose session is no longer confirmed, even if the process hangs or is killed:
 //
 //	heartbeats --> jurors --> deadline --> refreshes of the gate, until Gate before the deadline
 //	                 |
 //	                 +-- silent for Silence --> votes --> one transaction: session revoked, its VIPs change owner
 //
 // Silence is longer than Confirm and Gate together, so the gate of a session is closed for good
-// before the session can be revoked. A heartbeat returns the newest heartbeat of its receiver, and
-// counts once, and only if that is young: recorded heartbeats keep no dead session alive.
+// before the session can be revoked. A heartbeat returns the newest heartbeat of its receiver. It
+// counts once, and only if that heartbeat is recent, so recorded heartbeats can't keep a dead
+// session alive.
 //
-// A VIP's key is changed only by the live session that it names, or after that session was revoked.
+// Only the live session that a VIP's key names may change the key, or another session after that
+// session was revoked.
 //
-// [Timing], [Juror] and the functions of jury.go are the rules that safety rests on, and the model
-// checks them exhaustively. Another model checks [Node] in all states of a VIP that moves while
-// sessions last. Node dispatches events to its parts:
+// [Timing], [Juror] and the functions of jury.go have the rules on which safety depends, and the
+// model checks them exhaustively. Another model checks [Node] in all states of a VIP that moves
+// while sessions last. Node dispatches events to its parts:
 //
 //	env, view, writer     options and actions; etcd's records; transactions
 //	session, gate         this node's session, and the kernel's gate

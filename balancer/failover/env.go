@@ -48,7 +48,7 @@ func (e *env) flush() []local.Action {
 // among hosts.
 const recent = 6
 
-// recently reports whether a time is so short ago that a peer counts as heard.
+// recently reports whether a time is so recent that a peer still counts as heard.
 func (e *env) recently(t local.Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
 
 // doubts reports whether a host may hold a VIP that etcd's records give to another host, or to

@@ -20,8 +20,8 @@ type gate struct {
 	*env
 	session *session
 	state   gateState
-	// stopping reports whether the node was stopped. leaving reports whether its VIPs are given
-	// away and the gate is closed for good. left reports whether the session has ended.
+	// stopping reports whether the node was stopped, leaving whether it has released its VIPs and
+	// closed the gate permanently, and left whether the session has ended.
 	stopping, leaving, left bool
 }
 
@@ -40,7 +40,7 @@ func (g *gate) openIfConfirmed() {
 	}
 }
 
-// leave ends the session of a node whose gate is closed for good, so no other node has to wait for
+// leave ends the session of a node whose gate is permanently closed, so no other node must wait for
 // its silence.
 func (g *gate) leave() {
 	s := g.session

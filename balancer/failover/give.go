@@ -7,17 +7,17 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// handover is a VIP that is on its way to another node.
+// handover is a VIP that is moving to another node.
 type handover struct {
 	vip *vip
-	// giving is the VIP's until the handover has ended or another one begun.
+	// giving is the VIP's giving until the handover ends or another starts.
 	giving int
 }
 
 // over reports whether the handover has ended.
 func (g handover) over() bool { return g.vip.giving != g.giving }
 
-// end ends the handover, unless another one has begun.
+// end ends the handover, unless another has started.
 func (g handover) end() {
 	if !g.over() {
 		g.vip.giving = 0
@@ -45,7 +45,7 @@ func (h *holding) routes() map[route][]handover {
 	add := func(v *vip, r route) {
 		if len(routes[r]) < maxClaimed {
 			routes[r] = append(routes[r], handover{vip: v})
-			h.ranking.counted[r.to]++ // for the next; the next count starts from etcd's records
+			h.ranking.counted[r.to]++ // for the next handover, whose count starts from etcd's records
 		}
 	}
 	held := h.held()
@@ -68,7 +68,7 @@ func (h *holding) routes() map[route][]handover {
 	return routes
 }
 
-// held are the VIPs that this node owns, has bound and does not give away.
+// held returns the VIPs that this node owns, has bound and keeps.
 func (h *holding) held() (all []*vip) {
 	for _, v := range h.vips.order {
 		if v.bound && v.giving == 0 && h.session.owns(v) {
@@ -106,7 +106,7 @@ func (h *holding) refuse(v *vip, why string) {
 	})
 }
 
-// unbindFor unbinds VIPs, and calls then when that is done, unless the session has ended.
+// unbindFor unbinds VIPs, and calls then when they are unbound, unless the session has ended.
 func (h *holding) unbindFor(all []handover, then func()) {
 	id, session := h.writer.nextID(), h.session.id
 	var addrs []netip.Addr
@@ -139,7 +139,7 @@ func (h *holding) handOver(all []handover, r route) {
 	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }
 
-// release gives up a VIP that is gone: it is unbound, and then has no owner.
+// release gives up a removed VIP: it is unbound, and then has no owner.
 func (h *holding) release(v *vip) {
 	switch {
 	case !h.session.owns(v):
@@ -156,7 +156,7 @@ func (h *holding) release(v *vip) {
 	}
 }
 
-// drop writes that a VIP has no owner. If users add it again, it rests until the outcome is known.
+// drop writes that a VIP has no owner. If users add it again, it pauses until the outcome is known.
 func (h *holding) drop(g handover) {
 	w := Write{If: []Condition{{Key{VIPs, g.vip.name}, h.etcd.owners.at(g.vip.name)}}, Delete: []Key{{VIPs, g.vip.name}}}
 	id := h.session.id
@@ -166,7 +166,7 @@ func (h *holding) drop(g handover) {
 		case o == Done:
 			h.writer.apply(&w, revision)
 		case o == Unknown:
-			h.reclaim([]handover{g}) // if it is still gone, it is released again
+			h.reclaim([]handover{g}) // if it is still removed, it is released again
 		case o == Unsent:
 			h.reclaimLater(g)
 		}

@@ -24,8 +24,8 @@ type holding struct {
 	retry  local.Time
 }
 
-// adopt binds the VIPs that this session owns if the gate is open and may pass them, and releases
-// VIPs that users have removed.
+// adopt binds the VIPs that this session owns if the gate permits that, and releases VIPs that
+// users have removed.
 func (h *holding) adopt() {
 	if h.gate.state != open {
 		return // Node.Opened calls it again
@@ -58,7 +58,7 @@ func (h *holding) unbind(v *vip) {
 	}
 }
 
-// forgetGone forgets the VIPs that users have removed, once this node no longer owns them.
+// forgetGone deletes removed VIPs once this node no longer owns them.
 func (h *holding) forgetGone() {
 	maps.DeleteFunc(h.vips.gone, func(name string, v *vip) bool {
 		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
@@ -87,7 +87,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	}
 }
 
-// lose ends the session and releases all that it held. A new session follows.
+// lose ends the session and releases all its VIPs. A new session follows.
 func (h *holding) lose(why string) {
 	h.do(local.Note{Kind: local.NoteLost, Text: why, VIPs: h.vips.bound})
 	h.session.reset(h.etcd.revision)
@@ -96,7 +96,7 @@ func (h *holding) lose(why string) {
 }
 
 // closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose
-// handover may have been written is not bound until its outcome is known, even if the gate opens
+// handover may have been written is not bound until the outcome is known, even if the gate opens
 // again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
@@ -143,8 +143,7 @@ func restText(names []string) string {
 	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
 }
 
-// depart closes the gate of a stopped node once it has given away all VIPs that other nodes can
-// hold.
+// depart closes the gate of a stopped node once it has released all VIPs that other nodes can hold.
 func (h *holding) depart() {
 	if !h.gate.stopping || h.gate.leaving {
 		return

@@ -7,16 +7,17 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// jurors is this node as a juror of other nodes' sessions, and the votes that it has collected.
+// jurors is this node's role as a juror of other nodes' sessions, and the votes that it has
+// collected.
 type jurors struct {
 	*env
 	etcd   *view
 	byNode map[string]*Juror
-	// votes are the boots of the nodes that voted a session dead, and asked is when votes were last
-	// requested.
+	// votes has the boots of the nodes that voted a session dead, and asked the time of the last
+	// request for votes.
 	votes map[ID]map[string]ID
 	asked local.Time
-	// nextBoot is the run as which etcd is to have this node; 0 means the present one.
+	// nextBoot is the next run that this node requests in etcd; 0 means the present run.
 	nextBoot ID
 }
 
@@ -24,9 +25,9 @@ func newJurors(e *env, etcd *view) *jurors {
 	return &jurors{env: e, etcd: etcd, byNode: map[string]*Juror{}, votes: map[ID]map[string]ID{}}
 }
 
-// juror returns this node as a juror of a peer's session. Nil means that it must neither confirm
-// the session nor vote on it. Etcd has this run of the node, and has had the session since that
-// registration or later: votes of an earlier run stay.
+// juror returns this node as a juror of a peer's session. If nil, this node must neither confirm
+// the session nor vote on it. Otherwise etcd has this run of the node, and has had the session
+// since that registration or later, so votes of an earlier run remain valid.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
@@ -51,8 +52,8 @@ func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 // session continues. Usually this node was cut off. Until then, only etcd can confirm the session.
 const retractAfter = 3 * time.Second
 
-// answer confirms the session of a peer whose heartbeat counts, if this node knows it from etcd and
-// where the peer receives that.
+// answer confirms the session of a peer whose heartbeat counts, if etcd's records have the session
+// and the peer's address.
 func (j *jurors) answer(from *peer, on int, m Message) {
 	own := j.juror(m.From, m.Session)
 	switch {
@@ -62,15 +63,15 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 		j.do(Send{m.From, on, Message{Kind: Answer, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case from.alive == 0:
 		from.alive = j.now
-	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two requests under way it would be neither run for a while
+	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests it would temporarily be neither run
 		j.nextBoot = j.o.NewID()
 		j.do(Register{j.nextBoot})
 	}
 }
 
-// registered processes this node's record in etcd. If it is another run, no vote of the run before
-// counts, and the sessions that it has voted dead are confirmed again. What it has confirmed stays
-// known.
+// registered processes this node's record in etcd. If it is a new run, no vote of the earlier run
+// counts, and sessions that the earlier run voted dead are confirmed again. It keeps the
+// confirmations of the earlier run.
 func (j *jurors) registered() {
 	m := j.etcd.members[j.o.Name]
 	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
@@ -84,15 +85,15 @@ func (j *jurors) registered() {
 	}
 }
 
-// forget drops the votes of a node: a write that was long under way can restore a run whose votes
-// no longer count.
+// forget deletes the votes of a node, because a delayed write can restore a run whose votes no
+// longer count.
 func (j *jurors) forget(node string) {
 	for _, votes := range j.votes {
 		delete(votes, node)
 	}
 }
 
-// ask requests votes on a session from its jurors, once a heartbeat.
+// ask requests votes on a session from its jurors, once per heartbeat.
 func (j *jurors) ask(node string, s *record[Session]) {
 	if j.now.Since(j.asked) < j.o.Timing.Beat/2 {
 		return
@@ -149,8 +150,8 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 	return w, voters
 }
 
-// lastSign is the last time at which a node with a session was known to be alive: it was confirmed,
-// or etcd confirmed it.
+// lastSign returns the last time at which a node with a session was known to be alive, because a
+// juror or etcd confirmed it.
 func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {

@@ -13,8 +13,8 @@ const MaxJurors = 5
 // holder.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Revoking is the number of members other than the holder that must have voted a session dead, so
-// too few are left to confirm it. Only etcd confirms a holder without other jurors, and its session
+// Revoking is the number of members, except the holder, whose votes revoke a session, because too
+// few are left to confirm it. Only etcd confirms a holder without other jurors, and its session
 // needs no vote.
 func Revoking(n int) int {
 	if n <= 1 {
@@ -23,7 +23,7 @@ func Revoking(n int) int {
 	return n - Confirming(n) + 1
 }
 
-// Deadline returns until when a session is confirmed by its jury of n members. Sent are the sending
+// Deadline returns until when a session is confirmed by its jury of n members. Sent has the sending
 // times of the newest heartbeats that the others have confirmed (0 means none), and asked is the
 // sending time of the newest renewal in etcd.
 func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time {
@@ -42,23 +42,23 @@ func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time 
 type Juror struct {
 	// Session is the session that it knows.
 	Session ID
-	// Answered is the time when it last confirmed a heartbeat of the session, and Newest is the
-	// sending time of that heartbeat; 0 means never.
+	// Answered is the time of the last confirmation of a heartbeat of the session, and Newest is
+	// the sending time of that heartbeat; 0 means never.
 	Answered, Newest local.Time
 	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool
 }
 
-// Watch makes the juror a juror of the session, if it knows another.
+// Watch makes the juror a juror of the session, unless it already is.
 func (j *Juror) Watch(session ID) {
 	if j.Session != session {
 		*j = Juror{Session: session}
 	}
 }
 
-// Confirm reports whether the juror confirms a heartbeat of the session, and remembers that it did.
-// A copy of the newest heartbeat is confirmed again, because the first answer may be lost, but it
-// is not a sign of life.
+// Confirm reports whether the juror confirms a heartbeat of the session, and records the
+// confirmation. A copy of the newest heartbeat is confirmed again, because the first answer may be
+// lost, but it is not a sign of life.
 func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 	if j.Session != session || j.Dead || sent < j.Newest {
 		return false
@@ -70,7 +70,7 @@ func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 }
 
 // Silent reports whether the juror has confirmed no heartbeat of its session for the time of
-// silence, and has run as long: a juror that has just started may have forgotten its earlier
+// silence, and has run for that time. A juror that has just started may have forgotten earlier
 // confirmations.
 func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
@@ -82,9 +82,9 @@ func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	return j.Dead
 }
 
-// MayRevoke reports whether a session may be revoked with the votes of so many other members of a
-// jury of n, by a node that has known the session's present revision since known: a renewal in etcd
-// would have changed the revision.
+// MayRevoke reports whether a session may be revoked with that number of votes of other members in
+// a jury of n. The revoking node has known the session's present revision since known; a renewal in
+// etcd would have changed the revision.
 func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

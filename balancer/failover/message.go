@@ -7,24 +7,24 @@ type Message struct {
 	Kind MessageKind
 	From string
 	Boot ID
-	// Session is the sender's in a Beat, the receiver's in an Answer, and Subject's in an Ask or a
-	// Vote.
+	// Session is the sender's session in a Beat, the receiver's in an Answer, and Subject's in an
+	// Ask or a Vote.
 	Session ID
 	Subject string
 	// Sent is the sender's time of a Beat, and returns in its Answer.
 	Sent local.Time
-	// Echo is the receiver's newest Beat that the sender of a Beat has received: it proves that
-	// this Beat is younger. Echoless reports whether the sender's version has no echoes.
+	// Echo is the receiver's newest Beat that the sender of a Beat has received. It proves that
+	// this Beat is newer. Echoless reports whether the sender's version has no echoes.
 	Echo     Stamp
 	Echoless bool
-	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether it does not
-	// reach etcd, and would not learn of a VIP that is given to it. Well has a bit for each of its
-	// addresses whose network is well.
+	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender
+	// can't reach etcd, and would not learn of a VIP that is given to it. Well has a bit for each
+	// of its addresses whose network works.
 	Ready, Away bool
 	Well        uint16
 }
 
-// Stamp is the time at which a run of a node sent a Beat. The zero value is no Beat.
+// Stamp is the time at which a run of a node sent a Beat. The zero value is not a Beat.
 type Stamp struct {
 	Boot ID
 	Sent local.Time
@@ -35,12 +35,12 @@ type MessageKind byte
 
 // The kinds of messages.
 const (
-	// Beat shows that its sender is alive, and asks to confirm its session.
+	// Beat shows that its sender is alive, and requests a confirmation of its session.
 	Beat MessageKind = iota + 1
 	// Answer confirms a Beat.
 	Answer
 	// Ask asks a juror whether a session is dead.
 	Ask
-	// Vote answers that it is.
+	// Vote is the positive answer to an Ask.
 	Vote
 )

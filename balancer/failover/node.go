@@ -7,7 +7,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Node is one host. Its methods are called by one goroutine, and return the actions to carry out.
+// Node is one host. One goroutine calls its methods, which return the actions to perform.
 type Node struct {
 	*parts
 	holding  *holding
@@ -23,8 +23,8 @@ func New(o Options) *Node {
 	return n
 }
 
-// Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed.
-// The gate is refreshed while Timing.Passes allows it.
+// Deadline returns the time until which the session is confirmed; 0 means it is not confirmed, or
+// the gate is closed. The gate is refreshed while Timing.Passes allows it.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -125,7 +125,7 @@ func (n *Node) learn(c RecordChange) {
 	}
 }
 
-// Away processes that etcd is unreachable, until Stored receives all records again.
+// Away processes the loss of etcd, which lasts until Stored receives all records again.
 func (n *Node) Away(now local.Time) []local.Action {
 	n.now, n.etcd.away = now, true
 	return nil
@@ -157,8 +157,8 @@ func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	return n.step()
 }
 
-// Stop gives away all VIPs that another node can hold, and then ends the session; Left reports when
-// that is done.
+// Stop releases all VIPs that another node can hold, and then ends the session; Left reports its
+// completion.
 func (n *Node) Stop(now local.Time) []local.Action {
 	n.now = now
 	n.gate.stopping, n.review = true, true
@@ -169,7 +169,7 @@ func (n *Node) Stop(now local.Time) []local.Action {
 func (n *Node) Left() bool { return n.gate.left }
 
 // Opened processes that the gate was opened, or could not be. Addresses are bound after a check of
-// the deadline that follows the opening, because that may have taken long.
+// the deadline that follows the opening, because the opening may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
@@ -183,7 +183,7 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known.
+// Lapsed processes a lapse, and its duration; 0 means that is unknown.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.now = now
 	if n.gate.state == open {
@@ -217,8 +217,8 @@ func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]s
 }
 
 // Heard processes a message that arrived at one of this node's addresses (an index of Member.At).
-// Anybody on the network may have recorded it earlier: an Answer and a Vote stay true, and an Ask
-// is only a question, but a Beat must be new.
+// Any host on the network may have recorded it earlier. An Answer and a Vote remain true, and an
+// Ask is only a question, but a Beat must be new.
 func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
@@ -244,15 +244,15 @@ func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 }
 
 // Reached processes an answer of a host that must be within reach of one of this node's addresses
-// (an index of Member.At). From then on the address is only well while such hosts answer; then no
-// peer need be heard there.
+// (an index of Member.At). From then on the address only works while such hosts answer; heartbeats
+// of peers no longer count there.
 func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
-// Reaching processes that other hosts must be within reach of one of this node's addresses. Until
-// one of them has answered, it suffices that a peer is heard there.
+// Reaching processes the requirement that other hosts must be within reach of one of this node's
+// addresses. Until one of them has answered, a peer's heartbeat there is sufficient.
 func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)
@@ -262,5 +262,5 @@ func (n *Node) Reaching(now local.Time, on int) []local.Action {
 // Addresses are the addresses on which a node receives heartbeats.
 func (n *Node) Addresses(name string) []Address { return n.etcd.at[name] }
 
-// Whose returns the node that has a device with the MAC; "" means none.
+// Whose returns the node that has a device with the MAC, or "".
 func (n *Node) Whose(mac string) string { return n.etcd.whose(mac) }

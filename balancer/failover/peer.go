@@ -12,9 +12,9 @@ import (
 // peer is the state of another node, from its heartbeats.
 type peer struct {
 	boot ID
-	// heard is when a heartbeat last counted, and on is when a heartbeat last counted on each
-	// address of this node. newest are the sending times of the newest heartbeats there. A node
-	// sends each heartbeat to all addresses, and it counts once on each.
+	// heard is the time of the last heartbeat that counted, and on has that time for each address
+	// of this node. newest has the sending times of the newest heartbeats there. A node sends each
+	// heartbeat to all addresses, and each counts once per address.
 	heard      local.Time
 	on, newest [reported]local.Time
 	// ready, away and well are the values in the newest heartbeat, which was sent at sent.
@@ -38,12 +38,11 @@ type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached is when the host that an address must reach last answered. Zero means never, or that
-	// the address need not reach a host.
+	// reached has the time of the last answer of the host that an address must reach. Zero means
+	// never, or that the address need not reach a host.
 	reached [reported]local.Time
 	// next is when the next heartbeats are due, and wasWell is the state that the last heartbeats
-	// reported. reviewAt is when to review the VIPs that are bound here even if nothing has
-	// changed.
+	// reported. reviewAt is when to review the VIPs that are bound here even without a change.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -78,7 +77,7 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is how long the host that an address must reach may be silent while heartbeats still
+// reachTime is the permitted silence of the host that an address must reach while heartbeats still
 // arrive there.
 const reachTime = 2 * time.Second
 
@@ -163,7 +162,7 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	if !counts {
 		return false
 	}
-	if from.boot != m.Boot { // the clock of a new run may have restarted; on stays valid
+	if from.boot != m.Boot { // the clock of a new run may have restarted; on remains valid
 		from.boot = m.Boot
 		from.sent = 0
 		from.alive = 0

@@ -2,7 +2,7 @@ package failover
 
 import "cmp"
 
-// placement decides where the VIPs of this node should move.
+// placement decides where this node's VIPs should move.
 type placement struct{ *parts }
 
 // forced is the reason recorded when a person moves a VIP to a node that can't serve it. The VIP
@@ -11,8 +11,8 @@ const forced = "force"
 
 func (p placement) byForce(v *vip) bool { return p.etcd.owners[v.name].value.Why == forced }
 
-// destination returns the node to which a VIP of this node should now move, and the reason. ""
-// means that it stays.
+// destination returns the node to which a VIP of this node should now move, and the reason. It
+// returns "" if the VIP stays.
 func (p placement) destination(v *vip) (to, why string) {
 	leader := p.ranking.leader(v)
 	switch {
@@ -59,7 +59,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	return m.To, "move", ""
 }
 
-// preempt returns a node that the policy prefers, once the node has been healthy for the policy's
+// preempt returns a node that the policy prefers, after the node has been healthy for the policy's
 // time. "" means that the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
@@ -78,8 +78,8 @@ func (p placement) preempt(v *vip) string {
 	return best
 }
 
-// requestedBy returns the person who requested that a VIP be given away, and the reason. It returns
-// "" if no person did.
+// requestedBy returns the person who requested a move of a VIP, and the reason. It returns "" if no
+// person did.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

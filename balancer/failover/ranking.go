@@ -37,8 +37,8 @@ type ranking struct {
 	counted map[string]int
 }
 
-// whyNot returns why a node can't hold a VIP and the VIPs of its group now; "" means it can. By
-// force it can also hold VIPs that it can't serve.
+// whyNot returns why a node can't hold a VIP and the other VIPs of its group now, or "". By force
+// it can also hold VIPs that it can't serve.
 func (r *ranking) whyNot(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {
@@ -85,16 +85,16 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	return m.value.Lacks(v.addr, force)
 }
 
-// despiteWeight reports whether a node may hold a VIP though its weight is 0: the VIP prefers it,
-// is to be moved there, or its group is there.
+// despiteWeight reports whether a node may hold a VIP although its weight is 0: the VIP prefers the
+// node or is to be moved there, or its group is there.
 func (r *ranking) despiteWeight(name string, v *vip) bool {
 	together := r.vips.together(v)
 	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }
 	return slices.Contains(together[0].policy.Prefer, name) || slices.ContainsFunc(together, movesThere) || r.leader(v) == name
 }
 
-// leader is the node that the VIPs of a group go to: the owner of the first that has one. "" means
-// none.
+// leader returns the node to which the VIPs of a group move: the owner of the first VIP that has
+// one. "" means none.
 func (r *ranking) leader(v *vip) string {
 	for _, each := range r.vips.groups[v.policy.Group] {
 		if o := r.etcd.owners[each.name]; o != nil && !o.unreadable && r.etcd.alive(o.value) {
@@ -104,12 +104,12 @@ func (r *ranking) leader(v *vip) string {
 	return ""
 }
 
-// isWell reports whether the network of a node's address, given by its index, is well according to
-// the node. Networks that it does not report count as well.
+// isWell reports whether the network of a node's address, given by its index, works according to
+// the node. Networks that it does not report count as working.
 func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
 
-// wellAnywhere reports whether the network of a VIP is well on any node. If it is on none, no other
-// node is better than one that is cut off.
+// wellAnywhere reports whether the network of a VIP is well on any node. If it has none, no other
+// node is better than a node that is cut off.
 func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	for name, m := range r.etcd.members {
 		well := r.peers.well()
@@ -132,8 +132,8 @@ func (r *ranking) cut(v *vip) bool {
 	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
 }
 
-// candidates are the nodes that can hold a VIP, best first: the node with the rest of its group,
-// then in the order of [Better]. The policy of a group is its first VIP's.
+// candidates returns the nodes that can hold a VIP, best first: the node with the rest of its
+// group, then in the order of [Better]. The policy of a group is its first VIP's.
 func (r *ranking) candidates(v *vip) []string {
 	v = r.vips.together(v)[0]
 	leader := r.leader(v)
@@ -150,7 +150,7 @@ func (r *ranking) candidates(v *vip) []string {
 	return can
 }
 
-// best is the best other node to give a VIP to; "" means none.
+// best returns the best other node for a VIP, or "".
 func (r *ranking) best(v *vip) string {
 	for _, name := range r.candidates(v) {
 		if name != r.o.Name && r.peers.reachesEtcd(name) {
@@ -160,12 +160,12 @@ func (r *ranking) best(v *vip) string {
 	return ""
 }
 
-// ranks are this node's ranks for groups that were ranked together: the counts that change
-// meanwhile must not separate them.
+// ranks has this node's ranks for groups that were ranked together, so later changes of the counts
+// can't separate them.
 type ranks map[string]int
 
-// rank is this node's index among the candidates for a VIP; -1 means it can't hold the VIP. The VIP
-// then counts for the best.
+// rank returns this node's index among the candidates for a VIP; -1 means it can't hold the VIP.
+// The VIP then counts for the best.
 func (r *ranking) rank(v *vip, seen ranks) int {
 	if rank, ok := seen[v.policy.Group]; ok {
 		return rank
@@ -199,7 +199,7 @@ func oneUnlessEqual(name, same string) int {
 }
 
 // Preferred is the index of a node in the list that a VIP prefers. All other nodes share the index
-// behind the last.
+// after the last.
 func Preferred(prefer []string, name string) int {
 	if i := slices.Index(prefer, name); i >= 0 {
 		return i

@@ -8,7 +8,7 @@ const (
 	maxPause = 30 * time.Second
 )
 
-// slowDown delays the next handover if etcd has refused this one with an error.
+// slowDown delays the next handover if etcd has refused this handover with an error.
 func (h *holding) slowDown(o Outcome) {
 	switch o {
 	case Done:
@@ -19,9 +19,9 @@ func (h *holding) slowDown(o Outcome) {
 	}
 }
 
-// reclaim finds out who owns VIPs whose handover may have been written: this node writes itself, on
-// the condition that no other owner was written. Until that outcome is known, the VIPs stay
-// unbound, because they may become another node's at any moment.
+// reclaim determines the owners of VIPs whose handover may have been written: this node writes
+// itself, on the condition that no other owner was written. Until that outcome is known, the VIPs
+// stay unbound, because they may become another node's at any moment.
 func (h *holding) reclaim(all []handover) {
 	for _, g := range all {
 		if !h.session.owns(g.vip) {
@@ -55,7 +55,7 @@ func (h *holding) reclaimLater(g handover) {
 	h.retry = h.now.Add(h.o.Timing.Beat)
 }
 
-// reclaimDue reclaims the VIPs whose time has come.
+// reclaimDue reclaims the VIPs that are due.
 func (h *holding) reclaimDue() {
 	if all := h.unsure; len(all) > 0 && h.now >= h.retry {
 		h.unsure = nil

@@ -52,7 +52,7 @@ type Member struct {
 	Weight  int       `json:"weight"`
 	Zone    string    `json:"zone,omitempty"`
 	Version string    `json:"version,omitempty"`
-	// Standby reports whether the node gives its VIPs away and accepts none.
+	// Standby reports whether the node releases its VIPs and accepts none.
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is the request for standby, for this node's own events.
 	StandbyBy Request `json:"-"`
@@ -80,8 +80,8 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches reports whether a network of the node's devices contains a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns why the node can't hold a VIP; "" means it can. If force is set, it can also hold a
-// VIP that it can't serve.
+// Lacks returns why the node can't hold a VIP, or "". If force is set, it can also hold a VIP that
+// it can't serve.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -122,7 +122,7 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Request is the person who requested something, and the reason.
+// Request has the person who requested something, and the reason.
 type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// revoke revokes one session that is silent or whose node a person reports to be off, and claims
-// its VIPs.
+// revoke revokes a session that is silent, or whose node a person reports to be off, and claims its
+// VIPs.
 func (t *takeover) revoke() {
 	if t.writer.claiming || t.gate.stopping {
 		return
@@ -31,7 +31,7 @@ func (t *takeover) revoke() {
 	}
 }
 
-// revokeSilent reports whether it has begun to revoke a session.
+// revokeSilent reports whether it has started to revoke a session.
 func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	own, silent := t.jurors.silent(node, s)
 	if !silent {
@@ -55,8 +55,8 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	return true
 }
 
-// turn is the number of nodes that precede this node in revoking a session: those that are better
-// for its first VIP.
+// turn returns the number of nodes that revoke a session before this node: the better nodes for its
+// first VIP.
 func (t *takeover) turn(node string, session ID) int {
 	turn := len(t.etcd.members)
 	owned := t.ownedBy(node, session)

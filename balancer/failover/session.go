@@ -18,16 +18,16 @@ type session struct {
 	// live reports whether etcd has the session, at the revision.
 	live     bool
 	revision int64
-	// jury confirms it. next is the jury of a write whose outcome is not known: until then, both
-	// must.
+	// jury confirms the session. next is the jury of a write with an unknown outcome; until it is
+	// known, both juries must confirm.
 	jury, next []string
 	// confirmed is the sending time of the newest heartbeat that a juror has confirmed. renewed is
 	// the sending time of the newest renewal in etcd. deadline follows from them.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time
-	// writing reports whether a write of the session is under way. again is when the next may
-	// begin: a heartbeat after the last.
+	// writing reports whether a write of the session is under way. again is the earliest time of
+	// the next write: a heartbeat after the last.
 	writing bool
 	again   local.Time
 }
@@ -38,12 +38,12 @@ func newSession(e *env, etcd *view, w *writer) *session {
 	return s
 }
 
-// reset replaces the session with a new one that etcd does not have.
+// reset replaces the session with a new session that etcd does not have.
 func (s *session) reset(revision int64) {
 	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]local.Time{}, revision: revision}
 }
 
-// begin creates the session in etcd, if there is none. The gate must be closed and nothing bound.
+// begin creates the session in etcd if it has none. The gate must be closed and nothing bound.
 func (s *session) begin() {
 	name := s.o.Name
 	if s.live || s.writing || s.now < s.again || !s.etcd.registered() {
@@ -59,17 +59,17 @@ func (s *session) begin() {
 	s.put(w, s.chooseJury())
 }
 
-// replaces reports whether this node may replace a session with its name: one of this machine,
-// whose gate is this one; of an earlier boot of it; or of a machine that a person reports to be
-// off. An earlier boot renews nothing. A machine with the same ID and name, of which this one may
-// be a copy, does: its peers have the addresses of this one, and no longer confirm it.
+// replaces reports whether this node may replace a session with its name: a session of this machine
+// with the same gate, of an earlier boot of it, or of a machine that a person reports to be off. An
+// earlier boot renews nothing. A machine with the same ID and name, of which this machine may be a
+// copy, keeps its session: its peers have the addresses of this machine, and no longer confirm it.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
 	return !old.unreadable && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
 }
 
-// obstructed reports whether etcd has had a session of this name for long that can't be replaced.
+// obstructed reports whether etcd has long had a session of this name that can't be replaced.
 func (s *session) obstructed() bool {
 	old := s.etcd.sessions[s.o.Name]
 	return !s.live && old != nil && s.now.Since(old.known) > 2*s.o.Timing.Silence && !s.replaces(old)
@@ -91,7 +91,7 @@ func (s *session) put(w Write, jury []string) {
 		}
 		s.writing, s.again = false, s.now.Add(s.o.Timing.Beat)
 		if o != Done || revision < s.revision {
-			return // if it was carried out all the same, etcd's watch reports it
+			return // if etcd performed it anyway, its watch reports it
 		}
 		s.renewed = max(s.renewed, sent)
 		s.writer.apply(&w, revision)
@@ -108,7 +108,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	if r == nil || r.value.ID != s.id {
 		return s.live
 	}
-	// No write that compares an older revision can be carried out any more.
+	// A write that compares an older revision can no longer succeed.
 	if !s.live {
 		s.do(local.Note{Kind: local.NoteSession, Text: "began session " + s.id.String()})
 	}
@@ -159,12 +159,12 @@ func (s *session) owns(v *vip) bool {
 	return s.live && o != nil && o.value.Session == s.id
 }
 
-// ifMine is a write that etcd only carries out if it has the session as this node knows it.
+// ifMine returns a write that etcd only performs if it has the session as this node knows it.
 func (s *session) ifMine() Write {
 	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
 }
 
-// renew lets etcd confirm the session if too few peers do.
+// renew requests etcd's confirmation of the session if too few peers confirm it.
 func (s *session) renew() {
 	if s.live && !s.writing && s.now >= s.again && !s.lasts(s.deadline) {
 		s.put(s.ifMine(), s.jury)
@@ -187,7 +187,7 @@ func (s *session) changeJury() {
 		return
 	}
 	if !s.lasts(s.deadlineBy(jury)) {
-		jury = s.jury // etcd confirms first: the next jury has not yet
+		jury = s.jury // etcd confirms first, because the next jury has not confirmed yet
 	}
 	s.put(s.ifMine(), jury)
 }
@@ -218,8 +218,7 @@ func (s *session) chooseJury() []string {
 	return jury
 }
 
-// confirmations returns the age of each juror's newest confirmation; -1 means it has never
-// confirmed.
+// confirmations returns the age of each juror's newest confirmation; -1 means never.
 func (s *session) confirmations() map[string]time.Duration {
 	ages := map[string]time.Duration{}
 	for _, j := range s.jury {
@@ -232,8 +231,8 @@ func (s *session) confirmations() map[string]time.Duration {
 	return ages
 }
 
-// silentJurors names the jurors that no longer confirm the session. Etcd is one of them, because it
-// confirms when they do not.
+// silentJurors names the jurors that no longer confirm the session. Etcd is included, because it
+// confirms when jurors do not.
 func (s *session) silentJurors() string {
 	var names []string
 	for _, j := range s.jury {

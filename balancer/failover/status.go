@@ -19,17 +19,17 @@ type Status struct {
 	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
-	// Free are the VIPs that no live session owns, or that a silent session owns which may not be
-	// revoked.
+	// Free has the VIPs that no live session owns, or whose owner is a silent session that may not
+	// be revoked.
 	Free []netip.Addr
-	// Waiting are the nodes whose silent sessions may not be revoked because too few of their
+	// Waiting has the nodes whose silent sessions may not be revoked because too few of their
 	// jurors are heard, each with its silent jurors and itself.
 	Waiting map[string][]string
-	// Heard reports for each other node on which of this node's addresses (Member.At) it was heard
-	// recently.
+	// Heard reports, for each other node, the addresses of this node (Member.At) on which it was
+	// heard recently.
 	Heard map[string][]bool
-	// Strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim
-	// otherwise.
+	// Strangers has the MACs of hosts outside the fleet that have VIPs which this node would
+	// otherwise claim.
 	Strangers map[netip.Addr]string
 }
 

@@ -40,11 +40,11 @@ func (t *takeover) count() {
 // conditions.
 const maxClaimed = 100
 
-// claimFree claims free VIPs: the best node at once, the others after the better ones have had the
-// time.
+// claimFree claims free VIPs: the best node claims at once, the others after the better nodes had
+// time for it.
 func (t *takeover) claimFree() {
 	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
-		return // a node that has just started does not know yet who else is alive
+		return // a node that has just started does not know the live nodes yet
 	}
 	c := t.due()
 	if len(c.unknown) > 0 && !t.probing {
@@ -82,7 +82,7 @@ func (t *takeover) due() claims {
 			late.add(v, unknown)
 		}
 		if ranked++; ranked == maxClaimed*len(t.etcd.members) || best.full() {
-			break // all nodes begin with the same VIPs, and share them
+			break // all nodes start with the same VIPs, and share them
 		}
 	}
 	if best.empty() {
@@ -91,7 +91,8 @@ func (t *takeover) due() claims {
 	return best
 }
 
-// firstFree is since when one of the VIPs has been free; 0 means none has ever had an owner.
+// firstFree returns the time since which one of the VIPs has been free; 0 means that none ever had
+// an owner.
 func firstFree(all []*vip) (since local.Time) {
 	for _, v := range all {
 		if !v.fresh && (since == 0 || v.since < since) {
@@ -122,8 +123,8 @@ func (c *claims) add(v *vip, unknown bool) {
 func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
 func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 
-// strangerRest is the time for which a VIP that a host outside the fleet has is ignored before it
-// is probed again.
+// strangerRest is the time for which a VIP of a host outside the fleet is ignored before it is
+// probed again.
 const strangerRest = 10 * time.Second
 
 // probed processes the answers to a Probe: the MACs of the hosts that have addresses.
@@ -175,7 +176,7 @@ func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time
 			t.writer.claiming = false
 		}
 		if o != Done {
-			return // if it was carried out all the same, etcd's watch reports it
+			return // if etcd performed it anyway, its watch reports it
 		}
 		t.writer.apply(&w, revision)
 		if len(names) > 0 {
@@ -205,8 +206,8 @@ func listFirst(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// strangers are the MACs of hosts outside the fleet that have VIPs which this node would claim
-// otherwise.
+// strangers returns the MACs of hosts outside the fleet that have VIPs which this node would
+// otherwise claim.
 func (t *takeover) strangers() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for _, v := range t.vips.order {
@@ -217,8 +218,8 @@ func (t *takeover) strangers() map[netip.Addr]string {
 	return all
 }
 
-// waiting are the nodes whose VIPs rest until an operator reports that they are off, each with the
-// silent members of its jury, and those VIPs. A node that is not confirmed can't know.
+// waiting returns the nodes whose VIPs pause until an operator reports that they are off, each with
+// the silent members of its jury, and those VIPs. A node that is not confirmed can't know.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

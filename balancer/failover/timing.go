@@ -25,6 +25,6 @@ func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
 }
 
-// Passes reports whether the gate may be opened or refreshed at now, and an address added behind
-// it: an action in time has no effect after the deadline.
+// Passes reports whether the gate may be opened or refreshed at now, and an address may be added
+// behind it. A timely action has no effect after the deadline.
 func (t Timing) Passes(now, deadline local.Time) bool { return local.Passes(now, deadline, t.Gate) }

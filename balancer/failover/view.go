@@ -15,10 +15,10 @@ type view struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
-	// at are the addresses of each node that is registered or has a session: a node that only etcd
-	// can't reach loses its registration.
+	// at has the addresses of each node that is registered or has a session, because a node that
+	// only etcd can't reach loses its registration.
 	at map[string][]Address
-	// newest are the revisions of the last known changes, also of deleted records: the answer to a
+	// newest has the revisions of the last known changes, also of deleted records. The answer to a
 	// transaction and etcd's watch report the same change, and either may be late.
 	newest map[Key]int64
 	// loaded reports whether all records were read since this run was registered, and revision is
@@ -68,7 +68,7 @@ func (v *view) locate(name string) {
 	}
 }
 
-// registered reports whether etcd has this run of the node, as far as is known.
+// registered reports whether etcd has this run of the node, as far as this node knows.
 func (v *view) registered() bool {
 	m := v.members[v.o.Name]
 	return v.loaded && m != nil && m.value.Boot == v.o.Member.Boot
@@ -80,7 +80,7 @@ func (v *view) alive(o Owner) bool {
 	return s != nil && (s.unreadable || s.value.ID == o.Session)
 }
 
-// whose returns the node that has a device with the MAC; "" means none.
+// whose returns the node that has a device with the MAC, or "".
 func (v *view) whose(mac string) string {
 	for name, at := range v.at {
 		if slices.ContainsFunc(at, func(a Address) bool { return a.MAC == mac && mac != "" }) {
@@ -93,10 +93,10 @@ func (v *view) whose(mac string) string {
 // record is a record as this node knows it.
 type record[T any] struct {
 	value T
-	// revision is its last change, and known is when this node learned it.
+	// revision is the revision of its last change, and known is when this node learned it.
 	revision int64
 	known    local.Time
-	// unreadable reports whether it can't be read: a newer version may have written it.
+	// unreadable reports whether it can't be read, because a newer version may have written it.
 	unreadable bool
 }
 

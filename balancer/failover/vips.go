@@ -12,39 +12,39 @@ import (
 
 // Policy is the users' choice for a VIP with hold = "one".
 type Policy struct {
-	// Prefer are nodes, best first; the others follow.
+	// Prefer has nodes, best first; the other nodes follow.
 	Prefer []string
-	// Preempt is the time for which a better node of Prefer must be well until the VIP returns to
-	// it; 0 means never.
+	// Preempt is the time for which a better node of Prefer must work until the VIP returns to it;
+	// 0 means never.
 	Preempt time.Duration
-	// Group names VIPs that belong on one node; "" means the VIP is alone.
+	// Group names VIPs that belong on one node; "" means the VIP has no group.
 	Group string
 }
 
-// vip is a VIP. The VIPs of a group move together, each with a record of its own.
+// vip is a VIP. The VIPs of a group move together, but each has its own record.
 type vip struct {
 	name   string
 	addr   netip.Addr
 	policy Policy
 	bound  bool
-	// giving is the ID of the Unbind that began to give it away; 0 means it is not given away.
+	// giving is the ID of the Unbind that started its release; 0 means it is not being released.
 	giving int
-	// fresh reports whether it has had no owner yet.
+	// fresh reports whether it has never had an owner.
 	fresh bool
-	// since is the time when it was first seen free; 0 means it was not. better is the time since
-	// which a preferred node could hold it.
+	// since is the time when it was first seen free; 0 means it is not free. better is the time
+	// since which a preferred node could hold it.
 	since, better local.Time
-	// clear reports whether a probe found no host outside the fleet with the address before the
-	// first owner. stranger is the MAC of such a host. A VIP that this node could not claim is
-	// ignored until askAgain.
+	// clear reports whether a probe before the first owner found no host outside the fleet with the
+	// address. stranger is the MAC of such a host. A VIP that this node could not claim is ignored
+	// until askAgain.
 	clear    bool
 	stranger string
 	askAgain local.Time
-	// changed are the last times at which its owner changed.
+	// changed has the last times at which its owner changed.
 	changed []local.Time
 }
 
-// A VIP that has moved maxMoves times by itself within movesTime stays where it is.
+// A VIP that has moved maxMoves times by itself within movesTime stays.
 const (
 	maxMoves  = 3
 	movesTime = time.Minute
@@ -61,10 +61,10 @@ func (v *vip) moved(now local.Time) {
 	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
 }
 
-// vips are all VIPs with hold = "one".
+// vips has all VIPs with hold = "one".
 type vips struct {
 	byName map[string]*vip
-	// gone are VIPs that users have removed, until this node is known not to own them.
+	// gone has VIPs that users have removed, until this node knows that it does not own them.
 	gone  map[string]*vip
 	order []*vip // by name
 	// groups have the VIPs of each group, in order.
@@ -102,7 +102,7 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 	return removed
 }
 
-// find returns a VIP that exists or is gone.
+// find returns a VIP that exists or was removed.
 func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.gone[name]) }
 
 // together are the VIPs that a VIP moves with, including itself.

@@ -12,9 +12,8 @@ type writer struct {
 	last    int // ID
 	// claiming reports whether a transaction that claims VIPs is under way.
 	claiming bool
-	// refused is the newest revision that was known when etcd refused a transaction, as a rule
-	// because this node had not learned of a change. Until it has, or until patient, it sends no
-	// other.
+	// refused is the newest known revision when etcd refused a transaction, usually because this
+	// node had not learned of a change. Until it has, or until patient, it sends no other.
 	refused int64
 	patient local.Time
 }
@@ -29,7 +28,7 @@ func (w *writer) nextID() int {
 	return w.last
 }
 
-// write begins a transaction; then receives its outcome and revision.
+// write starts a transaction; then receives its outcome and revision.
 func (w *writer) write(a Write, then func(Outcome, int64)) {
 	a.ID = w.nextID()
 	known := w.etcd.revision

@@ -14,12 +14,12 @@ type EjectionRules struct {
 	// on probation: a single failure ejects it again until it has accepted a connection.
 	Failures int
 	// Apart is the minimum time between two failures that count, because failures at the same
-	// moment have the same cause. An endpoint may take Failures times Apart to restart without
+	// moment have the same cause. Within Failures times Apart, an endpoint may restart without
 	// being ejected.
 	Apart time.Duration
 	// Base is the duration of the first ejection. The n-th lasts n times as long, at most Max.
 	Base, Max time.Duration
-	// Forgive is the time without an ejection after which one former ejection is forgotten.
+	// Forgive is the time without an ejection after which one earlier ejection is forgotten.
 	Forgive time.Duration
 }
 
@@ -44,7 +44,7 @@ type EjectionChange struct {
 
 // Ejections decides from the outcomes of connection attempts which endpoints get no new connections
 // for a while. It has no clock. One goroutine at a time may use it. It remembers only endpoints
-// that fail, until all is forgiven. Nothing outlives a restart, after which an endpoint that still
+// that fail, until all is forgiven. Nothing survives a restart, after which an endpoint that still
 // fails is soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
@@ -58,13 +58,13 @@ type record struct {
 	failed int
 	// last is the time of the last failure that counted.
 	last time.Time
-	// count is the number of ejections that are not forgotten. since is when the last one ended or
-	// was forgotten.
+	// count is the number of remembered ejections. since is when the last of them ended or was
+	// forgotten.
 	count int
 	since time.Time
-	// began and until limit the present ejection, by the monotonic clock.
+	// began and until are the limits of the present ejection, by the monotonic clock.
 	began, until time.Time
-	// passed is the number of checks in a row that have passed since began.
+	// passed is the number of consecutive passed checks since began.
 	passed int
 }
 
@@ -87,7 +87,7 @@ func (e *Ejections) Next() (next time.Time) {
 }
 
 // Failed records a failed connection attempt to t and returns the ejection that it starts, if any.
-// If there is no room, t is ejected at its first failure after there is room again.
+// If the budget is exhausted, t is ejected at its first failure after that changes.
 func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Budget) (EjectionChange, bool) {
 	if e.ejected.Has(t) {
 		return EjectionChange{}, false
@@ -105,7 +105,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		return EjectionChange{}, false
 	}
 	e.forgive(r, now)
-	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to be forgotten
+	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only need longer to be forgotten
 		r.count++
 	}
 	r.began = now
@@ -129,8 +129,8 @@ func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, 
 	return out, ended
 }
 
-// Checked records the result of a check of t's own address and port. After rise passed checks in a
-// row that began after the ejection, the ejection ends.
+// Checked records the result of a check of t's own address and port. After rise consecutive passed
+// checks that started after the ejection, the ejection ends.
 func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if !e.ejected.Has(t) || res.Began.Before(r.began) {
@@ -148,9 +148,8 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 	return e.end(t, now, "it passes its checks")
 }
 
-// Update ends the ejections that have expired, forgets targets that are no longer endpoints, and
-// ends the latest ejections if there is no longer room for them because other endpoints failed or
-// were removed.
+// Update ends expired ejections, and forgets targets that are no longer endpoints. If other
+// endpoints failed or were removed, it also ends the latest ejections that exceed the budget.
 func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, room Budget) []EjectionChange {
 	var ended []EjectionChange
 	end := func(t balancer.Target, why string) {

@@ -9,10 +9,10 @@ type Outcome string
 const (
 	// Passed means that the target met the check's conditions.
 	Passed Outcome = "passed"
-	// Failed means that it did not.
+	// Failed means that the target did not pass.
 	Failed Outcome = "failed"
 	// NotRun means that this host could not run the check (no file descriptors, no such source
-	// address, a missing certificate file). It says nothing about the target and is ignored.
+	// address, a missing certificate file). It has no information about the target and is ignored.
 	// Result.Text has the reason.
 	NotRun Outcome = "not run"
 )

@@ -55,8 +55,8 @@ func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	return next
 }
 
-// Expedite returns s with its next check due now, or when the fast interval since the latest check
-// has passed: thousands of hints may arrive.
+// Expedite returns s with its next check due now, or a fast interval after the latest check,
+// because thousands of hints may arrive.
 func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {

@@ -12,8 +12,8 @@ type Rules struct {
 	Interval time.Duration
 	// FastInterval replaces Interval while results contradict the verdict.
 	FastInterval time.Duration
-	// Rise is the number of checks in a row that must pass to bring a target up, and Fall is the
-	// number that must fail to take it down. Both are at least 1.
+	// Rise is the number of consecutive passed checks that bring a target up, and Fall is the
+	// number of failed checks that take it down. Both are at least 1.
 	Rise, Fall int
 }
 
@@ -36,7 +36,7 @@ type State struct {
 	Last Result
 	// Due is the time of the next check.
 	Due time.Time
-	// Assumed reports whether the verdict comes from other nodes, and no result of this node has
+	// Assumed reports whether the verdict is from other nodes, and no result of this node has
 	// confirmed it yet.
 	Assumed bool
 
@@ -46,15 +46,15 @@ type State struct {
 }
 
 // New returns the state of an unknown target. Its first check is due within the given time from
-// now. The seed decides when, so that many targets that start together are spread over that time.
+// now. The seed determines the time, so the checks of many targets that start together are spread.
 func New(seed uint64, now time.Time, within time.Duration) State {
 	s := State{seed: seed}
 	s.Due = now.Add(time.Duration(s.fraction() * float64(within)))
 	return s
 }
 
-// Assume returns the state with the verdict of other nodes. As many results are needed to change it
-// as if it were this node's own.
+// Assume returns the state with the verdict of other nodes. A change needs as many results as if
+// the verdict were this node's own.
 func (s State) Assume(v balancer.Verdict, now time.Time) State {
 	s.Verdict = v
 	s.Since = now
@@ -64,7 +64,7 @@ func (s State) Assume(v balancer.Verdict, now time.Time) State {
 	return s
 }
 
-// After returns the state after one more result.
+// After returns the state after another result.
 func (s State) After(r Rules, res Result) State {
 	turning := s.Turning()
 	s.Last = res
@@ -103,10 +103,10 @@ func (s State) decide(v balancer.Verdict) State {
 func (s State) Turning() bool { return s.Streak > 0 }
 
 // next returns when the check after res is due. A random part of up to a tenth of the interval is
-// subtracted, so that targets drift apart. Nothing is added, so that a failure is noticed within
-// the time that the rules promise. After a check that many targets may have had at the same moment,
-// the next one is due at any time within the interval. Checks never overlap: after a check that
-// took longer than the interval, the next one is due at once.
+// subtracted, so targets drift apart. Nothing is added, so a failure is detected within the time
+// that the rules promise. After a check that many targets may have had at the same moment, the next
+// one is due at any time within the interval. Checks never overlap: after a check that took longer
+// than the interval, the next one is due at once.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {

@@ -27,7 +27,7 @@ type Subject struct {
 }
 
 // Targets computes the targets to check, with work only for differences. The zero value is ready.
-// It is used by one goroutine.
+// Only one goroutine may use it.
 type Targets struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
@@ -40,7 +40,7 @@ type Targets struct {
 // are left out. Unchanged entries are shared, so snap.Diff of two results costs only the
 // differences.
 //
-// Exec checks from etcd are left out unless env.AllowExec or Subject.Fleet is set; another node of
+// Exec checks from etcd are omitted unless env.AllowExec or Subject.Fleet is set; another node of
 // the fleet may be allowed to run them. Checks that name a user (balancer.WantsUser) are always
 // left out.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
@@ -147,8 +147,8 @@ func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port u
 	return s.ProxyProtocol
 }
 
-// probedPort returns the port of s to check for p: p itself, or else the first port whose protocol
-// the check supports. It returns nil if no port can be checked.
+// probedPort returns the port of s to check for p: p itself, or otherwise the first port whose
+// protocol the check supports. It returns nil if no port can be checked.
 func probedPort(s *balancer.Service, p *balancer.Port) *balancer.Port {
 	if supports(s.Health.Type, p.Protocol) {
 		return p

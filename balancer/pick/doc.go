@@ -6,8 +6,8 @@
 //	i := p.Pick(pick.Flow{Client: client, VIP: vip}, nil)    an index into f.Backends, or -1
 //	p = pick.Next(p, g.Scheduler, g.Backends, load)          the next generation continues with this one's state
 //
-// Affinity has priority: a caller first looks the client up in Sticky, picks only if it finds no
-// usable backend, and stores the backend that it uses. The package has no clock, starts no
+// Affinity has priority: a caller first looks the client up in Sticky, calls Pick only if it finds
+// no usable backend, and stores the backend that it uses. The package has no clock, starts no
 // goroutines and knows nothing about health: it uses State and Weight of the compiled backends.
 //
 // # Schedulers
@@ -32,7 +32,7 @@
 //     with 65537 slots. A pick is a table lookup. A change also moves a few clients of other backends. ip_vs_mh.c has 4093 slots by
 //     default, another hash, and a similar distribution of slots by weight: the shares are the same, the choice for a client is not.
 //
-// The hashes (FNV-1a with the finalizer of splitmix64) have no seed, so all nodes of a fleet, on
-// any architecture and after any restart, choose alike. A client that knows them can choose
-// addresses that share one backend, as with the kernel's hashes.
+// The hashes (FNV-1a with the finalizer of splitmix64) have no seed, so all nodes of a fleet make
+// the same choice, on any architecture and after any restart. A client that knows them can choose
+// addresses that share one backend, like with the kernel's hashes.
 package pick

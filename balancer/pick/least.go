@@ -10,7 +10,7 @@ import "vipd/balancer"
 //	sed  (c + 1) / w
 //	nq   0 if c is 0, else (c + 1) / w
 //
-// Equals take turns: the search starts after the last choice.
+// Members of equal cost rotate: the search starts after the last choice.
 type leastLoaded struct {
 	cursor
 	load func(i int) int64

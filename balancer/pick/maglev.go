@@ -74,7 +74,7 @@ type maglevSeat struct {
 }
 
 // maglevSlots returns a filled table. In each round, every member gets the next free slots of its
-// permutation, as many as are due to it by its weight. In the first round each gets at least one.
+// permutation, in proportion to its weight. In the first round each gets at least one.
 func maglevSlots(members []member) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
 	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
@@ -114,9 +114,9 @@ func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 }
 
 // maglevPrice returns the weight that a slot costs. If it is the greatest weight, the heaviest
-// member gets one slot a round, as in the paper. If that needs too many rounds, the price is
-// halved, and heavy members get several slots a round. Halving keeps the price, and with it most of
-// the table, when members are added or removed.
+// member gets one slot per round, as in the paper. If that needs too many rounds, the price is
+// halved, and heavy members get several slots per round. Halving keeps the price, and with it most
+// of the table, when members are added or removed.
 func maglevPrice(members []member) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {

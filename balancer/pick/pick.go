@@ -10,8 +10,8 @@ import (
 
 // Flow is a new connection, or the first packet of a UDP flow.
 type Flow struct {
-	// Client is its source. The hashes use only the address, so that all connections of a client
-	// have the same backend.
+	// Client is its source. The hashes use only the address, so all connections of a client have
+	// the same backend.
 	Client netip.AddrPort
 	// VIP is its destination.
 	VIP netip.AddrPort
@@ -37,10 +37,11 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 }
 
 // Next returns a picker like New that continues from the state of old, which may be nil. So a
-// service that changes often spreads connections as evenly as one that never changes. If old has
-// the same scheduler, rr and the ties of the least-connection schedulers continue after the last
-// choice, wrr keeps the credit of every address that is still among backends, in any state, and mh
-// shares its table if addresses and weights are equal. Later picks of old are not carried over.
+// service that changes often distributes connections as evenly as a service that never changes. If
+// old has the same scheduler, rr and the ties of the least-connection schedulers continue after the
+// last choice, wrr keeps the credit of every address that is still among backends, in any state,
+// and mh shares its table if addresses and weights are equal. Later picks of old are not carried
+// over.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := membersOf(backends)
 	if load == nil {

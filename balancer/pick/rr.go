@@ -10,7 +10,7 @@ import (
 type cursor struct {
 	members []member
 	// start is the first position while nothing was chosen. before is the last choice of earlier
-	// members, which start follows.
+	// members; start follows it.
 	start  int
 	before netip.AddrPort
 	// taken is the last chosen position plus 1. Zero means none.
@@ -34,7 +34,7 @@ func (c *cursor) init(members []member, old *cursor) {
 	})
 }
 
-// last returns the address that c, or a cursor before it, has chosen last.
+// last returns the address that c, or an earlier cursor, has chosen last.
 func (c *cursor) last() netip.AddrPort {
 	if taken := c.taken.Load(); taken > 0 {
 		return c.members[taken-1].addr
@@ -54,8 +54,8 @@ func (c *cursor) from(taken int64) int {
 	return at
 }
 
-// roundRobin chooses each member in turn. A skipped member loses its turn to the next one, whose
-// own turn this uses up.
+// roundRobin chooses each member in turn. A skipped member loses its turn to the next member, which
+// loses its own turn.
 type roundRobin struct{ cursor }
 
 func newRoundRobin(members []member, old Picker) *roundRobin {

@@ -84,8 +84,8 @@ func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 }
 
 // Store records that client makes a new connection to backend at now. Call it for every new
-// connection, whether its backend comes from Lookup or from a picker, because the timeout starts
-// with the last one.
+// connection, whether its backend is from Lookup or from a picker, because the timeout starts with
+// the last connection.
 func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

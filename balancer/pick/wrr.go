@@ -18,7 +18,7 @@ import (
 // usually moves to the end. A pick compares the first member of each weight.
 //
 // Skipped members do not take part: they gain nothing, and the chosen member pays only the weights
-// of the others. A member is found to be skipped in its turn, so a full member waits with the
+// of the others. A member is only found to be skipped in its turn, so a full member waits with the
 // credit of about one turn. When it is free again, it does not get all missed turns at once.
 type weighted struct {
 	members []member
@@ -30,7 +30,7 @@ type weighted struct {
 	credits []int64
 	// skipped marks the members that the latest pick with skipped members has skipped.
 	skipped []bool
-	// absent is the credit of backends that are not usable now, for their return.
+	// absent has the credit of unusable backends, for their return.
 	absent []share
 }
 
@@ -177,8 +177,8 @@ func (w *weighted) shares() []share {
 // inherit gives addresses their former credit. Credit is carried over in turns, because a change of
 // weights changes the cost of a turn, and relative to the mean of all known addresses, so that a
 // new address is neither ahead nor behind. The credit of unusable backends is kept in away: a
-// backend that fails and recovers all the time would never get enough credit if it started from
-// zero each time. If there are no members, all credit is kept.
+// backend that repeatedly fails and recovers would never get enough credit if it started from zero
+// each time. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.absent = past

@@ -1,9 +1,9 @@
-// Package snap provides Map, a persistent ordered map: every version stays valid and unchanged when
-// the next one is made from it, and comparing two versions takes time proportional to their
+// Package snap provides Map, a persistent ordered map. Every version stays valid and unchanged when
+// the next is made from it, and the time to compare two versions is proportional to their
 // difference.
 //
-// The parts of vipd pass all state to each other in such maps. Each part keeps the version that it
-// has applied, reads the newest one when it is ready, and applies the difference:
+// The parts of vipd pass all state to each other in such maps. Each reader keeps the version that
+// it has applied, reads the newest version when it is ready, and applies the difference:
 //
 //	before := done
 //	after := wanted.Load()

@@ -16,7 +16,7 @@ type Ordered[K any] interface {
 // Map is a persistent map from K to V in key order.
 //
 // It is a treap whose priorities are hashes of the keys, so the set of keys alone determines the
-// shape of the tree, whatever the order of changes. This makes Diff cheap: equal parts of two
+// shape of the tree, regardless of the order of changes. This makes Diff cheap: equal parts of two
 // versions are the same nodes at the same places, and one pointer comparison skips them.
 type Map[K Ordered[K], V comparable] struct {
 	root *node[K, V]

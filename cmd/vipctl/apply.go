@@ -68,12 +68,12 @@ func runApply(c *cli.Call) error {
 	return e.finish(c.Flags.Bool("dry-run"))
 }
 
-// sufficient rejects files that define nothing. They are most likely not the intended ones, and
+// sufficient rejects files that define nothing. They are probably not the intended files, and
 // pruning by them would remove everything.
 func (g *given) sufficient(places []string, prune bool) error {
 	switch {
 	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):
-		return nil // the problems say more
+		return nil // the problems have the details
 	case len(g.services)+len(g.vips) == 0:
 		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
 	case prune && len(g.bare) > 0:

@@ -47,7 +47,8 @@ func (d *daemonOverride) await() error {
 }
 
 // ended prints how the wait for a drain ended, with err or without. left is the last number of
-// connections, stillOn describes their nodes, and doneOn is the number of nodes without any.
+// connections, stillOn describes their nodes, and doneOn is the number of nodes without
+// connections.
 func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
@@ -67,7 +68,8 @@ func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, st
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
-// abandoned prints what remains if the wait ends before the drain. where describes the nodes.
+// abandoned prints the remaining state if the wait ends before the drain. where describes the
+// nodes.
 func abandoned(c *cli.Call, left uint64, where string) error {
 	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {

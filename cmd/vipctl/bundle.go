@@ -54,7 +54,7 @@ func runDebug(c *cli.Call) error {
 		return writeBundle(c, c.Stdout)
 	}
 	if file == "" {
-		host, _ := os.Hostname() // a bundle without a name is useful too
+		host, _ := os.Hostname() // a bundle without a name is also useful
 		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.Now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -66,7 +66,7 @@ func runDebug(c *cli.Call) error {
 	}
 	if err := writeBundle(c, out); err != nil {
 		_ = out.Close()
-		_ = os.Remove(file) // half a bundle helps nobody
+		_ = os.Remove(file) // an incomplete bundle is useless
 		return err
 	}
 	if err := out.Close(); err != nil {
@@ -166,7 +166,7 @@ func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
 	return d.Profile(ctx, what)
 }
 
-// output is the output of a command, limited to lines that keep selects; nil selects all.
+// output returns the output of a command, limited to lines that keep selects; nil selects all.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := printed(ctx, command...)

@@ -72,7 +72,7 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 }
 
 // checkFor adds problems that only compiling finds, for mode or, if that is "", for the configured
-// mode. It also adds needs of health checks that this host lacks.
+// mode. It also adds missing requirements of health checks on this host.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))
@@ -116,8 +116,8 @@ func (d *localDefinitions) checkOverlaps() {
 	}
 }
 
-// claimsIn reads the claims of a service, each address and port by itself, so that a wrong one
-// hides none.
+// claimsIn reads the claims of a service, each address and port separately, so a wrong claim hides
+// no other.
 func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *balancer.Service {
 	services, _ := doc.Tree()["services"].(map[string]any)
 	fields, _ := services[string(name)].(map[string]any)

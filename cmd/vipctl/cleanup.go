@@ -191,9 +191,9 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 	return conf, nil
 }
 
-// holdRunDir acquires the lock that a daemon holds for its whole life, if the file exists, to keep
-// daemons out of run_dir. It also detects a daemon in another network namespace, and one that may
-// not change this namespace. With force it ignores a daemon's lock.
+// holdRunDir acquires the lock that a daemon holds for its lifetime, if the file exists, to keep
+// daemons out of run_dir. It also detects a daemon in another network namespace, and a daemon that
+// may not change this namespace. With force it ignores a daemon's lock.
 func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -225,8 +225,8 @@ func refuseWhileServing(c *cli.Call) error {
 	return fmt.Errorf("looking whether vipd is running: %w", err)
 }
 
-// cleaners returns the cleaners of a mode, or all. The order matters, because the last ones remove
-// records that others need.
+// cleaners returns the cleaners of a mode, or all. The order matters, because the last cleaners
+// remove records that others need.
 func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{m.Cleanup}
@@ -254,7 +254,7 @@ func cleanHost(ctx context.Context, conf config.Config, dry bool) ([]string, err
 }
 
 // cleanFiles removes the daemon's sockets, its counts, and its files in state_dir, including
-// backups and half-written ones. It keeps another kind of file at a socket's path, because vipd did
+// backups and incomplete files. It keeps another kind of file at a socket's path, because vipd did
 // not create it.
 func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	var files []string
@@ -291,7 +291,7 @@ func removeFiles(files []string, dry bool) (removed []string, err error) {
 	return removed, errors.Join(failed...)
 }
 
-// cleanFolders removes the lock file, as the last of all files, and the directories if they are
+// cleanFolders removes the lock file as the last of all files, and the directories if they are
 // empty.
 func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	removed, err := removeFiles([]string{lockfile.Path(conf.RunDir)}, dry)

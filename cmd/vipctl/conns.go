@@ -227,7 +227,7 @@ func omittedText(omitted map[string]int) string {
 	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
-// followConnections prints a line for each connection that begins or ends, until Ctrl-C. It
+// followConnections prints a line for each connection that starts or ends, until Ctrl-C. It
 // continues after a restart of vipd.
 func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	client, err := c.Client()
@@ -271,7 +271,7 @@ func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	return line + "\n"
 }
 
-// killConnections ends connections. On a terminal it asks first.
+// killConnections ends connections. On a terminal it asks for confirmation first.
 func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if q == (dataplane.ConnectionQuery{}) {
 		return cli.WrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")

@@ -75,7 +75,7 @@ func runConvert(c *cli.Call) error {
 	return nil
 }
 
-// noServices says why a file has no services. The first note may name the cause.
+// noServices is the reason why a file has no services. The first note may name the cause.
 func noServices(file, format string, result *convert.Result) error {
 	if result.Empty != "" {
 		return fmt.Errorf("%s has no service that vipd could serve: %s", file, result.Empty)

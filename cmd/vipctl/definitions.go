@@ -25,14 +25,14 @@ type localDefinitions struct {
 	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
-	// config is the daemon's part of the file. It has the defaults if there is none.
+	// config is the daemon's part of the file. It has the defaults if the file is missing.
 	config config.Config
 	// problems are all problems found, by file and line.
 	problems []balancer.Problem
 }
 
 // readDefinitions reads a daemon's configuration with its services and [store].path, a services
-// file, or a directory of those. An error means that there is nothing to read.
+// file, or a directory of services files. An error means that there is nothing to read.
 func readDefinitions(place string) (*localDefinitions, error) {
 	if _, err := os.Stat(place); err != nil {
 		return nil, unreadable(place, err)
@@ -79,8 +79,8 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions for a node as this one, adds the problems that the daemon would
-// report, and returns the frontends.
+// compile compiles the definitions for a node like this host, adds the problems that the daemon
+// would report, and returns the frontends.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
@@ -101,8 +101,8 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// localAddresses returns the host's own addresses. It omits VIPs that a vipd here holds, on its
-// device or on lo, which is used if the kernel can't create the device.
+// localAddresses returns the host's own addresses. It omits VIPs that a running vipd holds, on its
+// device or on lo, which vipd uses if the kernel can't create the device.
 func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {

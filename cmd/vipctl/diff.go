@@ -88,13 +88,13 @@ func runDiff(c *cli.Call) error {
 // serviceDiff has the differences of one service.
 type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
-	// VIP is the address whose settings differ, if it is not a service.
+	// VIP is the address whose settings differ, if the difference is not in a service.
 	VIP netip.Addr `json:"vip,omitzero"`
-	// Setting is the setting of the daemon that differs, if it is neither a service nor a VIP.
-	// Restart reports whether a change takes effect only after a restart of vipd.
+	// Setting is the daemon's setting that differs, if the difference is neither in a service nor a
+	// VIP. Restart reports whether a change takes effect only after a restart of vipd.
 	Setting string `json:"setting,omitempty"`
 	Restart bool   `json:"restart,omitempty"`
-	// What is added, removed or changed.
+	// What is "added", "removed" or "changed".
 	What string `json:"what"`
 	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
@@ -135,7 +135,7 @@ func diffFile(c *cli.Call, file string) error {
 }
 
 // compareSettings lists the settings of a daemon's config that differ from the running vipd's: the
-// mode, and settings that the daemon has read from this file but can't change while it runs.
+// mode, and settings that the daemon has read from this file but can't change at runtime.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil
@@ -180,9 +180,9 @@ func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, be
 	return nil
 }
 
-// unusable returns a problem for each service with an error, which the daemon would keep as it
-// runs. An error that belongs to no service makes the list of services uncertain, so nothing can be
-// compared.
+// unusable returns a problem for each service with an error. The daemon would keep such services
+// unchanged. An error that belongs to no service makes the list of services uncertain, so nothing
+// can be compared.
 func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 	bad := map[balancer.Name]balancer.Problem{}
 	for _, p := range d.problems {
@@ -254,7 +254,7 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 }
 
 // unread returns an error if the daemon has not read its store since its start, so there is nothing
-// to compare with.
+// to compare.
 func unread(c *cli.Call) error {
 	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
@@ -340,7 +340,7 @@ func diffFleet(c *cli.Call, places []string) error {
 	return showDifferences(c, differences, len(bad) > 0, "etcd and "+strings.Join(places, ", "))
 }
 
-// differences lists what the edit would change.
+// differences lists the changes of the edit.
 func (e *edit) differences() ([]serviceDiff, error) {
 	all := []serviceDiff{}
 	what := map[definitions.Outcome]string{definitions.Created: "added", definitions.Updated: "changed", definitions.Removed: "removed"}

@@ -3,7 +3,7 @@
 // cleans up without either.
 //
 // Each verb is a file with a cli.Verb and functions over a cli.Call; package cli is the framework.
-// A new verb is one file and one line in verbs (main.go). Its help, completion and output follow
+// A new verb needs one file and one line in verbs (main.go). Its help, completion and output follow
 // from the fields of the Verb.
 //
 // Changes of services in etcd are an edit (edit.go): the user's files (given.go) become an

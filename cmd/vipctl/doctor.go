@@ -51,7 +51,7 @@ func runDoctor(c *cli.Call) error {
 	return err
 }
 
-// examined returns this host, with the state of its vipd or else its configuration.
+// examined returns this host, with the state of its vipd or otherwise its configuration.
 func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()

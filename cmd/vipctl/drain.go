@@ -174,7 +174,7 @@ func runWeight(c *cli.Call) error {
 	return err
 }
 
-// until says when a change expires, or returns "".
+// until returns a text about a change's expiry, or "".
 func until(q api.OverrideRequest) string {
 	if q.Expires == 0 {
 		return ""
@@ -196,7 +196,7 @@ func runUndrain(c *cli.Call) error {
 	return o.override(o.undrained)
 }
 
-// nodeOverrider is newOverrider for a node that may own VIPs: the node goes on standby before its
+// nodeOverrider is newOverrider for a node that may own VIPs: the node enters standby before its
 // endpoints are drained, or resumes. It returns nil if the node has no endpoint, so nothing is left
 // to do.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
@@ -244,7 +244,7 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider changes overrides: in the daemon of this host, for itself alone, or in etcd, for all
+// overrider changes overrides: in the daemon of this host, only for this host, or in etcd, for all
 // nodes.
 type overrider interface {
 	// override makes the change, and prints said's line for each affected endpoint.
@@ -257,8 +257,8 @@ type overrider interface {
 	await() error
 }
 
-// newOverrider chooses the place of the override. It is the daemon if no etcd is named, and one of
-// these holds: the socket is named, services are in files, or the service is in files.
+// newOverrider chooses the place of the override. It is the daemon if no etcd is named and a
+// condition is met: the socket is named, services are in files, or the service is in files.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {

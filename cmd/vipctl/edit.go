@@ -40,10 +40,10 @@ type edited struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
-	// Error says why it was not written.
+	// Error is the reason why it was not written.
 	Error string `json:"error,omitempty"`
 
-	// settings are the address's settings; nil means that they are to be removed.
+	// settings has the address's settings; nil removes them.
 	settings map[string]any
 }
 
@@ -54,8 +54,8 @@ func (e *edited) subject() string {
 	return string(e.Name)
 }
 
-// newEdit plans changes. problems were found while the files were read; problems of the changes are
-// added, ordered by place.
+// newEdit plans changes. problems has the problems of reading the files; problems of the changes
+// are added, ordered by place.
 func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
@@ -87,7 +87,7 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds problems of the changes: those that the writer finds, and limits of the fleet's hosts.
+// judge adds problems of the changes: the writer's, and limits of the fleet's hosts.
 func (e *edit) judge() error {
 	nodes, err := e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -157,7 +157,7 @@ func (e *edit) write() error {
 	return err
 }
 
-// author returns who makes a change, for the history: the operator, and the host of the command.
+// author returns the author of a change for the history: the operator, and the host of the command.
 func author(c *cli.Call) string {
 	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
@@ -249,8 +249,8 @@ func outcomeStyle(o definitions.Outcome) table.Style {
 	return table.Plain
 }
 
-// changedFields lists the fields of a service whose change makes a difference. If that is unknown,
-// it lists all fields that differ as text.
+// changedFields lists the fields of a service whose change has an effect. If that is unknown, it
+// lists all fields that differ as text.
 func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // the stored definition can't be read

@@ -107,8 +107,8 @@ func (l *eventList) checkKinds() error {
 	return nil
 }
 
-// window reads the start of the events, and returns the number of the latest events to show; below
-// zero means all.
+// window reads the first events, and returns the number of the latest events to show; below zero
+// means all.
 func (l *eventList) window() (lines int, err error) {
 	lines = l.Flags.Int("lines")
 	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
@@ -186,7 +186,7 @@ func (l *eventList) missed(n uint64) string {
 	return wording.Count(n, "event") + ", of any kind and service, were lost before they could be read"
 }
 
-// showEvents prints events, the first ones below the titles.
+// showEvents prints events, the first events below the titles.
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.Format == cli.FormJSON {

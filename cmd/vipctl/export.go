@@ -64,7 +64,8 @@ func runExport(c *cli.Call) error {
 	return err
 }
 
-// exportServices returns services as texts, and by name; left is the number that can't be written.
+// exportServices returns services as texts, and by name; left is the number of services that can't
+// be written.
 func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {

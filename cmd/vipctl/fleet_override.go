@@ -57,7 +57,7 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 }
 
 // addKept adds details from the daemon of this host: endpoints that are down, endpoints with
-// expired leases that it keeps in use, and own. Nodes follow etcd for the kept ones. If the daemon
+// expired leases that it keeps in use, and own. Nodes follow etcd for kept endpoints. If the daemon
 // does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
@@ -91,11 +91,11 @@ func (f *fleetOverride) addKept() {
 // fleetResult is the result of an override in etcd.
 type fleetResult struct {
 	api.OverrideResult
-	// Revision is the last write's revision, at which all of it is in effect.
+	// Revision is the last write's revision, at which all changes are in effect.
 	Revision int64 `json:"revision"`
 }
 
-// override makes the change target by target. A target that can't be written does not stop the
+// override makes the change, one target at a time. A target that can't be written does not stop the
 // others.
 func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	change, err := lookup.Asked(&f.request, f.Now())
@@ -133,7 +133,7 @@ func (f *fleetOverride) socketWords() string {
 	return socket
 }
 
-// waitText tells how to wait for a revision; it is empty if there is none.
+// waitText explains how to wait for a revision; it is empty if there is none.
 func waitText(revision int64) string {
 	if revision == 0 {
 		return ""
@@ -177,8 +177,7 @@ func (f *fleetOverride) noteLocalDrains() {
 	}
 }
 
-// drainedHere reports whether an endpoint drains by an override of its own host, not by one from
-// etcd.
+// drainedHere reports whether an endpoint drains by an override of its own host instead of etcd.
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)
@@ -195,7 +194,7 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
-	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was parsed before
+	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was already parsed
 	var said []*balancer.Override
 	address := balancer.Target{Service: t.Service, Addr: t.Addr}
 	for at, o := range f.Overrides.While(address, func(at balancer.Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {

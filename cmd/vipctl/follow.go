@@ -59,8 +59,8 @@ func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 	}
 }
 
-// showDaemon shows the daemon's answer to a question, and with -w each change of it. what is the
-// question's name in the API's path.
+// showDaemon shows the daemon's answer to a request, and with -w each change of it. what is the
+// request's name in the API's path.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {

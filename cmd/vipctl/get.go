@@ -45,7 +45,7 @@ func getVerb() *cli.Verb {
 	}
 }
 
-// abbreviations are the short names of kinds, as in kubectl.
+// abbreviations has the short names of kinds, as in kubectl.
 var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe": "frontends", "no": "nodes"}
 
 // withKind splits KIND/NAME, and replaces the short name of a kind.
@@ -78,16 +78,16 @@ func plainService(text string) string {
 type kind[T any] struct {
 	// name is the singular name, and where follows it in sentences, such as " in etcd".
 	name, where string
-	// read calls show with all of the kind: once, or with -w again with each change.
+	// read calls show with all objects of the kind: once, or with -w again at each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id returns the name for -o name. The function named reports whether NAME means an element; if
-	// nil, NAME is compared with id.
+	// id returns the name for -o name. named reports whether NAME means an element; if nil, NAME is
+	// compared with id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
 	// absent returns the error for a name that is not found. If nil, absentIn does.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence for an empty list; "" means the usual one.
+	// none is the sentence for an empty list; "" means the usual sentence.
 	none string
 }
 
@@ -209,8 +209,7 @@ func idLines[T any](all []T, id func(*T) string) string {
 	return text.String()
 }
 
-// served reports whether --down leaves t out: it is an endpoint that gets new connections, or a
-// backup.
+// served reports whether --down omits t: it is an endpoint that gets new connections, or a backup.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -237,7 +236,7 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted requests the services that were accepted at least once.
+// accepted selects the services that were accepted at least once.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err

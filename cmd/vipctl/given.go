@@ -79,8 +79,8 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files of a place. That is the file itself or, for a directory, its files that
-// end in .toml or .json; with recursive those in subdirectories too.
+// filesAt lists the files of a place. It is the file itself or, for a directory, its files that end
+// in .toml or .json; with recursive, also the files in subdirectories.
 func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
@@ -183,7 +183,7 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	}
 }
 
-// add parses a file: as JSON if it begins with a brace, which no TOML does, and otherwise as TOML.
+// add parses a file: as JSON if it starts with a brace, which no TOML does, and otherwise as TOML.
 func (g *given) add(file string, text []byte) {
 	var tables, vips map[string]any
 	var under func(section, name string) balancer.Locator

@@ -31,13 +31,13 @@ func since(p *cli.Printer, e *api.Endpoint) string {
 	return elapsed(p, e.Check.Since)
 }
 
-// why returns the last result of an endpoint's check, and everything else that decides how the
-// endpoint is used.
+// why returns the last result of an endpoint's check, and everything else that affects the
+// endpoint's use.
 func why(p *cli.Printer, e *api.Endpoint) string {
 	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
 }
 
-// checkNotes returns the last result of an endpoint's check, or why there is no result.
+// checkNotes returns the last result of an endpoint's check, or the reason why there is none.
 func checkNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	k := e.Check
 	if k == nil {
@@ -87,8 +87,8 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 }
 
 // weights formats the weights of endpoints. During a slow start, the weights in use are multiples
-// of those set, so that a part of a small weight is an integer. The text then has the weight that
-// was set: "10 at 20%".
+// of the configured weights, so a part of a small weight is an integer. The text then has the
+// configured weight: "10 at 20%".
 func weights(endpoints []api.Endpoint) []string {
 	type port struct {
 		service balancer.Name

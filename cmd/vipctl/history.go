@@ -139,7 +139,7 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	return at, nil
 }
 
-// editionsOf returns the changes of each entry against the previous one.
+// editionsOf returns the changes of each entry compared with the previous entry.
 func editionsOf(entries []definitions.HistoryEntry) ([]edition, error) {
 	var out []edition
 	var before map[string]any

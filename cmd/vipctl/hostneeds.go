@@ -25,8 +25,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// checkHost adds warnings for settings that this host can't fulfil, because the definitions may be
-// for another one.
+// checkHost adds warnings for settings that this host can't fulfill, because the definitions may be
+// for another host.
 func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {

@@ -12,7 +12,8 @@ import (
 	"vipd/store/etcd"
 )
 
-// serviceNames returns the names of the daemon's services, and fleetNames of those in etcd.
+// serviceNames returns the names of the daemon's services, and fleetNames the names of services in
+// etcd.
 func serviceNames(c *cli.Call, _ []string) []string {
 	services, _ := cli.AskDaemon(c, accepted)
 	return namesOf(services)
@@ -36,8 +37,8 @@ func namesToList(c *cli.Call, before []string) []string {
 	return serviceNames(c, nil)
 }
 
-// namesToOverride returns the services, and addressesToOverride the addresses of one, that drain
-// and weight can change.
+// namesToOverride returns the services, and addressesToOverride the addresses of one service, that
+// drain and weight can change.
 func namesToOverride(c *cli.Call, _ []string) []string {
 	if c.OverridesInEtcd() {
 		return fleetNames(c, nil)

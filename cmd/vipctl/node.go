@@ -91,7 +91,7 @@ func standBy(c *cli.Call, name string) error {
 	return err
 }
 
-// setModeAndZone sets the mode and zone that the flags give.
+// setModeAndZone sets the mode and zone from the flags.
 func setModeAndZone(c *cli.Call, name string) error {
 	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {

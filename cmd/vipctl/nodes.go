@@ -24,7 +24,7 @@ type nodeView struct {
 	Node string `json:"node"`
 	// Here reports whether its vipd runs and reaches etcd.
 	Here bool `json:"here"`
-	// Behind is the number of revisions by which it is behind etcd; nil means unknown.
+	// Behind is the number of revisions by which it lags behind etcd; nil means unknown.
 	Behind *int64             `json:"behind"`
 	Live   *schema.NodeLive   `json:"live,omitempty"`
 	Config *schema.NodeConfig `json:"config,omitempty"`
@@ -41,7 +41,7 @@ func nodes() *kind[nodeView] {
 	}
 }
 
-// nodeViews returns all nodes, and how far each is behind.
+// nodeViews returns all nodes, and how far each lags behind.
 func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
 	return lists.Mapped(nodes, func(n fleet.Node) nodeView {
@@ -87,7 +87,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	return err
 }
 
-// changing returns the part of the nodes that makes a change: all except the time of the status.
+// changing returns the nodes' data whose changes matter: all except the time of the status.
 func changing(nodes []nodeView) string {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {

@@ -23,8 +23,8 @@ func ownershipVerb() *cli.Verb {
 	}
 }
 
-// rekeyPause is the time for all hosts to learn a key before it is used, and to use it before the
-// last one is rejected.
+// rekeyPause is the time in which all hosts learn a key before its use, and use it before the last
+// key is rejected.
 const rekeyPause = 3 * time.Second
 
 func runOwnership(c *cli.Call) error {

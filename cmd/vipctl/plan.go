@@ -124,8 +124,8 @@ func mode(c *cli.Call) (config.ModeName, error) {
 	return config.ModeName(name), err
 }
 
-// capabilities returns the capabilities of a mode. For auto it returns all, so that only mistakes
-// in the definitions are found.
+// capabilities returns the capabilities of a mode. For auto it returns all, so only mistakes in the
+// definitions are found.
 func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
 		return mode.Capabilities()

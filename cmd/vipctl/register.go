@@ -217,8 +217,8 @@ func (r *registration) leave() error {
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// First the endpoint drains. If its lease has ended meanwhile, it drains again: hosts may have
-	// kept it, and must learn that it left on purpose.
+	// First the endpoint drains. If its lease has expired during that time, it drains again: hosts
+	// may have kept it, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		return nil
@@ -232,7 +232,8 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left says how long an endpoint stays that could not be removed; nil means that it is removed.
+// left returns how long an endpoint that could not be removed remains. If err is nil, the endpoint
+// was removed.
 func (r *registration) left(err error) error {
 	if err == nil {
 		return nil

@@ -67,7 +67,7 @@ func (s *supervised) supervise() {
 			}
 			s.leaveAnyhow()
 			return
-		case <-done: // also after the first signal, which may come before or after
+		case <-done: // also after the first signal, which may arrive before or after
 			done = nil
 			s.demand(1)
 		case sig := <-s.signals:
@@ -91,8 +91,8 @@ func (s *supervised) supervise() {
 	}
 }
 
-// demand handles the nth request to end: the first starts the drain, the second ends the drain, and
-// the third kills the command.
+// demand handles the nth request to end: the first starts the drain, the second ends it, and the
+// third kills the command.
 func (s *supervised) demand(n int) {
 	if n <= s.stops {
 		return

@@ -70,7 +70,7 @@ func changeLines(c *api.ReloadChanges) string {
 	return lines.String()
 }
 
-// pruned lists the services that a reload with --prune would remove, or that this one could not
+// pruned lists the services that a reload with --prune would remove, or that this reload could not
 // remove.
 func pruned(c *cli.Call, r *api.ReloadChanges) string {
 	switch {

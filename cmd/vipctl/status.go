@@ -70,7 +70,7 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes text, if there is any, in as many lines as the terminal needs.
+// text writes a non-empty text in as many lines as the terminal needs.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
 // painted is like text, with a style.
@@ -129,7 +129,7 @@ func (out *sheet) byHand(s *api.Status) {
 	}
 }
 
-// mode writes the mode in use and, if it differs from the wanted one, the reason.
+// mode writes the mode in use and, if it differs from the wanted mode, the reason.
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
@@ -178,7 +178,7 @@ func (out *sheet) sync(s *api.Status) {
 	if !y.Last.IsZero() {
 		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
-	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
+	if n := y.Pending + y.Failing; n > 0 { // frontends in backoff are not pending
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
@@ -266,7 +266,7 @@ func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	return group
 }
 
-// addressLines is the default maximum number of addresses in a status; missing ones come first.
+// addressLines is the default maximum number of addresses in a status; missing addresses are first.
 const addressLines = 10
 
 // missing sorts the addresses that are not held to the top.

@@ -12,7 +12,7 @@ func passedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// ownGroup shields a command from the terminal's signals, because it is to end after its drain.
+// ownGroup shields a command from the terminal's signals, because it should end after its drain.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended
@@ -21,7 +21,7 @@ func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process m
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // likewise
 
 // exitStatus returns the exit code in the form of shells: 128 plus the number of the signal that
-// ended it.
+// ended the command.
 func exitStatus(s *os.ProcessState) int {
 	if status, ok := s.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 128 + int(status.Signal())

@@ -145,7 +145,7 @@ type order struct {
 	reverse bool
 }
 
-// orders are the ways to sort. The one without a title keeps the order of names.
+// orders has the ways to sort. The order without a title keeps the order of names.
 var orders = []struct {
 	title string
 	less  func(a, b *rates.Row) int
@@ -170,7 +170,7 @@ func (o order) sort(rows []rates.Row) {
 // totalName is the name of the row with the totals.
 const totalName = "TOTAL"
 
-// withTotal returns rows with a further row that adds them up, if there are several.
+// withTotal returns rows with a further row of their sums, if there are several.
 func withTotal(rows []rates.Row) []rates.Row {
 	if len(rows) < 2 {
 		return rows

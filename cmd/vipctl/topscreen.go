@@ -22,11 +22,11 @@ type screen struct {
 	ask      func() tea.Msg
 	interval time.Duration
 	window   rates.Window
-	err      error // why the last request failed
+	err      error // reason why the last request failed
 
 	width, height int
-	service       balancer.Name // the service whose endpoints are shown; "" means services are
-	given         bool          // the command line named the service: there is no list of services behind it
+	service       balancer.Name // service whose endpoints are shown; "" means that services are shown
+	given         bool          // the command line named the service, so there is no list of services behind it
 	keyless       bool          // the terminal has no keys
 	endpoint      *api.EndpointTraffic
 	order         order
@@ -112,7 +112,7 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	s.at = 0
 }
 
-// choose handles a key that moves the selection, or changes which rows are shown.
+// choose handles a key that moves the selection, or changes the shown rows.
 func (s *screen) choose(key string) {
 	switch key {
 	case "up", "k":
@@ -170,7 +170,7 @@ func (s *screen) back() {
 	}
 }
 
-// rows returns the shown rows: those that pass the filter, in order.
+// rows returns the rows that pass the filter, in order.
 func (s *screen) rows() (rows []rates.Row) {
 	all := s.window.Services()
 	if s.service != "" {
@@ -253,7 +253,7 @@ func (s *screen) title() string {
 	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
-// list draws the rows around the selected one.
+// list draws the rows around the selected row.
 func (s *screen) list() []string {
 	rows := s.rows()
 	if len(rows) == 0 {

@@ -24,7 +24,7 @@ type vipMove struct {
 	To   string     `json:"to"`
 }
 
-// together is a list of VIPs that move at once: a single VIP, or all of a group.
+// together is a list of VIPs that move at once: a single VIP, or all VIPs of a group.
 type together []ownedVIP
 
 // inGroups returns the VIPs of each node, without groups that have several owners or none.
@@ -46,16 +46,17 @@ func inGroups(vips []ownedVIP) map[string][]together {
 	return byOwner
 }
 
-// mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what
-// its first VIP does.
+// mayGo reports whether VIPs can move to another node, and prefer it at least as much. A group has
+// the preferences of its first VIP.
 func (all together) mayGo(to string) bool {
 	first := &all[0]
 	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
-// evenOut returns the moves after which no node has more VIPs for its weight than another one that
-// could have one of them. VIPs of a group move together, and none to a node that it prefers less.
+// evenOut returns the moves after which no node has more VIPs for its weight than another node that
+// could have one of them. VIPs of a group move together, and only to nodes that they prefer at
+// least as much.
 func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {

@@ -81,7 +81,7 @@ type vipHistory struct {
 	// Confirmed has the age of each juror's newest confirmation in seconds, if this host is the
 	// owner; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Last are the last owners that etcd remembers, the newest first.
+	// Last has the last owners that etcd remembers, newest first.
 	Last []failover.Owner `json:"last,omitempty"`
 }
 
@@ -147,7 +147,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	return all, weights, nil
 }
 
-// rankNodes sorts the nodes that could own each VIP, the preferred one first.
+// rankNodes sorts the nodes that could own each VIP, the preferred node first.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // of groups

@@ -40,12 +40,12 @@ func waitVerb() *cli.Verb {
 // waited is the result of a wait.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied are the nodes that have it, Behind the nodes that do not have it yet, and Gone the
-	// nodes that left before they had it.
+	// Applied has the nodes that have applied it, Behind the nodes that have not yet, and Gone the
+	// nodes that left before they had.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
-	// Problems are the problems of the nodes in Applied: a node applies a revision without the
+	// Problems has the problems of the nodes in Applied: a node applies a revision without the
 	// services that it rejects.
 	Problems map[string][]string `json:"problems,omitempty"`
 }
@@ -166,7 +166,7 @@ type revisionWait struct {
 	drains func(schema.NodeDrain) bool
 
 	seen map[string]lastSeen
-	// done are the nodes that have finished, and gone are the nodes that left before that and are
+	// done has the nodes that have finished, and gone has the nodes that left before that and are
 	// no longer awaited.
 	done, gone []string
 	// problems are the reported problems of the nodes in done, a sentence each.
@@ -301,7 +301,7 @@ const (
 // errNoNode ends a wait without nodes.
 var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
-// keep polls the nodes until none is awaited, and calls show with the awaited ones. If it ends for
+// keep polls the nodes until none is awaited, and calls show with the awaited nodes. If it ends for
 // another reason, it returns the awaited nodes. Short outages of etcd do not end it.
 func (v *revisionWait) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {

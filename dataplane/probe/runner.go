@@ -18,7 +18,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Options are what a Runner is made from.
+// Options configures a Runner.
 type Options struct {
 	// Report receives the verdicts that changed. Changes at about the same time come together. One
 	// goroutine calls it and waits for it, so it must not block.

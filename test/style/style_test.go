@@ -24,9 +24,6 @@ const top = "../.."
 // others are folders without our code.
 var others = []string{"bin", "build"}
 
-// unrevised are folders whose comments TestCommentsAreSentences does not read yet.
-var unrevised = []string{"balancer/failover", "balancer/health/quorum", "dataplane"}
-
 // file is a parsed Go file.
 type file struct {
 	path   string // from the top of the tree
@@ -93,9 +90,6 @@ func columns(line string) int {
 // verb that explains nothing ("take takes").
 func TestCommentsAreSentences(t *testing.T) {
 	for _, f := range files(t) {
-		if slices.ContainsFunc(unrevised, func(folder string) bool { return strings.HasPrefix(f.path, folder+"/") }) {
-			continue
-		}
 		for name, doc := range docs(f.syntax) {
 			if mistake := opening(name.Name, doc.Text()); mistake != "" {
 				t.Errorf("%s:%d: %s", f.path, f.set.Position(doc.Pos()).Line, mistake)

@@ -10,7 +10,8 @@ import (
 type Action interface{ Action() }
 
 // CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses
-// of VIPs. The protocol's Closed is called when both are done; until then the process tries again.
+// of VIPs. The protocol's Closed is called when both are complete; until then the process tries
+// again.
 type CloseGate struct{}
 
 // OpenGate opens the gate. The protocol's Opened receives the result.
@@ -26,18 +27,18 @@ type Unbind struct {
 	Addrs []netip.Addr
 }
 
-// Probe asks whether other hosts have addresses. The protocol's Probed receives the answers.
+// Probe asks whether other hosts have the addresses. The protocol's Probed receives the answers.
 type Probe struct{ Addrs []netip.Addr }
 
 // Note is an event for people.
 type Note struct {
 	Kind NoteKind
 	Text string
-	// VIPs is the number of addresses concerned, and Why a word for metrics.
+	// VIPs is the number of affected addresses, and Why is a word for metrics.
 	VIPs int
 	Why  string
-	// After is the time for which the VIPs that this host took had no owner, since their last
-	// owner's last sign; 0 means they never had one.
+	// After is the time for which the VIPs that this host took had no owner, since the last sign of
+	// their last owner; 0 means they never had an owner.
 	After time.Duration
 }
 
@@ -54,7 +55,7 @@ const (
 	NoteGate    NoteKind = "gate"
 	NoteRefused NoteKind = "refused"
 	NoteRival   NoteKind = "rival"
-	// NoteFlapping is a VIP that has moved so often that it stays for a while.
+	// NoteFlapping reports a VIP that has moved so often that it now stays for a while.
 	NoteFlapping NoteKind = "flapping"
 )
 

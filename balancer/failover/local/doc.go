@@ -1,5 +1,5 @@
-// Package local has the types that a protocol for VIPs shares with the process that holds VIPs on
-// this host. They are times of the host's clock, actions for its kernel, reasons for a closed gate,
-// and events for operators. The protocols are etcd's (balancer/failover) and VRRP
+// Package local has the types shared by a protocol for VIPs and the process that holds VIPs on this
+// host. They are times of the host's clock, actions for its kernel, reasons for a closed gate, and
+// events for operators. The protocols are etcd's (balancer/failover) and VRRP
 // (balancer/failover/vrrp). The package has no I/O and no clock.
 package local

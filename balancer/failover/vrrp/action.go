@@ -20,11 +20,11 @@ type Send struct {
 // Packet is an advert to one destination.
 type Packet struct {
 	To   netip.Addr
-	Data []byte // behind the IP header
+	Data []byte // bytes after the IP header
 }
 
-// Ask asks the hosts that must be within reach of an interface once more. [Node.Reached] receives
-// the answers.
+// Ask sends another request to the hosts that must be within reach of an interface. [Node.Reached]
+// receives the answers.
 type Ask struct{ On int }
 
 // Action marks an Action.
@@ -40,5 +40,5 @@ type Datagram struct {
 	TTL      int
 	// At is the time of its arrival; 0 means now.
 	At   local.Time
-	Data []byte // behind the IP header
+	Data []byte // bytes after the IP header
 }

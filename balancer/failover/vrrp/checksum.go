@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// Checksum is the way in which a router computes the checksum of version 3 over IPv4, because
-// implementations differ. All compute it alike in version 2 (without a pseudo-header) and over IPv6
-// (with it).
+// Checksum is the way in which a router computes version 3's checksum over IPv4. Implementations
+// differ. All compute the same checksum in version 2 (without a pseudo-header) and over IPv6 (with
+// it).
 type Checksum string
 
 // The kinds of checksums.
 const (
 	// Plain covers the message only (RFC 9568).
 	Plain Checksum = "plain"
-	// Pseudo also covers the pseudo-header of IPv4. This is keepalived's default, and what it
-	// demands from its peers.
+	// Pseudo also covers the pseudo-header of IPv4. keepalived sends it by default, and requires it
+	// from its peers.
 	Pseudo Checksum = "pseudo"
 	// OldUnicast is Pseudo with the multicast group as the destination of unicast packets:
 	// keepalived up to 1.3.6.

@@ -2,22 +2,23 @@
 // Protocol, versions 3 (RFC 9568) and 2.
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
-// return the actions to carry out, in order. [Advert] is the message of the protocol; keepalived
-// and hardware routers send the same.
+// return the actions to perform, in order. [Advert] is the message of the protocol; keepalived and
+// hardware routers send the same.
 //
-// An owner sends adverts. A backup that has received none for its down time takes over. Nobody
-// confirms the arrival of adverts, so two hosts that can't reach each other both own. A process
-// that was killed, stopped or hangs does not answer on: the gate, a timer in the kernel, silences
-// its VIPs before the fastest backup takes over (timing.go). Each group has a router:
+// An owner sends adverts. A backup that has received none for its down time takes over. No router
+// confirms the arrival of adverts, so two hosts that can't reach each other both own the VIPs. A
+// process that was killed or stopped, or hangs, does not continue to answer: the gate, a timer in
+// the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has a
+// router:
 //
 //	Init --> Backup --- silence, or a lower owner ---> Claiming --- 20 ms, open gate ---> Active
 //	           ^                                          |                                 |
 //	           +------- a higher router, a lapse, a failed advert, a move, not ready -------+
 //
 // A Claiming router has sent its first advert, so a lower owner removes the VIPs before this host
-// binds them. An owner that gives its VIPs away removes them before it sends priority 0. After a
-// lapse of the gate it sends nothing, and drops the packets from before: an answer to them would
-// make the new owner step down, while nobody else can answer yet.
+// binds them. An owner that releases its VIPs removes them before it sends priority 0. After a
+// lapse of the gate it sends nothing, and drops earlier packets. An answer to them would make the
+// new owner step down, and then no host would answer.
 //
 //	node, router           events; states of one group
 //	heard, peers           adverts of other routers, and which are dropped

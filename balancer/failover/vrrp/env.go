@@ -45,7 +45,7 @@ type gateState int
 
 const (
 	closed  gateState = iota // and nothing is bound
-	closing                  // an action that closes it is under way
+	closing                  // an action that closes it is pending
 	opening
 	open
 )

@@ -6,9 +6,9 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Priorities with a meaning of their own.
+// These are priorities with a special meaning.
 const (
-	// resigns is in the last advert of an owner that gives the VIPs away.
+	// resigns is in the last advert of an owner that releases the VIPs.
 	resigns = 0
 	// unwell is the priority of a router that can't serve the VIPs.
 	unwell = 1
@@ -19,8 +19,8 @@ type fitness struct {
 	// why is the reason why this host can't serve them, "" if it can, since then.
 	why   string
 	since local.Time
-	// moving reports whether an operator moves the VIPs away, and held whether they went and stay
-	// away: a lower owner is not preempted.
+	// moving reports whether an operator moves the VIPs away, and held whether they have moved and
+	// must stay away, so a lower owner is not preempted.
 	moving, held bool
 }
 
@@ -33,13 +33,14 @@ func (r *router) priority() uint8 {
 }
 
 // preempts reports whether this host takes over from a lower owner, after a time in which it was
-// well.
+// healthy.
 func (f *fitness) preempts(now local.Time, after time.Duration) bool {
 	return after >= 0 && !f.held && !f.moving && now.Since(f.since) >= after
 }
 
 // ready processes whether this host can serve the VIPs. A change for the worse makes an owner
-// resign; an owner that began unwell stays, because no other router wanted the VIPs.
+// resign. An owner that was unhealthy from the start stays, because no other router wanted the
+// VIPs.
 func (r *router) ready(why string) {
 	worse := r.fitness.why == "" && why != ""
 	if r.fitness.why != "" && why == "" {

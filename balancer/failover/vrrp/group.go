@@ -16,19 +16,19 @@ type Group struct {
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration
-	// DownAdverts is the number of adverts that a backup misses until it takes over; 0 means 3. All
+	// DownAdverts is the number of missed adverts after which a backup takes over; 0 means 3. All
 	// routers must have the same.
 	DownAdverts int
-	// Preempt is the time for which this host must be well before it takes over from a router of a
-	// lower priority; Never means it does not.
+	// Preempt is the time for which this host must be healthy before it takes over from a router of
+	// a lower priority; Never disables that.
 	Preempt time.Duration
-	// Link is the link and the way on which adverts are sent and received.
+	// Link is the link on which adverts are sent and received, with the kind of addressing.
 	Link Link
 	// Advertise are the addresses in adverts, and VIPs all that move together.
 	Advertise, VIPs []netip.Addr
 	// Password is for version 2; "" means none.
 	Password string
-	// Checksum is the kind to send; "" means the kind that the receiver sends.
+	// Checksum is the kind that this host sends; "" means the receiver's kind.
 	Checksum Checksum
 	// Unyielding reports whether this host stays Active although another owner ignores its adverts.
 	Unyielding bool
@@ -47,12 +47,12 @@ const (
 	WitnessRequired Witness = "required"
 )
 
-// Never is the value of Group.Preempt that never takes over from a router that is well.
+// Never is the value of Group.Preempt with which this host never takes over from a healthy router.
 const Never time.Duration = -1
 
 // Link is the link on which a group sends and receives adverts.
 type Link struct {
-	// On is the index of the interface, as the process numbers them.
+	// On is the index of the interface in the process.
 	On int
 	// Source is this host's address there. Its family is the group's.
 	Source netip.Addr
@@ -84,7 +84,7 @@ func (g *Group) advert(priority uint8) *Advert {
 	return a
 }
 
-// label names the group and its first VIPs, for people.
+// label returns a text with the group and its first VIPs, for people.
 func (g *Group) label() string {
 	const listed = 3
 	var names []string
@@ -117,7 +117,8 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	}
 	own := g.advert(g.Priority)
 	switch {
-	// First, because a stranger that uses the same ID must not look like an owner of these VIPs.
+	// This check is first, because another router with the same ID must not look like an owner of
+	// these VIPs.
 	case !slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) }):
 		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
 	case a.Version != g.Version:

@@ -60,7 +60,7 @@ func (r *router) heardAsBackup(p *peer) {
 	}
 }
 
-// heardAsOwner leaves the VIPs to a higher router, and makes a lower one do so.
+// heardAsOwner leaves the VIPs to a higher router, and makes a lower router yield.
 func (r *router) heardAsOwner(p *peer) {
 	a, own := p.advert, r.priority()
 	switch {

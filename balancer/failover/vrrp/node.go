@@ -9,12 +9,12 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Node is this host's part of all groups. Its methods are called by one goroutine, and return the
-// actions to carry out, in order.
+// Node is this host's part of all groups. One goroutine calls its methods, which return the actions
+// to perform, in order.
 type Node struct {
 	*env
 	routers []*router
-	// leaving are the routers of removed groups whose VIPs are being unbound.
+	// leaving has the routers of removed groups whose VIPs are being unbound.
 	leaving []*router
 }
 
@@ -28,8 +28,8 @@ func New(groups []Group) *Node {
 	return n
 }
 
-// begin starts the processing of an event. After a pause of the process, no timer and no packet
-// from before may make it take over.
+// begin starts the processing of an event. After a pause of the process, no earlier timer and no
+// earlier packet may make it take over.
 func (n *Node) begin(now local.Time) {
 	paused := n.now > 0 && now.Since(n.now) > n.maxPause()
 	n.now = max(n.now, now)
@@ -72,7 +72,8 @@ func (n *Node) Tick(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Deadline returns until when adverts that left allow an open gate; 0 means the gate is not needed.
+// Deadline returns the time until which the sent adverts permit an open gate; 0 means the gate is
+// not needed.
 func (n *Node) Deadline() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.owns() {
@@ -84,8 +85,8 @@ func (n *Node) Deadline() (earliest local.Time) {
 	return earliest
 }
 
-// Next returns when Tick has something to do at the latest; 0 means that is not known. A process
-// that waits until then, and not until its next regular Tick, sends adverts and takes over on time.
+// Next returns the latest time at which Tick has work; 0 means that is unknown. If a process waits
+// until then instead of its next regular Tick, it sends adverts and takes over on time.
 func (n *Node) Next() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
@@ -95,8 +96,8 @@ func (n *Node) Next() (earliest local.Time) {
 	return earliest
 }
 
-// Sent processes that an advert left, or the error that kept all its packets. At is a moment before
-// the first of them was sent.
+// Sent processes that an advert left, or the error that blocked all its packets. At is a moment
+// before the first of them was sent.
 func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Action {
 	n.begin(now)
 	if r := n.find(s.Group); r != nil {
@@ -122,7 +123,7 @@ func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
 }
 
 // Opened processes that the gate was opened, or could not be. VIPs are bound after a check of the
-// deadline that follows the opening, because that may have taken long.
+// deadline that follows the opening, because the opening may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.begin(now)
 	if n.gate != opening {
@@ -140,7 +141,7 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Closed processes that a CloseGate is carried out. All addresses are removed then, including those
+// Closed processes that a CloseGate is carried out. All addresses are then removed, including those
 // whose Unbind failed.
 func (n *Node) Closed(now local.Time) []local.Action {
 	n.begin(now)
@@ -151,9 +152,8 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and for how long it has lasted; 0 means that is not known. It is called
-// before the other events of that time: an advert of a host with a closed gate keeps the VIPs
-// silent.
+// Lapsed processes a lapse, and its duration; 0 means that is unknown. It is called before other
+// events of that time: an advert of a host with a closed gate keeps the VIPs silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -162,8 +162,8 @@ func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []lo
 	return n.step()
 }
 
-// lapse closes an open gate that may have closed by itself. All groups become Backup, and no packet
-// reports it: the others take over when they hear nothing.
+// lapse closes an open gate that may have closed by itself. All groups become Backup without an
+// advert about it: the others take over after a silence.
 func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 	n.awake = n.now
 	text := "gate closed: " + string(why)
@@ -192,7 +192,7 @@ func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	return n.step()
 }
 
-// unbound lets the chosen routers resign, because their addresses are removed.
+// unbound makes the chosen routers resign, because their addresses are removed.
 func (n *Node) unbound(chosen func(*router) bool) {
 	for _, r := range slices.Concat(n.routers, n.leaving) {
 		if chosen(r) {
@@ -242,8 +242,8 @@ func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	return n.step()
 }
 
-// Resign gives a group to another router, if this host has it. If none takes over, this host does
-// so again.
+// Resign gives a group to another router, if this host owns it. If no router takes over, this host
+// does so again.
 func (n *Node) Resign(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil && r.state == Active {
@@ -253,7 +253,7 @@ func (n *Node) Resign(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Standby keeps this host from owning VIPs, or lets it own them again.
+// Standby prevents or permits ownership of VIPs by this host.
 func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	n.begin(now)
 	n.standby = on
@@ -265,7 +265,7 @@ func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	return n.step()
 }
 
-// Stop gives all VIPs to other routers, and then closes the gate; Left reports when that is done.
+// Stop gives all VIPs to other routers, and then closes the gate; Left reports its completion.
 func (n *Node) Stop(now local.Time) []local.Action {
 	n.begin(now)
 	n.stopping = true
@@ -275,17 +275,17 @@ func (n *Node) Stop(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Left reports whether a node that was stopped has given all VIPs away and closed its gate.
+// Left reports whether a stopped node has released all VIPs and closed its gate.
 func (n *Node) Left() bool {
 	giving := func(r *router) bool { return r.giving != 0 }
 	return n.stopping && n.gate == closed && !slices.ContainsFunc(n.routers, giving) && !slices.ContainsFunc(n.leaving, giving)
 }
 
-// Whose returns the name of the other host with a MAC: VRRP does not know any.
+// Whose returns the name of the other host with a MAC. VRRP never knows it.
 func (n *Node) Whose(string) string { return "" }
 
-// SetGroups replaces the groups. Those with another router ID, version, interface, source or list
-// of addresses are given away and begun again. GateTime(groups) must not change.
+// SetGroups replaces the groups. Groups with another router ID, version, interface, source or list
+// of addresses are released and started again. GateTime(groups) must not change.
 func (n *Node) SetGroups(now local.Time, groups []Group) []local.Action {
 	n.begin(now)
 	var after []*router

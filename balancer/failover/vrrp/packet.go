@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Protocol is VRRP's number in the IP header, and TTL is the TTL or hop limit of each packet: no
-// router forwards a packet and keeps it.
+// Protocol is VRRP's number in the IP header, and TTL is the TTL or hop limit of each packet, which
+// drops when a router forwards it.
 const (
 	Protocol = 112
 	TTL      = 255
@@ -84,8 +84,8 @@ func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 }
 
 // Decode returns the advert in the message of a packet between two addresses, and the kind of its
-// checksum. Bytes behind the message are ignored, because routers may append authentication of
-// their own. Each error is a *DropError.
+// checksum. Bytes after the message are ignored, because routers may append their own
+// authentication. Each error is a *DropError.
 func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	if len(message) < headerSize {
 		return nil, "", dropf(Short, "has %d bytes, fewer than a header", len(message))

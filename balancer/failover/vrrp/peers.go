@@ -15,14 +15,13 @@ import (
 // peer is another router that sends adverts with the group's router ID.
 type peer struct {
 	addr netip.Addr
-	// advert is its last advert that was accepted, sum the kind of its checksum, and at when it
-	// arrived.
+	// advert is its last accepted advert, sum the kind of its checksum, and at its time of arrival.
 	advert   *Advert
 	sum      Checksum
 	at       local.Time
 	received uint64
 	// drop is the reason for its last dropped packet, and droppedAt the time of that packet. noted
-	// is the time when a note last reported that.
+	// is the time of the last note about that.
 	drop             *DropError
 	droppedAt, noted local.Time
 }
@@ -32,15 +31,15 @@ type peers struct {
 	of map[netip.Addr]*peer
 	// drops counts the packets that were dropped.
 	drops map[Reason]uint64
-	// owner sent the last advert that was accepted.
+	// owner is the sender of the last accepted advert.
 	owner *peer
 	// yielded is the reason for leaving the VIPs to a router that ignores this host's adverts; ""
 	// means this host does not.
 	yielded string
 }
 
-// maxPeers is the maximum number of routers that are remembered: anybody on the network can invent
-// some.
+// maxPeers is the maximum number of remembered routers, because any host on the network can pretend
+// to be many.
 const maxPeers = 32
 
 // find returns the record of a router.
@@ -64,7 +63,7 @@ func (p *peers) sorted() (all []*peer) {
 	return all
 }
 
-// interval is the time between two adverts of the router, or another one if it is not known.
+// interval returns the time between two adverts of the router, or a default if it is unknown.
 func (p *peer) interval(unknown time.Duration) time.Duration {
 	if p.advert == nil {
 		return unknown
@@ -107,7 +106,7 @@ func (p *peers) heardLast() (last *peer) {
 	return last
 }
 
-// claimed returns why this host takes over.
+// claimed returns the reason why this host takes over.
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
 	case o == nil && p.owned(now, g):
@@ -136,8 +135,7 @@ func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	return cmp.Or(g.Checksum, Pseudo)
 }
 
-// differs describes how the configuration of a router differs from the group's; "" means it does
-// not.
+// differs describes how the configuration of a router differs from the group's, or returns "".
 func (p *peer) differs(g *Group) string {
 	var all []string
 	if a := p.advert; a != nil {

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// rival is a router that sends adverts while this host is the owner, although it should have given
-// way.
+// rival is a router that sends adverts while this host is the owner, although it should have
+// yielded.
 type rival struct {
 	addr        netip.Addr
 	since, last local.Time
@@ -17,9 +17,9 @@ type rival struct {
 	noted       bool
 }
 
-// heardRival processes an advert that should be the last of its router. After a few more, the
-// router does not accept this host's adverts, so only this host can end the double ownership. A
-// router that hangs sends none: this host keeps the VIPs that it took from it.
+// heardRival processes an advert that should be its router's last. After a few more, the router
+// does not accept this host's adverts, so only this host can end the double ownership. A router
+// that hangs sends none, so this host keeps the VIPs that it took from it.
 func (r *router) heardRival(p *peer) {
 	v := &r.tenure.rival
 	if v.addr != p.addr || r.now.Since(v.last) > r.g.k()*p.interval(r.g.Interval) {
@@ -27,7 +27,7 @@ func (r *router) heardRival(p *peer) {
 	}
 	v.last = r.now
 	v.adverts++
-	if r.state == Active && !v.noted { // a Claiming router has yet to be heard
+	if r.state == Active && !v.noted { // a Claiming router was not heard yet
 		v.noted = true
 		text := fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)
 		r.do(local.Note{Kind: local.NoteRival, Text: text, VIPs: len(r.bound)})
@@ -37,8 +37,8 @@ func (r *router) heardRival(p *peer) {
 	}
 }
 
-// ignores describes a router that is an owner at the same time as this host, and does not give way;
-// "" means there is none.
+// ignores describes a router that owns the VIPs at the same time as this host and does not yield,
+// or returns "".
 func (r *router) ignores(now local.Time) string {
 	v := &r.tenure.rival
 	p := r.peers.of[v.addr]
@@ -53,7 +53,7 @@ func (r *router) ignores(now local.Time) string {
 }
 
 // probeTimes are the times after a takeover from a router that was an owner. An owner restarts its
-// advert timer at each packet that it receives, so a router may keep the VIPs and yet send no
+// advert timer at each packet that it receives, so a router may own the VIPs without sending an
 // advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 

@@ -49,7 +49,7 @@ type tenure struct {
 	sent  local.Time
 	// replied is the time of the last answer to another router.
 	replied local.Time
-	// preempts reports whether another router was an owner when it began; probes counts the Probes
+	// preempts reports whether another router was the owner at its start; probes counts the Probes
 	// since active.
 	preempts bool
 	active   local.Time
@@ -93,7 +93,7 @@ func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime(
 // passes reports whether the gate may be opened and refreshed, and VIPs bound.
 func (r *router) passes() bool { return r.owns() && local.Passes(r.now, r.deadline(), r.gateTime) }
 
-// step does what is due.
+// step performs the steps that are due.
 func (r *router) step() {
 	switch r.state {
 	case Init:
@@ -134,7 +134,7 @@ func (r *router) restart(interval time.Duration) {
 	r.witness.asks, r.witness.blocked = 0, false
 }
 
-// hurry shortens the down timer to the skew: the owner has resigned.
+// hurry shortens the down timer to the skew, because the owner has resigned.
 func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
 
 // claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes
@@ -149,13 +149,14 @@ func (r *router) claim() {
 	r.advertise(r.priority())
 }
 
-// settle binds the VIPs when that is safe: settled, behind an open gate, and soon after an advert.
+// settle binds the VIPs when that is safe: the router is settled, the gate is open, and an advert
+// was just sent.
 func (r *router) settle() {
 	switch {
 	case r.tenure.sent == 0: // it has not left yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
-	case r.gate == closed: // opening takes a moment, and nothing is bound
+	case r.gate == closed: // opening lasts a moment, and nothing is bound
 		r.gate = opening
 		r.do(local.OpenGate{})
 	case r.gate == open && r.now >= r.due:
@@ -179,7 +180,7 @@ func (r *router) bind() {
 	r.do(note)
 }
 
-// hold sends the adverts of an owner, and gives the VIPs away when it must.
+// hold sends the adverts of an owner, and releases the VIPs when necessary.
 func (r *router) hold() {
 	if !r.passes() {
 		r.lose(cause{"deadline", "no advert left in time"})
@@ -210,8 +211,8 @@ func (r *router) advertise(priority uint8) {
 	r.do(s)
 }
 
-// reply answers an advert with an own one, at most a few times an interval: anybody on the network
-// may send many.
+// reply answers an advert with its own, at most a few times per interval, because any host on the
+// network may send many.
 func (r *router) reply() {
 	if r.state == Active && r.now.Since(r.tenure.replied) >= r.g.Interval/4 {
 		r.tenure.replied = r.now
@@ -255,8 +256,8 @@ func (r *router) unbind(id int) {
 	}
 }
 
-// resign gives the VIPs away: the VIPs are unbound, and then an advert reports that. The next state
-// is Backup or Init.
+// resign releases the VIPs: they are unbound, and then an advert reports that. The next state is
+// Backup or Init.
 func (r *router) resign(next State, why cause) {
 	before := r.state
 	if before == Active {

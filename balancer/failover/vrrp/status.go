@@ -65,10 +65,10 @@ type GroupStatus struct {
 	RouterID uint8  `json:"router_id"`
 	Version  int    `json:"version"`
 	State    State  `json:"state"`
-	// Priority is in the next advert: 1 if this host can't serve the VIPs.
+	// Priority is the priority in the next advert: 1 if this host can't serve the VIPs.
 	Priority uint8 `json:"priority"`
 	// Owner is the router that owns the VIPs: Group.Link.Source if it is this host; the zero Addr
-	// means none is known.
+	// means that the owner is unknown.
 	Owner netip.Addr `json:"owner"`
 	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
 	Left time.Duration `json:"left"`
@@ -77,7 +77,7 @@ type GroupStatus struct {
 	Bound      []netip.Addr   `json:"bound,omitempty"`
 	Routers    []RouterStatus `json:"routers,omitempty"`
 	Problems   []string       `json:"problems,omitempty"`
-	// Changes are the last changes, the newest last.
+	// Changes has the last changes, the newest last.
 	Changes  []Change `json:"changes,omitempty"`
 	Counters Counters `json:"counters"`
 }
@@ -106,7 +106,7 @@ type RouterStatus struct {
 	Interval time.Duration `json:"interval"`
 	Checksum Checksum      `json:"checksum"`
 	Addrs    []netip.Addr  `json:"addrs,omitempty"`
-	// Age is the age of its last advert that was accepted; -1 means there is none.
+	// Age is the age of its last accepted advert; -1 means there is none.
 	Age time.Duration `json:"age"`
 	// Dropped is the reason for dropping its last packet; "" means it was accepted.
 	Dropped Reason `json:"dropped,omitempty"`
@@ -160,10 +160,10 @@ func (p *peer) status(now local.Time, g *Group) RouterStatus {
 	return s
 }
 
-// problemKept is the time for which a router that was heard counts for problems.
+// problemKept is the time for which a router counts for problems after its last packet.
 const problemKept = time.Minute
 
-// problems describes what an operator should change.
+// problems describes configuration errors that an operator should fix.
 func (r *router) problems(now local.Time) (all []string) {
 	if r.fitness.why != "" {
 		all = append(all, fmt.Sprintf("%s has priority 1 here: %s", r.g.Name, r.fitness.why))

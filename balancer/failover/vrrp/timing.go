@@ -9,8 +9,8 @@ import "time"
 //	sent s                stops t <= s+A     closed t+T         s+D             backup takes
 //	|---- A ---------------|------ T --------|------------------|---------------| s + kA + skew
 //
-// T is at most A/2: the gate of an owner that stops is closed 1.5 A after its last advert, even if
-// a backup missed that advert. D is (k - 1/2) A: without a newer advert the gate is not refreshed
+// T is at most A/2: the gate of a stopped owner is closed 1.5 A after its last advert, even if a
+// backup missed that advert. D is (k - 1/2) A: without a newer advert the gate is not refreshed
 // after s+D-T, even if the rest of the process works.
 
 // MaxGate is the longest time that the gate stays open after a refresh.
@@ -29,7 +29,7 @@ func GateTime(groups []Group) time.Duration {
 // downAdverts is k, the default number of adverts that a backup misses until it takes over.
 const downAdverts = 3
 
-// k is the number of adverts that a backup misses until it takes over.
+// k returns the number of missed adverts after which a backup takes over.
 func (g *Group) k() time.Duration {
 	if g.DownAdverts == 0 {
 		return downAdverts
@@ -40,8 +40,8 @@ func (g *Group) k() time.Duration {
 // OwnerTime returns D, how long after an advert the gate may be open.
 func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
 
-// Skew returns how much later than kA a backup of a priority takes over: the higher the priority,
-// the sooner. Interval is the owner's.
+// Skew returns the delay after kA at which a backup of a priority takes over: the higher the
+// priority, the sooner. Interval is the owner's.
 func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	if g.Version == 2 {
 		interval = time.Second
@@ -49,7 +49,7 @@ func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	return (256 - time.Duration(priority)) * interval / 256
 }
 
-// DownTime returns how long after the last advert of an owner a backup of a priority takes over.
+// DownTime returns the time from an owner's last advert to the takeover by a backup of a priority.
 // Interval is the owner's.
 func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)

@@ -9,11 +9,11 @@ import (
 // witness is the knowledge of the hosts that must be within reach.
 type witness struct {
 	answered local.Time
-	// here reports whether one has answered while this host was Active, and lost whether it then
-	// fell silent.
+	// here reports whether a witness has answered while this host was Active, and lost whether all
+	// have been silent since.
 	here, lost bool
-	// asks counts the questions since the down timer ended, and blocked reports whether none was
-	// answered.
+	// asks counts the questions since the down timer ended, and blocked reports whether all were
+	// unanswered.
 	asks    int
 	blocked bool
 }

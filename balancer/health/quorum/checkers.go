@@ -29,7 +29,8 @@ func newElectorate(nodes []balancer.NodeName) electorate {
 }
 
 // checkers returns the Size nodes that check targets probed at an address, the first choice first,
-// or all nodes if there are fewer. The result depends on nothing else, so all hosts agree.
+// or all nodes if there are fewer. The result depends on nothing else, so all hosts choose the same
+// nodes.
 func (e electorate) checkers(at netip.AddrPort) []balancer.NodeName {
 	addr := at.Addr().As16()
 	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))

@@ -10,7 +10,7 @@ import (
 )
 
 // Coordinator decides which targets one host checks, and collects the verdicts on all targets. Its
-// work is proportional to the change. One goroutine uses it:
+// work is proportional to the change. Only one goroutine may use it:
 //
 //	mine := coordinator.Assign(round)            // the targets that this host checks
 //	verdicts := coordinator.Judge(own)           // on all targets, from the verdicts of its own checks
@@ -20,7 +20,7 @@ type Coordinator struct {
 	round Round
 	own   snap.Map[balancer.Target, balancer.Verdict]
 
-	all, exec electorate // the nodes that check, and those of them that may run programs
+	all, exec electorate // the nodes that check, and the nodes among them that may run programs
 	targets   map[balancer.Target]*target
 	alone     map[balancer.Target]bool // the targets that this host decides alone
 	// awaited has the targets that lack a vote, with the time when the silent checker stops
@@ -38,23 +38,23 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// missing are the checkers without a vote, with the time since which it is missing. mute are
-	// those that no longer count.
+	// missing has the checkers without a vote, with the time since which it is missing. mute has
+	// the checkers that no longer count.
 	missing  map[balancer.NodeName]time.Time
 	timedOut []balancer.NodeName
-	// verdict was reached at since. The verdict before it lasted that long, as far as this host
+	// verdict was reached at since. The previous verdict lasted that long, as far as this host
 	// knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
 	// judged reports whether votes were counted before.
 	judged bool
-	// unchecked is since when no node checks it. Zero means that a node does, or that the board
-	// can't be read.
+	// unchecked is since when no node checks it. Zero means that a node checks it, or that the
+	// board can't be read.
 	unchecked time.Time
 }
 
-// setVerdict makes v the verdict from a time on.
+// setVerdict sets the verdict to v from a time on.
 func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 	s.lasted = 0
 	if s.verdict != balancer.HealthUnknown {
@@ -65,7 +65,7 @@ func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 
 // Round has the inputs of a Coordinator.
 type Round struct {
-	// Wanted are the targets of all services. Those that the fleet does not share (Subject.Fleet)
+	// Wanted are the targets of all services. Targets that the fleet does not share (Subject.Fleet)
 	// pass through.
 	Wanted snap.Map[balancer.Target, health.Subject]
 	Board  Board
@@ -183,8 +183,8 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 	return false
 }
 
-// countCheckers returns the number of a target's checkers that count: all except those whose votes
-// have been missing for too long. While the board can't be read, all count.
+// countCheckers returns the number of a target's checkers that count: all except checkers whose
+// votes have been missing for too long. While the board can't be read, all count.
 func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.missing
 	s.missing, s.timedOut = nil, nil
@@ -212,12 +212,12 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 }
 
 // grace returns how long a checker may need to reach its own verdict. A checker that starts with
-// the verdict of others may need a whole row of results.
+// the verdict of others may need a complete run of results.
 func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
 }
 
-// settle decides who checks a target and what its verdict is.
+// settle decides which nodes check a target, and its verdict.
 func (c *Coordinator) settle(t balancer.Target, s *target) {
 	counting := c.countCheckers(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
@@ -245,8 +245,8 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget makes a target unknown if no node checks it. Nodes have the same time to return as they
-// have for their votes.
+// forget makes a target's verdict unknown if no node checks it. Nodes have the same time to return
+// as they have for their votes.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -352,7 +352,7 @@ type Tally struct {
 	Lasted time.Duration
 	// Alone reports whether this host decides by its own checks.
 	Alone bool
-	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute are the
+	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute has the
 	// checkers whose votes have been missing for so long that they don't count.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote

@@ -27,8 +27,8 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 	return guess(need, slices.Concat(votes, others))
 }
 
-// older breaks a tie in favour of the older vote. The former verdict would not do, because it may
-// differ from host to host, and would do so forever.
+// older breaks a tie in favour of the older vote. The former verdict would be wrong, because it may
+// differ from host to host, and would then always differ.
 func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since
@@ -36,7 +36,8 @@ func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess returns the verdict of most votes, for a host that does not know the former verdict.
+// guess returns the verdict of the majority of votes, for a host that does not know the former
+// verdict.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := votesFor(votes, balancer.HealthUp), votesFor(votes, balancer.HealthDown)
 	switch {

@@ -8,11 +8,11 @@
 //
 // # Checkers
 //
-// Rendezvous hashing: each node's number is a hash of its name and of the probed address, and the
-// Size nodes with the highest numbers check the target. All hosts know the same nodes, so they need
-// no vote for this. If a node leaves, only its targets move, each to one other node. If a node
-// joins, it gets its share, and no other target moves. Services with the same address have the same
-// checkers, so a shared check runs once. Exec checks run only on nodes that may run programs.
+// It uses rendezvous hashing: each node's number is a hash of its name and of the probed address,
+// and the Size nodes with the highest numbers check the target. All hosts know the same nodes, so
+// they need no vote for this. If a node leaves, only its targets move, each to one other node. If a
+// node joins, it gets its share, and no other target moves. Services with the same address have the
+// same checkers, so a shared check runs once. Exec checks run only on nodes that may run programs.
 //
 // # Verdicts
 //

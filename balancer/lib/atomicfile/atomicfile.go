@@ -15,7 +15,7 @@ import (
 // in between, the next Write overwrites this file, and Remove deletes it.
 const tempSuffix = ".tmp"
 
-// Lifetime says how long the content of a file is valid.
+// Lifetime is the time for which the content of a file is valid.
 type Lifetime bool
 
 // The lifetimes. A file for this boot is not synced to disk, because a reboot makes it invalid.
@@ -26,7 +26,7 @@ const (
 
 // Write atomically replaces the file at path with the output of write: a reader sees the old or the
 // new content. Only the owner may read it. A missing folder is created for a ThisBoot file, but not
-// for a Lasting one, because its disk may not be mounted. Write checks the errors of the buffered
+// for a Lasting file, because its disk may not be mounted. Write checks the errors of the buffered
 // writer, so write need not.
 //
 // Each file must have only one writing process, with one goroutine at a time.

@@ -12,7 +12,7 @@ type Signal chan struct{}
 // New returns a Signal without a token.
 func New() Signal { return make(Signal, 1) }
 
-// Send adds a token, unless there is one. It does not block. Any goroutine may call it.
+// Send adds a token, unless there already is one. It does not block. Any goroutine may call it.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:

@@ -25,14 +25,14 @@ import (
 const (
 	// patience is the maximum silence of a daemon that has the answer at hand.
 	patience = 10 * time.Second
-	// workPatience is the maximum silence of a daemon that changes its state, for which it reads
-	// files and waits 5 s for the result, or that compares its state with the kernel's.
+	// workPatience is the maximum silence of a daemon that changes its state or compares it with
+	// the kernel's. A change reads files and waits 5 s for the result.
 	workPatience = 60 * time.Second
 )
 
-// Client is a client of a daemon at its Unix socket. A read fails when no part of the answer comes
+// Client is a client of a daemon at its Unix socket. A read fails if no part of the answer arrives
 // for 10 seconds, a change after 60 seconds. Health checks, whose services set their timeout, and
-// followed answers have no limit but their contexts.
+// followed answers are limited only by their contexts.
 type Client struct {
 	// Absent returns the reason why the socket is missing, and the remedy, or "" if they are
 	// unknown. It may be nil.
@@ -94,8 +94,8 @@ func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 	return d, c.within(ctx, c.work, http.MethodGet, "/v1/diff", nil, &d)
 }
 
-// Reload makes the daemon read its configuration again for the operator by; "" if the operator is
-// unknown.
+// Reload makes the daemon read its configuration again on behalf of the operator by; "" means that
+// the operator is unknown.
 func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r Reload, err error) {
 	q := url.Values{"by": {by}}
 	for _, f := range flags {
@@ -125,11 +125,11 @@ type EventsQuery struct {
 	Since uint64
 	// Service and Kind select events by service and kind; "" means all.
 	Service, Kind string
-	// Follow also asks for future events.
+	// Follow requests future events as well.
 	Follow bool
 }
 
-// Events asks for events, and calls each with every page until there are no more, each returns an
+// Events requests events, and calls each with every page until there are no more, each returns an
 // error, or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
@@ -145,14 +145,14 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	return follow(ctx, c, s, "reading events", path, each)
 }
 
-// Watch asks for services, endpoints, frontends or the status, again with each change. It calls
-// each with every whole answer until each returns an error or ctx ends.
+// Watch requests services, endpoints, frontends or the status, again with each change. It calls
+// each with every complete answer until each returns an error or ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
 // follow calls each with every part of an answer until there are no more, each returns an error, or
-// ctx ends. If s is nil, the answer has no end: its end is an error because vipd has stopped, or
+// ctx ends. If s is nil, the answer has no end, and an end is an error because vipd has stopped or
 // restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
@@ -187,7 +187,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return c.within(ctx, c.work, method, path, in, out)
 }
 
-// within sends a request, and decodes its answer. It fails if no part of the answer comes for the
+// within sends a request, and decodes its answer. It fails if no part of the answer arrives for the
 // time of patience; 0 means no limit.
 func (c *Client) within(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
 	var s *silence
@@ -296,7 +296,7 @@ func permit(socket string) string {
 // errSilent means that a daemon accepted a request and did not answer in time.
 var errSilent = errors.New("no answer in time")
 
-// silence cancels a request when no part of its answer comes for the time of patience. If nil, it
+// silence cancels a request if no part of its answer arrives for the time of patience. If nil, it
 // never does.
 type silence struct {
 	patience time.Duration
@@ -315,8 +315,8 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns a reader of the answer. From then on, the time of patience limits the wait for each
-// part of it.
+// heard returns a reader of the answer that restarts the time of silence. From then on, the time of
+// patience limits the wait for each part of it.
 func (s *silence) heard(body io.Reader) io.Reader {
 	if s == nil {
 		return body

@@ -61,7 +61,7 @@ type ConnectionEvent struct {
 	Connection *Connection `json:"connection,omitempty"`
 }
 
-// These are the events. Following comes first. After Missed, some connections that began or ended
+// These are the events. Following comes first. After Missed, some connections that started or ended
 // are not reported.
 const (
 	Following = "following"
@@ -75,7 +75,7 @@ type Killed struct {
 	Connections int `json:"connections"`
 }
 
-// FollowConnections calls each for connections that begin or end and that q selects, until each
+// FollowConnections calls each for connections that start or end and that q selects, until each
 // returns an error or ctx ends.
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
@@ -83,7 +83,8 @@ func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQu
 	return follow(ctx, c, nil, "following connections", "/v1/connections?"+values.Encode(), each)
 }
 
-// Kill ends the connections that q selects, for the operator by; "" if the operator is unknown.
+// Kill ends the connections that q selects, on behalf of the operator by; "" means that the
+// operator is unknown.
 func (c *Client) Kill(ctx context.Context, q dataplane.ConnectionQuery, by string) (k Killed, err error) {
 	values := connectionValues(q)
 	values.Set("by", by)

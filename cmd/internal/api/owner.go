@@ -15,8 +15,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// These are names of sockets in run_dir: the socket of "vipd owner", and the one over which a vipd
-// hands over to one that is started with --replace.
+// These are names of sockets in run_dir: the socket of "vipd owner", and the socket over which a
+// vipd hands over to a vipd that is started with --replace.
 const (
 	OwnerSocket    = "owner.sock"
 	HandoverSocket = "handover.sock"
@@ -27,10 +27,10 @@ type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
-	// Cannot says why vipd could not serve it here now; "" means that it could.
+	// Cannot is the reason why vipd could not serve it here now; "" means that it could.
 	Cannot string `json:"cannot,omitempty"`
 	// Serves reports whether a service uses it. KeepsSource reports whether endpoints see clients'
-	// addresses, so that replies must return through the owner.
+	// addresses, so replies must return through the owner.
 	Serves      bool `json:"serves,omitempty"`
 	KeepsSource bool `json:"keeps_source,omitempty"`
 }
@@ -58,11 +58,11 @@ func (r *OwnerReport) Groups() map[netip.Addr]string {
 type OwnerStatus struct {
 	Node    string `json:"node"`
 	Session string `json:"session,omitempty"`
-	// Gate is open, opening, closing or closed; Left is how long the session is still confirmed, in
-	// seconds.
+	// Gate is open, opening, closing or closed; Left is the remaining time of the session's
+	// confirmation, in seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is the error of the connection to etcd; "" means that etcd is reached.
+	// Etcd is the error of the connection to etcd; "" means that it works.
 	Etcd string `json:"etcd,omitempty"`
 	// EtcdAway is the duration of etcd's outage so far, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
@@ -76,7 +76,7 @@ type OwnerStatus struct {
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting are silent hosts whose VIPs stay until an operator confirms that the hosts are off.
+	// Waiting has silent hosts whose VIPs stay until an operator confirms that the hosts are off.
 	// Each has the hosts whose silence is the reason.
 	Waiting map[string][]string `json:"waiting,omitempty"`
 	// Peers are the other hosts, by the networks on which their heartbeats are expected.
@@ -86,23 +86,23 @@ type OwnerStatus struct {
 	// Rivals are other hosts that claimed VIPs of this host. Announced counts announcements.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`
-	// Took, Gave and GateClosed count by reason; Foreign counts datagrams with another key; Late is
-	// the longest delay of a refresh, in seconds.
+	// Took, Gave and GateClosed are counts by reason; Foreign counts datagrams with another key;
+	// Late is the longest delay of a refresh, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
 	// ConfirmedFor counts how long the session was still confirmed, sampled every 10 ms. TakenAfter
-	// counts after which time other hosts' VIPs were taken over. Both are in seconds.
+	// counts takeovers from other hosts by the time without an owner. Both are in seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
 	Foreign int64   `json:"foreign"`
 	Late    float64 `json:"late"`
-	// Hindered says why vipd owner may be late.
+	// Hindered has the reasons why vipd owner may be late.
 	Hindered []string `json:"hindered,omitempty"`
 	// VIPs are vipd's last report; only GET /status has them.
 	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
-	// Problems say why this host can't own VIPs.
+	// Problems has the reasons why this host can't own VIPs.
 	Problems []string `json:"problems,omitempty"`
 	// Events are the last events, with increasing numbers.
 	Events []OwnerEvent `json:"events,omitempty"`
@@ -148,7 +148,7 @@ func (h *Histogram) Observe(seconds float64) {
 	h.Sum += seconds
 }
 
-// OwnerRival is another host that claims a VIP which is here.
+// OwnerRival is another host that claims a VIP of this host.
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`

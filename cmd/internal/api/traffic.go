@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Traffic has the counts of a node at one moment.
+// Traffic has the counts of a node at one time.
 type Traffic struct {
 	At   time.Time `json:"at"`
 	Node string    `json:"node"`
@@ -27,7 +27,8 @@ type ServiceTraffic struct {
 	Out uint64 `json:"bytes_out"`
 	// Unanswered counts new connections that endpoints did not answer: see Endpoint.
 	Unanswered uint64 `json:"unanswered"`
-	// Active counts open connections. Up of Of endpoints get new ones at the port with the fewest.
+	// Active counts open connections. At the port with the fewest endpoints, Up of Of endpoints get
+	// new connections.
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
 	Of     int    `json:"of"`

@@ -13,7 +13,7 @@ import (
 
 // Error is the body of every answer that is not 200.
 type Error struct {
-	// Message says what is wrong and what to do.
+	// Message explains the error and its fix.
 	Message string `json:"error"`
 }
 
@@ -31,15 +31,15 @@ type Status struct {
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`
 	Endpoints int  `json:"endpoints"`
-	// Health counts what checks find.
+	// Health counts the results of checks.
 	Health HealthCount `json:"health"`
 	// Overrides is the number of endpoints, or addresses of services, with a manual override such
-	// as a drain. ByHand has the first ones.
+	// as a drain. ByHand has the first of them.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
 	// Ownership describes the owner's state on this host; "" means that it owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
-	// Confirmed are the hosts that confirm this one as an owner, with the age of each confirmation
+	// Confirmed has the hosts that confirm this host as an owner, with the age of each confirmation
 	// in seconds; -1 means none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Addresses are the VIPs and their holders.
@@ -63,14 +63,14 @@ type HealthCount struct {
 	Services []ServiceHealth `json:"services,omitempty"`
 	// Panic has the services with so few healthy endpoints that all are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
-	// Out has the services with a port whose endpoints all fail, so that clients are refused.
+	// Out has the services with a port whose endpoints all fail, so clients are refused.
 	Out []balancer.Name `json:"out,omitempty"`
 }
 
 // ServiceHealth is the health of one service, per port.
 type ServiceHealth struct {
 	Service balancer.Name `json:"service"`
-	// Ports counts checked endpoints: those that are not down, of all.
+	// Ports counts checked endpoints: the endpoints that are not down, of all.
 	Ports Use `json:"ports"`
 }
 
@@ -79,9 +79,9 @@ type Mode struct {
 	InUse string `json:"in_use"`
 	// Wanted is the configured mode.
 	Wanted string `json:"wanted"`
-	// Reason says why this mode is in use, with the reason of each rejected mode.
+	// Reason explains why this mode is in use, with the reason of each rejected mode.
 	Reason string `json:"reason"`
-	// Fallback reports whether the mode in use is not the wanted one.
+	// Fallback reports whether another mode than the wanted mode is in use.
 	Fallback bool `json:"fallback"`
 	// Detail is specific to the mode: for userspace, the way of interception and its reason.
 	Detail string `json:"detail,omitempty"`
@@ -94,7 +94,7 @@ type Store struct {
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
 	// EverRead reports whether it was readable at least once since the daemon started. Before that
-	// there is no last good state.
+	// there is no last valid state.
 	EverRead bool   `json:"ever_read"`
 	Error    string `json:"error,omitempty"`
 	Revision int64  `json:"revision"`
@@ -105,8 +105,8 @@ type Sync struct {
 	// Wanted and Applied are store revisions.
 	Wanted  int64 `json:"wanted"`
 	Applied int64 `json:"applied"`
-	// Pending is the number of frontends that are not yet applied, and Failing the number of those
-	// in backoff.
+	// Pending is the number of frontends that are not yet applied, and Failing the number of
+	// frontends in backoff.
 	Pending int `json:"pending"`
 	Failing int `json:"failing"`
 	// Last is the last sync that had work to do.
@@ -121,10 +121,10 @@ type Sync struct {
 // Address is one VIP on this node.
 type Address struct {
 	Address string `json:"address"`
-	// Held says who makes it local: the interface on which vipd holds it, "host" (it is an address
-	// of the host anyway), or "none".
+	// Held names the holder: the interface on which vipd holds it, "host" (it is an address of the
+	// host), or "none".
 	Held string `json:"held"`
-	// Owned reports whether one host of several has it (hold = "one"); this host does if Held is
+	// Owned reports whether a single host has it (hold = "one"), which is this host if Held is
 	// "host".
 	Owned bool `json:"owned,omitempty"`
 	// Note describes a consequence or a problem.
@@ -201,10 +201,10 @@ type Endpoint struct {
 	Port    string `json:"port,omitempty"`
 	Node    string `json:"node,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	// Configured is the defined weight, and Weight the effective one.
+	// Configured is the defined weight, and Weight the effective weight.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`
-	// State says whether it gets new connections, and if not, why.
+	// State determines whether it gets new connections, or is the reason why not.
 	State  balancer.BackendState `json:"state"`
 	Backup bool                  `json:"backup,omitempty"`
 	// Override is the manual override.
@@ -212,10 +212,10 @@ type Endpoint struct {
 	Health   balancer.Verdict   `json:"health,omitempty"`
 	// Check is the result of its health check, or nil if this node does not check it.
 	Check *Check `json:"check,omitempty"`
-	// Unchecked says why this node does not check it although its service has a health check. It is
-	// "" if the node does, or the service has none.
+	// Unchecked is the reason why this node does not check it although its service has a health
+	// check. It is "" if the node does, or the service has none.
 	Unchecked string `json:"unchecked,omitempty"`
-	// Ramp is the percentage of its weight during a slow start; 0 means none is in progress.
+	// Ramp is the percentage of its weight during a slow start; 0 means there is none.
 	Ramp int `json:"ramp_percent,omitempty"`
 	// Ejection is set while the endpoint gets no new connections because connects to it have
 	// failed.
@@ -232,8 +232,8 @@ type Endpoint struct {
 	Unanswered uint64 `json:"unanswered"`
 }
 
-// Check is the result of an endpoint's health check. Watched answers omit Last, Next and Checking,
-// because they change at each check.
+// Check is the result of an endpoint's health check. Answers with watch=1 omit Last, Next and
+// Checking, because they change at each check.
 type Check struct {
 	// At is the probed address and port, and Type the kind of probe.
 	At   string              `json:"at"`
@@ -274,7 +274,7 @@ type Frontend struct {
 	NodePort bool          `json:"node_port,omitempty"`
 	Service  balancer.Name `json:"service"`
 	Port     string        `json:"port,omitempty"`
-	// Scheduler and Backends are the compiled ones.
+	// Scheduler and Backends are the compiled values.
 	Scheduler balancer.Scheduler `json:"scheduler"`
 	Backends  []Backend          `json:"backends"`
 	// State is applied, pending or failing, and Error is the last failure.
@@ -300,15 +300,15 @@ type Reload struct {
 	ReloadChanges
 }
 
-// ReloadChanges are the services of files that have changed since the last reload, or since the
-// start of vipd, by name.
+// ReloadChanges has the names of services from files that have changed since the last reload, or
+// since the start of vipd.
 type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`
 	Removed []balancer.Name `json:"removed,omitempty"`
-	// Kept are the services that stay in their last good state because of an error.
+	// Kept has the services that stay in their last valid state because of an error.
 	Kept []balancer.Name `json:"kept,omitempty"`
-	// Vanished are the services of Kept that no file defines: a reload with ReloadPrune removes
+	// Vanished has the services of Kept that no file defines: a reload with ReloadPrune removes
 	// them.
 	Vanished []balancer.Name `json:"vanished,omitempty"`
 }
@@ -329,9 +329,9 @@ const (
 type Difference struct {
 	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
-	// What is missing, extra or differs.
+	// What is "missing", "extra" or "differs".
 	What string `json:"what"`
-	// Why says since when it differs, or which error occurred.
+	// Why is the time since which it differs, or the error.
 	Why string `json:"why,omitempty"`
 }
 
@@ -358,7 +358,7 @@ type OverrideRequest struct {
 
 // OverrideResult is the result of an override.
 type OverrideResult struct {
-	// Targets are the affected endpoints, as SERVICE/ADDRESS.
+	// Targets has the affected endpoints, as SERVICE/ADDRESS.
 	Targets []OverrideTarget `json:"targets"`
 }
 
@@ -369,7 +369,7 @@ type OverrideTarget struct {
 	Override *balancer.Override `json:"override,omitempty"`
 }
 
-// Event is one thing that happened on the node.
+// Event is an event on the node.
 type Event = events.Event
 
 // EventPage is a part of the history.
@@ -426,6 +426,6 @@ type Live struct {
 	// was known.
 	Connected time.Duration `json:"connected_ns"`
 	Taken     time.Duration `json:"taken_ns,omitzero"`
-	// Error says why it failed.
+	// Error is the reason for its failure.
 	Error string `json:"error,omitempty"`
 }

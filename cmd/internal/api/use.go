@@ -75,8 +75,8 @@ func (u Use) None() bool { return !slices.ContainsFunc(u, func(p PortUse) bool {
 const listedPorts = 3
 
 // Text formats the counts, with sep between the two numbers: "3/3" if all ports have the same
-// counts, otherwise "http 3/3, metrics 0/3". Of many ports, those with the same counts are one
-// part: "7 ports 3/3, metrics 0/3".
+// counts, otherwise "http 3/3, metrics 0/3". Ports with the same counts share a part if there are
+// many: "7 ports 3/3, metrics 0/3".
 func (u Use) Text(sep string) string {
 	type part struct {
 		counts string

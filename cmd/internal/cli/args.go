@@ -97,7 +97,7 @@ func isFlag(arg string) bool {
 
 // usedFlag is a flag in a command line.
 type usedFlag struct {
-	text, name, value string // text is the typed form, for messages
+	text, name, value string // text is the typed form, for messages.
 	// lacks reports whether the flag needs a value and the command line ends before it.
 	hasValue, lacks bool
 }
@@ -136,9 +136,9 @@ func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	return withValue
 }
 
-// verbIn returns the verb of a command line. That is the word that is the first argument if the
-// line is parsed with the verb's own flags: -f has a value for apply, and none for events. The last
-// such word counts. It returns nil if there is none.
+// verbIn returns the verb of a command line. It is the first argument if the line is parsed with
+// the verb's own flags: -f has a value for apply, and none for events. The last such word counts.
+// It returns nil if there is none.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)
@@ -222,7 +222,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 		return WrongUse("flag %s takes no value", u.text)
 	}
 	parsed := value
-	if _, number := f.(*urfave.IntFlag); number { // the flag set would read 010 as octal
+	if _, number := f.(*urfave.IntFlag); number { // the flag set would parse 010 as octal
 		parsed = ""
 		if n, err := strconv.Atoi(value); err == nil {
 			parsed = strconv.Itoa(n)

@@ -24,7 +24,7 @@ type World struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	// Root reports whether this process may do what needs root. It is true on systems other than
+	// Root reports whether this process has root's privileges. It is true on systems other than
 	// Linux.
 	Root bool
 	// OutTerminal and ErrTerminal report whether the stream is a terminal, and Color whether stdout
@@ -62,7 +62,7 @@ func newCall(ctx context.Context, w World, all []*Verb, l *commandLine) *Call {
 	return c
 }
 
-// prepare checks what all verbs share: the form of the output and the number of arguments.
+// prepare checks the output's form and the number of arguments, like for all verbs.
 func (c *Call) prepare() (err error) {
 	if len(c.Verb.Formats) > 0 {
 		if err = c.choose(c.Verb, c.Flags.String("output")); err != nil {
@@ -92,8 +92,7 @@ func (c *Call) Argument(n int) string {
 	return ""
 }
 
-// verbText returns the verb as it is typed, with its kind: "vipctl get" needs etcd only for some
-// kinds.
+// verbText returns the verb as typed, with its kind: "vipctl get" needs etcd only for some kinds.
 func (c *Call) verbText() string {
 	text := "vipctl " + c.Verb.Name
 	if c.Verb.SpellOut != nil {
@@ -102,7 +101,7 @@ func (c *Call) verbText() string {
 	return text
 }
 
-// AskDaemon asks the daemon of this host a question, such as (*api.Client).Status.
+// AskDaemon sends a request to the daemon of this host, such as (*api.Client).Status.
 func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, error)) (answer T, err error) {
 	client, err := c.Client()
 	if err == nil {
@@ -111,7 +110,7 @@ func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, e
 	return answer, err
 }
 
-// AskEtcd asks etcd a question, such as (*etcd.Store).Pools.
+// AskEtcd sends a request to etcd, such as (*etcd.Store).Pools.
 func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, error)) (answer T, err error) {
 	w, err := c.Etcd()
 	if err == nil {

@@ -1,6 +1,6 @@
 package cli
 
-// Completer lists the possible next arguments after those given so far. If the daemon or etcd does
+// Completer lists the possible next arguments after the given arguments. If the daemon or etcd does
 // not answer, it lists nothing.
 type Completer func(c *Call, before []string) []string
 
@@ -14,7 +14,7 @@ func InTurn(all ...Completer) Completer {
 	}
 }
 
-// OneOf completes an argument by a list of words.
+// OneOf completes an argument from a list of words.
 func OneOf(words ...string) Completer {
 	return func(*Call, []string) []string { return words }
 }

@@ -37,8 +37,8 @@ func (c *Call) Client() (*api.Client, error) {
 	return c.Daemon, nil
 }
 
-// whyAbsent describes a daemon whose socket is missing. unread says why the configuration, which
-// may name another socket, could not be read.
+// whyAbsent describes a daemon whose socket is missing. unread is the reason why the configuration,
+// which may name another socket, could not be read.
 func (c *Call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
 		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
@@ -70,8 +70,8 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	return ""
 }
 
-// readPart reads the fields of into from a configuration. A mistake elsewhere in it hides neither
-// the daemon nor etcd.
+// readPart reads the fields of into from a configuration. A mistake elsewhere in the file hides
+// neither the daemon nor etcd.
 func readPart(file string, into any) error {
 	text, err := tomlfile.ReadFile(file)
 	if err == nil {

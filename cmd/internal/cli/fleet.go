@@ -13,7 +13,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// fleetFlags configure the connection to etcd. [etcd] of the configuration has the rest. There is
+// fleetFlags configure the connection to etcd. [etcd] of the configuration sets the rest. There is
 // no flag for the password itself, because every user of the host can read a command line.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
@@ -44,7 +44,7 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 }
 
 // NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
-// usually ask the daemon use etcd. A socket on the command line overrides an etcd in the
+// usually use the daemon use etcd. A socket on the command line overrides an etcd in the
 // environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
@@ -58,7 +58,7 @@ func (c *Call) StoresInEtcd() bool {
 	return err == nil && conf.Store.Kind == config.EtcdStore
 }
 
-// OverridesInEtcd reports whether overrides of services in etcd go to etcd.
+// OverridesInEtcd reports whether overrides of services in etcd are written to etcd.
 func (c *Call) OverridesInEtcd() bool {
 	return c.NamesEtcd() || c.Flags.String("socket") == "" && c.StoresInEtcd()
 }

@@ -44,7 +44,7 @@ func (p *Printer) Print(text string) error {
 	return nil
 }
 
-// Show writes v if the form is JSON, or else the text.
+// Show writes v if the form is JSON, and otherwise the text.
 func (p *Printer) Show(v any, text func() string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(v)
@@ -66,7 +66,7 @@ func (p *Printer) Form() table.Form {
 	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
 }
 
-// PrintRows writes rows if the form is JSON, or else the table.
+// PrintRows writes rows if the form is JSON, and otherwise the table.
 func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(rows)

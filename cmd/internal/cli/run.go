@@ -86,7 +86,7 @@ func report(ctx context.Context, w World, err error) int {
 type ExitError struct{ Code int }
 
 // ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed
-// why it failed.
+// the reason for its failure.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
 // Error names the code.
@@ -103,7 +103,7 @@ func WrongUse(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// interruptedError is the end of a wait by Ctrl-C, with a text about the state that it leaves.
+// interruptedError reports that Ctrl-C ended a wait, with a text about the remaining state.
 type interruptedError struct{ text string }
 
 // Error returns the sentence.
@@ -118,7 +118,8 @@ func Interrupted(format string, args ...any) error {
 	return &interruptedError{fmt.Sprintf(format, args...)}
 }
 
-// OneLine joins the lines of an error, for scripts and logs. Equal lines in a row are written once.
+// OneLine joins the lines of an error, for scripts and logs. Consecutive equal lines are written
+// once.
 func OneLine(text string) string {
 	return strings.Join(slices.Compact(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })), "; ")
 }

@@ -20,7 +20,7 @@ type template []part
 type part struct {
 	verbatim string
 	path     *jsonpath.JSONPath
-	ofOne    bool // the path begins with a field
+	ofOne    bool // the path starts with a field
 	each     template
 	isRange  bool
 }
@@ -80,7 +80,7 @@ func parseParts(text string, inRange bool) (t template, rest string, err error) 
 	return t, "", nil
 }
 
-// closing returns the index of the } that ends a path, or -1. It ignores one in quotation marks.
+// closing returns the index of the } that ends a path, or -1. It ignores ends in quotation marks.
 func closing(text string) int {
 	quote := rune(0)
 	for i, r := range text {
@@ -111,7 +111,7 @@ func parsePart(inner string) (p part, err error) {
 		path = "[" + items // kubectl's lists have their items below it
 	}
 	p.isRange = isRange
-	switch { // kubectl's habits: no $, and @ or nothing for everything
+	switch { // kubectl also permits paths without $, and @ or nothing for the whole document
 	case strings.HasPrefix(path, "$"):
 	case path == "" || path == "." || path == "@":
 		path = "$"
@@ -132,7 +132,8 @@ func parsePart(inner string) (p part, err error) {
 }
 
 // text fills the template from a document, and ends the last line. A list with one element is
-// treated as that element, unless a path treats it as a list: "get services web" lists one.
+// treated as that element, unless a path treats it as a list, because "get services web" also
+// prints a list.
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.takesList() {
 		if len(doc.Content) != 1 {

@@ -17,7 +17,7 @@ type Verb struct {
 	Name string
 	// Args are the arguments as help writes them, and Brief is the line in the list of commands.
 	Args, Brief string
-	// About is the text of the help, in paragraphs, and Example is one command line.
+	// About is the text of the help, in paragraphs, and Example is a command line.
 	About, Example string
 	// Flags are the flags that other verbs do not have.
 	Flags []Flag
@@ -26,7 +26,7 @@ type Verb struct {
 	// MinArgs and MaxArgs limit the number of arguments; MaxArgs may be AnyArgs or WithCommand.
 	// Verbs whose arguments depend on flags check them in Run.
 	MinArgs, MaxArgs int
-	// Complete completes an argument; nil means that nothing is offered.
+	// Complete completes an argument; nil means no completions.
 	Complete Completer
 	// Fleet reports whether the verb may use etcd, and has the flags for it.
 	Fleet bool
@@ -47,8 +47,8 @@ const (
 	WithCommand = -2
 )
 
-// Hidden reports whether the verb is for scripts: help leaves it out, and its words are not parsed
-// as flags.
+// Hidden reports whether the verb is for scripts: help omits it, and its words are not parsed as
+// flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
 // Group is a part of the list of commands in help.
@@ -65,7 +65,7 @@ func ungrouped(groups []Group) (verbs []*Verb) {
 	return verbs
 }
 
-// allFlags returns the verb's own flags and those that all verbs have.
+// allFlags returns the verb's own flags and the flags of all verbs.
 func (v *Verb) allFlags() []Flag {
 	flags := slices.Clone(v.Flags)
 	if len(v.Formats) > 0 {
@@ -124,7 +124,7 @@ func (v *Verb) counted(args []string) error {
 	return nil
 }
 
-// Choice returns a value if it is possible, or else an error that lists the possible values.
+// Choice returns a value if it is possible, and otherwise an error that lists the possible values.
 func Choice(what, value string, possible []string) (string, error) {
 	if slices.Contains(possible, value) {
 		return value, nil

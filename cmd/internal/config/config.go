@@ -23,11 +23,11 @@ const DefaultFile = "/etc/vipd/vipd.toml"
 // Config is the daemon's own part of vipd.toml. Its paths are absolute, unless the file was named
 // by a relative path.
 type Config struct {
-	// Mode is the wanted dataplane. Default auto: the best one that works here.
+	// Mode is the wanted dataplane. The default, auto, is the best mode that works here.
 	Mode ModeName `toml:"mode"`
 	// StrictMode prevents a start in another mode than Mode.
 	StrictMode bool `toml:"strict_mode"`
-	// Node is this host's name in the fleet. Default: the host name.
+	// Node is this host's name in the fleet. The default is the host name.
 	Node string `toml:"node"`
 	// Zone is a name for locality.
 	Zone string `toml:"zone"`
@@ -70,7 +70,7 @@ const (
 // Values lists the valid values.
 func (ModeName) Values() []string { return balancer.ModeNames() }
 
-// StoreKind is the kind of place that services come from.
+// StoreKind is the kind of place from which services are read.
 type StoreKind string
 
 // These are the kinds of stores.
@@ -85,7 +85,7 @@ func (StoreKind) Values() []string { return []string{"file", "etcd"} }
 // Intercept is the way in which userspace mode intercepts traffic.
 type Intercept string
 
-// These are the ways to intercept.
+// These are the ways to intercept traffic.
 const (
 	AutoIntercept     Intercept = "auto"
 	RedirectIntercept Intercept = "redirect"
@@ -111,8 +111,8 @@ func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legac
 // Store configures the source of services.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file or a directory of them, in addition to the configuration itself; "" means
-	// none.
+	// Path is a TOML file or a directory of TOML files, in addition to the configuration itself; ""
+	// means none.
 	Path string `toml:"path"`
 }
 
@@ -136,7 +136,7 @@ type Sync struct {
 
 // Addresses configures how this host holds VIPs.
 type Addresses struct {
-	// Interface holds the VIPs: a dummy device that vipd creates, or a real one.
+	// Interface is the device of the VIPs: a dummy device that vipd creates, or a real device.
 	Interface string `toml:"interface"`
 	// Bind is false if another program manages the addresses.
 	Bind      bool `toml:"bind"`
@@ -169,7 +169,7 @@ type Health struct {
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
 	// AccessLog receives a line for each connection that ends, in every mode: "journal" is vipd's
-	// own log, any other value a file; "" means none. A service may have another one.
+	// own log, any other value a file; "" means none. A service may set another destination.
 	AccessLog string `toml:"access_log"`
 }
 
@@ -208,14 +208,15 @@ type API struct {
 
 // Ownership configures this host's part in VIPs with one owner (hold = "one").
 type Ownership struct {
-	// Enabled lets this host own VIPs, and take part in the decision.
+	// If Enabled is set, this host may own VIPs and takes part in the decision.
 	Enabled bool `toml:"enabled"`
-	// By names the protocol that decides the owner. "" means etcd if services come from there, and
-	// VRRP otherwise.
+	// By names the protocol that decides the owner. "" means etcd if services are in etcd, and VRRP
+	// otherwise.
 	By OwnerBy `toml:"by"`
 	// VRRP are the groups of VIPs by name, if VRRP decides.
 	VRRP map[string]VRRP `toml:"vrrp"`
-	// ReachTakes lets a backup of VRRP take over from a silent owner only if one of Reach answers.
+	// If ReachTakes is set, a backup of VRRP takes over from a silent owner only if one of Reach
+	// answers.
 	ReachTakes bool `toml:"reach_takes"`
 	// Weight is its share of the VIPs. With 0 it owns only VIPs that prefer it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
@@ -223,7 +224,7 @@ type Ownership struct {
 	// contains it.
 	Interfaces []string `toml:"interfaces"`
 	// Listen are its addresses for heartbeats. If empty, they are the addresses of each such
-	// device, and the one that it reaches etcd from.
+	// device, and the address from which it reaches etcd.
 	Listen []netip.Addr `toml:"listen"`
 	// Reach are addresses that must answer on the device. If empty, they are the default gateways
 	// there.
@@ -232,7 +233,8 @@ type Ownership struct {
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
 	// RestartGrace is the maximum downtime of vipd itself in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
-	// AnnounceEvery is the interval of repeated announcements; with 0 they only follow changes.
+	// AnnounceEvery is the interval of repeated announcements; with 0, VIPs are only announced
+	// after changes.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
@@ -242,14 +244,14 @@ type Metrics struct {
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
-// Hooks are programs that run for events, each with its arguments; empty means none.
+// Hooks are programs that run on events, each with its arguments; empty means none.
 type Hooks struct {
 	OnHealth  []string `toml:"on_health"`
 	OnMode    []string `toml:"on_mode"`
 	OnVIP     []string `toml:"on_vip"`
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
-	// User is the user that they run as. Default nobody.
+	// User is the user of these programs. Default nobody.
 	User string `toml:"user"`
 }
 

@@ -126,11 +126,11 @@ func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
 }
 
-// maxTimeout is the maximum timeout of IPVS on every kernel: INT_MAX ticks, with at most 1000 ticks
-// a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
+// longestTimeout is the maximum timeout of IPVS on every kernel: INT_MAX ticks, with at most 1000
+// ticks a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
-// notKernelTimeout says why IPVS can't use the timeout d; "" means it can. The kernel counts in
+// notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel counts in
 // seconds, and 0 keeps its value. The field's type rejects negative values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
@@ -142,8 +142,8 @@ func notKernelTimeout(d time.Duration) string {
 	return ""
 }
 
-// Unowned says why VIPs with one owner (hold = "one") have none on this host; "" means that this
-// host may own them.
+// Unowned returns the reason why VIPs with one owner (hold = "one") have none on this host, or ""
+// if this host may own them.
 func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
@@ -154,7 +154,7 @@ func (c *Config) Unowned() string {
 	return ""
 }
 
-// Unheld returns problems with addresses that need one owner, and have none on this host.
+// Unheld returns problems with addresses that need an owner but have none on this host.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
 	_, problems = c.VRRPGroups(vips)

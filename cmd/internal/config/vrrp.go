@@ -17,7 +17,8 @@ import (
 // OwnerBy is the way in which the hosts choose the owner of a VIP with hold = "one".
 type OwnerBy string
 
-// The ways to decide. The zero value chooses by the kind of the store, see [Config.Decider].
+// These are the ways to decide. The zero value chooses by the kind of the store, see
+// [Config.Decider].
 const (
 	ByEtcd OwnerBy = "etcd"
 	ByVRRP OwnerBy = "vrrp"
@@ -26,7 +27,7 @@ const (
 // Values lists the possible values.
 func (OwnerBy) Values() []string { return []string{string(ByEtcd), string(ByVRRP)} }
 
-// Decider returns how owners are decided: as set, or else by etcd if services come from there.
+// Decider returns how owners are decided: as set, or otherwise by etcd if services are in etcd.
 func (c *Config) Decider() OwnerBy {
 	switch {
 	case c.Ownership.By != "":
@@ -42,7 +43,7 @@ func (c *Config) Decider() OwnerBy {
 type VRRP struct {
 	// Origin is the place of the table.
 	Origin balancer.Origin `toml:"-"`
-	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same one, and no
+	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same ID, and no
 	// other router on the LAN has it.
 	RouterID int `toml:"router_id"`
 	// Priority is 1 to 254. Among healthy hosts, the highest owns the group.
@@ -55,7 +56,8 @@ type VRRP struct {
 	// Preempt is the time for which this host must be healthy before it takes over the group from a
 	// lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
-	// Interface sends and receives adverts. "" is the one whose network contains the first VIP.
+	// Interface sends and receives adverts. "" means the device whose network contains the first
+	// VIP.
 	Interface string `toml:"interface"`
 	// Peers receive adverts by unicast, and adverts of others are dropped. Empty means multicast.
 	Peers []netip.Addr `toml:"peers"`
@@ -66,14 +68,13 @@ type VRRP struct {
 	Password string `toml:"password"`
 	// Checksum is the checksum of adverts of version 3 over IPv4.
 	Checksum VRRPChecksum `toml:"checksum"`
-	// DownAdverts is the number of adverts that must be missing before a backup takes over the
-	// group.
+	// DownAdverts is the number of missed adverts after which a backup takes over the group.
 	DownAdverts int `toml:"down_adverts" range:"3,10"`
-	// Advertise are the VIPs in adverts. Empty means all VIPs of the family of the first one.
+	// Advertise are the VIPs in adverts. Empty means all VIPs of the first VIP's family.
 	Advertise []netip.Addr `toml:"advertise"`
 	// UnicastTTL is the lowest TTL that is accepted from peers.
 	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
-	// Yield lets a host step back if the former owner ignores its adverts.
+	// If Yield is set, a host steps back if the former owner ignores its adverts.
 	Yield bool `toml:"yield"`
 }
 
@@ -113,8 +114,8 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 // VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
 type VRRPChecksum string
 
-// The checksums. AutoChecksum sends what the peer sends, and the pseudo-header until a peer was
-// received. RFC 9568 sums the advert alone, and keepalived includes a pseudo-header by default.
+// The checksums. AutoChecksum sends the peer's kind of checksum, and the pseudo-header until a peer
+// was received. RFC 9568 sums the advert alone, and keepalived includes a pseudo-header by default.
 const (
 	AutoChecksum   VRRPChecksum = "auto"
 	PlainChecksum  VRRPChecksum = "plain"
@@ -126,8 +127,9 @@ func (VRRPChecksum) Values() []string {
 	return []string{string(AutoChecksum), string(PlainChecksum), string(PseudoChecksum)}
 }
 
-// The limits of an advert's fields: 12 bits of 10 ms in version 3, and 8 bits of seconds in
-// version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). One byte counts the addresses.
+// These are the limits of an advert's fields: 12 bits of 10 ms in version 3, and 8 bits of seconds
+// in version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). A single byte counts the
+// addresses.
 const (
 	intervalStep  = 10 * time.Millisecond
 	minInterval   = 100 * time.Millisecond
@@ -138,7 +140,7 @@ const (
 	ownerPriority = 255
 )
 
-// checkVRRP checks how owners are decided, and each group of VRRP by itself.
+// checkVRRP checks how owners are decided, and each group of VRRP separately.
 func (c *Config) checkVRRP(f *findings) {
 	o := &c.Ownership
 	if c.Decider() == ByEtcd {
@@ -183,7 +185,7 @@ func (c *Config) checkVRRP(f *findings) {
 	}
 }
 
-// is4 reports whether the group is known to use IPv4, as far as its own table says.
+// is4 reports whether the group's own table shows that it uses IPv4.
 func (g *VRRP) is4() bool {
 	for _, a := range slices.Concat(g.Advertise, g.Peers, []netip.Addr{g.Source}) {
 		if a.IsValid() {
@@ -338,8 +340,7 @@ func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
 }
 
-// complete fills Advertise, and returns what is wrong with the group's addresses, and in which
-// field.
+// complete fills Advertise, and returns the error in the group's addresses, and its field.
 func (g *VRRPGroup) complete() (field, text string) {
 	if len(g.VIPs) == 0 {
 		return "", fmt.Sprintf(`has no VIP; write [vips."ADDRESS"] with hold = "one" and group = %q, or remove the table`, g.Name)

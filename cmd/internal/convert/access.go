@@ -58,7 +58,7 @@ func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 }
 
 // unknownRefusal returns the index of a rule that can't be converted and has an effect; -1 means
-// that there is none. A rule that accepts clients has no effect if everyone else is accepted too.
+// that there is none. A rule that accepts clients has no effect if all others are also accepted.
 func unknownRefusal(rules []accessRule, rest bool) int {
 	refusesLater := !rest
 	for i, r := range slices.Backward(rules) {
@@ -70,7 +70,7 @@ func unknownRefusal(rules []accessRule, rest bool) int {
 	return -1
 }
 
-// limit makes source_ranges smaller: to the clients that are also in allowed.
+// limit restricts source_ranges to clients that are also in allowed.
 func (d *draft) limit(s *service, line int, allowed netset) {
 	if s.clients == nil {
 		s.clients = everyone()

@@ -9,8 +9,8 @@ import (
 type answer struct {
 	// in is the place of the words; "" means statements.
 	in string
-	// words are the words, with spaces between them; "*" means all words of the place that have no
-	// other answer.
+	// words has the words, separated by spaces; "*" means all words of the place without another
+	// answer.
 	words string
 	// said is the note; "" means that nothing is lost.
 	said string

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// servicesAt makes services for the listeners of a service of the origin. Failed are the places
+// servicesAt makes services for the listeners of a service of the origin. failed has the places
 // that can't be served; if there are no others, the service is disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
 	services := d.spread(line, name, listeners)
@@ -31,7 +31,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 	return services
 }
 
-// placed returns the line and the text of an error; line stands in for an error without a line.
+// placed returns the line and the text of an error; line replaces a missing line.
 func placed(line int, err error) (int, string) {
 	var e *Error
 	if errors.As(err, &e) {
@@ -67,7 +67,7 @@ type listener struct {
 	line  int
 }
 
-// spread makes services for listeners: one for each set of addresses that have the same ports.
+// spread makes services for listeners: one for each set of addresses with the same ports.
 func (d *draft) spread(line int, name string, listeners []listener) []*service {
 	type port struct {
 		number uint16

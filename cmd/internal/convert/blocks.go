@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// statement is a statement of a format with blocks: words, and the statements in braces behind
-// them.
+// statement is a statement of a format with blocks: words, and the following statements in braces.
 type statement struct {
 	words    []string
 	line     int
@@ -26,7 +25,7 @@ func (n *statement) word(i int) string {
 	return ""
 }
 
-// is reports whether the statement begins with the words.
+// is reports whether the statement starts with the words.
 func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
@@ -84,7 +83,7 @@ func (d *draft) sourceLines() []sourceLine {
 const maxDepth = 64
 
 // blocks parses statements with braces. A statement ends with its line, or with a semicolon if
-// semicolons is true. Words may be in quotes; a word that begins with one of comments begins a
+// semicolons is true. Words may be in quotes; a word that starts with one of comments starts a
 // comment.
 type blocks struct {
 	d          *draft
@@ -93,7 +92,7 @@ type blocks struct {
 	at, index  int
 	comments   string
 	semicolons bool
-	// doubt is the doubt of the token that was read last.
+	// doubt is the doubt of the last token.
 	doubt string
 }
 
@@ -156,7 +155,7 @@ func (b *blocks) statements(depth int) (out []*statement, closed bool) {
 			finish()
 		case openingBrace:
 			if n := len(out); current == nil && n > 0 && !out[n-1].block {
-				current, out = out[n-1], out[:n-1] // the brace is on a line of its own
+				current, out = out[n-1], out[:n-1] // the brace is on its own line
 			}
 			if current == nil {
 				current = &statement{line: source.line, doubt: source.doubt}

@@ -10,8 +10,8 @@ type checkPort struct {
 }
 
 // setCheckPort sets the port of the health table. A check has one port for all endpoints, or the
-// endpoint's own. If the origin has others, it disables the service: the check of one endpoint
-// would decide about all.
+// endpoint's own. If the origin has others, the service is disabled, because the check of one
+// endpoint would decide about all.
 func (d *draft) setCheckPort(s *service, ports []checkPort) {
 	for i := range ports {
 		if ports[i].port == s.ownPort(ports[i].endpoint) {

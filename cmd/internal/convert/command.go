@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// commandOf returns the command of a check of type exec. The words of the origin are split as a
-// shell does. If they have the address of the server, a shell puts in the address of the endpoint.
+// commandOf returns the command of a check of type exec. The words of the origin are split like in
+// a shell. If they have the address of the server, a shell puts in the address of the endpoint.
 func commandOf(words []string, server string) []any {
 	text := words
 	if len(words) == 1 {
@@ -37,7 +37,7 @@ func commandOf(words []string, server string) []any {
 	return []any{"/bin/sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
-// shellWords splits text into words as a shell does.
+// shellWords splits text into words like a shell.
 func shellWords(text string) []string {
 	words, _ := splitWords(text, nil, "")
 	return words

@@ -13,8 +13,8 @@ import (
 
 // Options has facts that the text lacks.
 type Options struct {
-	// VIPs stand in for listeners on every address, such as "*:80". Without one of the listener's
-	// family, such a listener is an error.
+	// VIPs replace listeners on every address, such as "*:80". If no VIP has the listener's family,
+	// such a listener is an error.
 	VIPs []netip.Addr
 }
 
@@ -27,7 +27,7 @@ type Result struct {
 	// Disabled is the number of services that TOML contains as comments, with the reasons above
 	// them.
 	Disabled int
-	// Empty says why there are no services; "" means that the text has nothing to do with services.
+	// Empty is the reason why there are no services; "" means that the text is not about services.
 	Empty string
 	// Notes are the lines that have no exact equivalent, in the order of their lines.
 	Notes []Note
@@ -39,11 +39,11 @@ type Note struct {
 	Line int
 	// Text is the text of the line.
 	Text string
-	// Nearest says what vipd does instead, or which setting is nearest.
+	// Nearest describes vipd's behavior, or the nearest setting.
 	Nearest string
 }
 
-// Error says why a text can't be converted.
+// Error is the reason why a text can't be converted.
 type Error struct {
 	File string
 	Line int

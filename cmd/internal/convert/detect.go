@@ -5,7 +5,7 @@ import (
 	"regexp"
 )
 
-// signs are lines that only one format has, in the order of their certainty.
+// signs has lines that only one format has, in the order of their certainty.
 func signs() []sign {
 	return []sign{
 		{"kubernetes", `(?m)^[ \t-]*["{]?(apiVersion|kind)"?:[ \t]|"apiVersion"[ \t]*:`},

@@ -1,7 +1,7 @@
 package convert
 
-// disable comments the service out in the output, because it would not do what the origin does. The
-// text says why, and what to do.
+// disable comments the service out in the output, because it would behave differently from the
+// origin. The text has the reason and the fix.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
 	r := reason{s, d.newNote(line, format, args...)}
 	if !d.index.disabled[r] {
@@ -16,7 +16,7 @@ type reason struct {
 	Note
 }
 
-// emptyIncludes says why a text that includes others has no services.
+// emptyIncludes is the reason why a text that includes others has no services.
 const emptyIncludes = "it includes other files, which are not read: convert each of them"
 
 // disabled counts the services that are commented out.

@@ -3,8 +3,8 @@
 //	text  ->  reader of the format  ->  draft: services, with the line that each field comes from  ->  fit  ->  TOML
 //
 // A reader (keepalived.go, haproxy.go, ...) parses its format and fills in a draft. A line without
-// an equivalent becomes a note that names the nearest setting. A service that would not do what the
-// origin does is disabled: it is written as a comment, with the reasons.
+// an equivalent becomes a note that names the nearest setting. A service that would behave
+// differently from the origin is disabled: it is written as a comment, with the reasons.
 //
 // fit removes fields that the decoder of services refuses, with a note for each, so the output
 // passes "vipctl check".

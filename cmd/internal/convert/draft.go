@@ -17,18 +17,18 @@ type draft struct {
 	// ctx ends the conversion.
 	ctx          context.Context
 	format, file string
-	// lines are the lines of the origin; line n is lines[n-1].
+	// lines has the lines of the origin; line n is lines[n-1].
 	lines []string
-	// answers are about the words of the format that have no equivalent.
+	// answers are about the words of the format without an equivalent.
 	answers []answer
 	// wildcard are the VIPs of listeners without an address.
 	wildcard []netip.Addr
-	// mode is the mode that is most like the origin, and why; "" means auto.
+	// mode is the mode closest to the origin, with the reason; "" means auto.
 	mode, modeWhy string
 	// unbound is the line by which another program owns the addresses; 0 means that there is none.
 	unbound  int
 	services []*service
-	// empty says why there are no services.
+	// empty is the reason why there are no services.
 	empty string
 	notes []Note
 	// index finds notes, names and lines without a search.
@@ -42,7 +42,7 @@ type index struct {
 	noted map[Note]bool
 	// disabled are the reasons of services.
 	disabled map[reason]bool
-	// names are the names of services, with the last number that was appended to each; 1 means none
+	// names has the names of services, with the last number that was appended to each; 1 means none
 	// was.
 	names map[string]int
 	// texts are the results of lineText.
@@ -61,9 +61,9 @@ func newDraft(ctx context.Context, format, file, text string, o Options) *draft 
 // shared list in many services multiplies them.
 const maxWork = 1_000_000
 
-// endpointWork counts an endpoint as several statements: decoding and writing it takes longer. vipd
-// reads at most 500,000 keys and elements from a file, so 200,000 endpoints are too many in any
-// case.
+// endpointWork is the weight of an endpoint in statements, because decoding and writing it is
+// slower. vipd reads at most 500,000 keys and elements from a file, so 200,000 endpoints are too
+// many in any case.
 const endpointWork = 4
 
 // spend counts statements before they are read. It returns an error if the conversion was
@@ -89,12 +89,12 @@ func (d *draft) lineText(n int) string {
 	return text
 }
 
-// oneLine makes text fit for a comment.
+// oneLine makes text fit into a comment.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
 }
 
-// plain makes text of the origin fit for a comment, and shortens it.
+// plain makes text of the origin fit into a comment, and shortens it.
 func plain(text string) string {
 	const longest = 100
 	text = oneLine(text)
@@ -108,8 +108,8 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 	return &Error{File: d.file, Line: line, Text: fmt.Sprintf(format, args...)}
 }
 
-// note records that a line has no exact equivalent. The text says what vipd does instead. A line
-// that several services inherit is noted once.
+// note records that a line has no exact equivalent. The text describes vipd's behavior instead. A
+// line that several services inherit is noted once.
 func (d *draft) note(line int, format string, args ...any) {
 	n := d.newNote(line, format, args...)
 	if !d.index.noted[n] {
@@ -122,7 +122,7 @@ func (d *draft) newNote(line int, format string, args ...any) Note {
 	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// newService adds a service. Its name is made of the words.
+// newService adds a service. Its name consists of the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
 	d.services = append(d.services, s)
@@ -170,8 +170,8 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 	return s.endpoint(line, addr, port)
 }
 
-// amount gives an endpoint its weight or max_connections, unless it is the default. The word names
-// it in the origin.
+// amount sets the weight or max_connections of an endpoint, unless it is the default. The word
+// names it in the origin.
 func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
 	usual := map[string]int64{"weight": 1}[field]
 	switch n := number(text); n {
@@ -184,8 +184,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler that is nearest to a scheduler of the origin, and the note about the
-// difference, if there is one.
+// scheduling is the scheduler nearest to a scheduler of the origin, with a note about the
+// difference, if any.
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {
@@ -195,7 +195,7 @@ func (d *draft) schedule(s *service, line int, as scheduling) {
 	}
 }
 
-// setTime gives a field the time of the line. It notes a text that is not a time.
+// setTime sets a field to the time in the line. It notes a text that is not a time.
 func (d *draft) setTime(s *service, line int, field, text string, unit time.Duration) {
 	if t, ok := d.span(line, text, unit); ok {
 		s.set(line, field, seconds(t.time))

@@ -43,7 +43,7 @@ func (d *draft) fitAll() error {
 	return nil
 }
 
-// claimed returns the service that has one of the addresses and ports already.
+// claimed returns the service that already has one of the addresses and ports.
 func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, balancer.Key) {
 	keys := slices.SortedFunc(maps.Keys(s.Claims()), func(a, b balancer.Key) int { return cmp.Compare(a.String(), b.String()) })
 	for _, key := range keys {
@@ -73,8 +73,9 @@ func (f *fitter) fit(s *service) *balancer.Service {
 	}
 }
 
-// isPart and isWhole tell problems with a field of an element from problems with all of it, such as
-// a duplicate. The first kind is removed first: an element that was removed has no duplicates.
+// isPart and isWhole distinguish problems with a field of an element from problems with the whole
+// element, such as a duplicate. The first kind is removed first: an element that was removed has no
+// duplicates.
 func isPart(field string) bool  { return strings.Contains(field, "].") }
 func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
 
@@ -108,10 +109,10 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 	return len(refused) > 0
 }
 
-// remove removes the setting that a problem is about, and reports whether there was one. Warnings
-// remove settings alone: an endpoint with a warning is still an endpoint. If the problem is an
-// error of an element, all elements with errors among problems are removed. A problem with a
-// missing field of the health table removes all of it.
+// remove removes the setting with a problem, and reports whether it removed any. Warnings only
+// remove settings: an endpoint with a warning is still an endpoint. If the problem is an error of
+// an element, all elements with errors among problems are removed. A problem with a missing field
+// of the health table removes all of it.
 func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
@@ -144,7 +145,7 @@ func (s *service) list(name string) *[]listElement {
 }
 
 // settle names the ports of a service if it has several, and writes the endpoints' port in the
-// shortest way.
+// shortest form.
 func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {

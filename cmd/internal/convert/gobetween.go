@@ -25,7 +25,7 @@ type table struct {
 	fields map[string]any
 }
 
-// under returns the table of the name in t; an empty one where there is none.
+// under returns the table of the name in t, or an empty table.
 func (t table) under(name string) table {
 	fields, _ := t.fields[name].(map[string]any)
 	return table{decode.Join(t.path, name), fields}
@@ -39,7 +39,7 @@ func (t table) text(name string) string {
 	return ""
 }
 
-// gobetweenAnswers are about what gobetween has and vipd has not.
+// gobetweenAnswers are about features of gobetween that vipd lacks.
 func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},
@@ -123,7 +123,7 @@ func (g *gobetween) bound(t, defaults table) {
 	}
 }
 
-// tls disables a service at one side of which gobetween speaks TLS.
+// tls disables a service if gobetween speaks TLS on one of its sides.
 func (g *gobetween) tls(s *service, t table) {
 	_, toTLS := t.fields["backends_tls"]
 	fromTLS := t.text("protocol") == "tls"
@@ -167,7 +167,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	}
 }
 
-// idle sets the times of connections: the server's, or else those in [defaults].
+// idle sets the timeouts of connections: the server's, or otherwise those in [defaults].
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
 		for _, from := range []table{t, defaults} {
@@ -304,7 +304,7 @@ func (g *gobetween) health(s *service, t table) {
 	slices.SortStableFunc(s.health, func(a, b setting) int { return strings.Compare(order(a.name), order(b.name)) })
 }
 
-// order keeps type first, and the rest sorted: fields come from a map.
+// order keeps type first, and sorts the rest, because fields are in a map.
 func order(name string) string {
 	if name == "type" {
 		return ""

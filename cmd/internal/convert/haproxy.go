@@ -9,9 +9,9 @@ import (
 type haproxy struct {
 	*draft
 	sections []*section
-	// backends are the sections with servers, by name: listen sections are there too.
+	// backends has the sections with servers by name, including listen sections.
 	backends map[string]*section
-	// used are the backends that became services, and chosen those to which only rules lead.
+	// used has the backends that became services, and chosen those to which only rules lead.
 	used, chosen map[string]bool
 }
 
@@ -20,7 +20,7 @@ const (
 	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
 )
 
-// haproxyAnswers are about what HAProxy has and vipd has not. Options of a server that are listed
+// haproxyAnswers are about features of HAProxy that vipd lacks. Options of a server that are listed
 // have a value.
 func haproxyAnswers() []answer {
 	return []answer{
@@ -100,7 +100,7 @@ type route struct {
 	rules []*statement
 }
 
-// routeOf reads where a frontend leads. A rule without a condition ends the list of rules.
+// routeOf reads the destinations of a frontend. A rule without a condition ends the list of rules.
 func routeOf(statements []*statement) (r route) {
 	for _, s := range statements {
 		if s.is("default_backend") {
@@ -170,8 +170,8 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 	}
 }
 
-// serve makes services of the places where a frontend listens and of the servers of a backend; both
-// are the same for a listen section.
+// serve makes services of a frontend's listeners and a backend's servers; both are the same section
+// for a listen section.
 func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error {
 	if err := h.spend(front.line, front.size()+back.size()); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error 
 }
 
 // backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it
-// has none in a backend: both inherit it from defaults.
+// has none in a backend. Both sections inherit it from defaults.
 func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":

@@ -97,7 +97,7 @@ func (h *haproxy) bindPlaces(s *statement) (out []listener, failed []error) {
 	return out, failed
 }
 
-// refuse disables a service that would not do what a bind line and its servers do.
+// refuse disables a service that would behave differently from a bind line and its servers.
 func (p *proxy) refuse(g bindGroup[haproxyTraits]) {
 	t := g.traits
 	if t.mss > 0 {

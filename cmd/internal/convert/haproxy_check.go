@@ -16,7 +16,7 @@ type checkRules struct {
 	port checkPort
 	// tls means that checks speak TLS.
 	tls bool
-	// sent means that a step says what is sent, whatever the option says.
+	// sent reports whether a step sets the request, regardless of the option.
 	sent bool
 }
 
@@ -48,7 +48,7 @@ func (p *proxy) checkOption(s *statement) {
 	}
 }
 
-// checkRequest reads "option httpchk METHOD PATH VERSION", unless a step says what is sent.
+// checkRequest reads "option httpchk METHOD PATH VERSION", unless a step sets the request.
 func (p *proxy) checkRequest(s *statement) {
 	words := s.rest(2)
 	if p.checks.sent || len(words) == 0 {
@@ -63,7 +63,7 @@ func (p *proxy) checkRequest(s *statement) {
 	p.checkHeaders(s.line, strings.Join(words[2:], " "))
 }
 
-// checkHeaders reads the version and the headers of a check, which stand behind the path.
+// checkHeaders reads the version and the headers of a check, which follow the path.
 func (p *proxy) checkHeaders(line int, text string) {
 	headers := map[string]any{}
 	for part := range strings.SplitSeq(text, "\r\n") {
@@ -159,8 +159,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf writes the status codes that a list or a pattern matches, or does not match, as vipd
-// does.
+// statusOf writes the status codes that a list or a pattern matches, or does not match, in vipd's
+// form.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {

@@ -132,8 +132,8 @@ func (p *proxy) finishCheck() {
 	p.onFailure(checked)
 }
 
-// serverChecks sets the fields that each server has in HAProxy, and vipd once for all endpoints:
-// the first server's count.
+// serverChecks sets the fields that HAProxy has per server and vipd per service: the first server's
+// count.
 func (p *proxy) serverChecks(checked []*server) {
 	first := checked[0]
 	for _, s := range checked[1:] {
@@ -175,7 +175,7 @@ func (p *proxy) serverChecks(checked []*server) {
 	}
 }
 
-// checkTime reads a time of a server; numbers count milliseconds.
+// checkTime reads a time of a server; numbers are in milliseconds.
 func (p *proxy) checkTime(line int, text string) span {
 	at, _ := p.span(line, text, time.Millisecond)
 	return at

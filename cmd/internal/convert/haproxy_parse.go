@@ -11,8 +11,8 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base is the defaults section that holds for it, and inherited counts its statements and those
-	// it inherits itself.
+	// base is the defaults section that applies to it, and inherited counts its own and inherited
+	// statements.
 	base      *section
 	inherited int
 }
@@ -25,8 +25,9 @@ func (s *section) inherit(base *section) {
 // size counts what all returns, at most.
 func (s *section) size() int { return len(s.statements) + s.inherited + 1 }
 
-// all returns the statements that hold in a section, the inherited ones first. Steps of checks are
-// inherited if it has none itself. Statements that later ones replace or switch off are left out.
+// all returns the statements that apply in a section, inherited statements first. Steps of checks
+// are inherited if it has none itself. It omits statements that later statements replace or
+// disable.
 func (s *section) all() []*statement {
 	chain := []*section{s}
 	for base := s.base; base != nil; base = base.base {
@@ -48,7 +49,7 @@ func (s *section) all() []*statement {
 
 func isCheckStep(s *statement) bool { return s.is("http-check") || s.is("tcp-check") }
 
-// effective removes statements that later ones replace or switch off.
+// effective removes statements that later statements replace or disable.
 func effective(all []*statement) []*statement {
 	last := map[string]*statement{}
 	for _, s := range all {
@@ -60,8 +61,8 @@ func effective(all []*statement) []*statement {
 	})
 }
 
-// settingOf names the setting of a statement that has one value; "" means that statements of its
-// kind add up.
+// settingOf names the setting of a statement with one value; "" means that statements of its kind
+// accumulate.
 func settingOf(s *statement) string {
 	words := s.words
 	if s.is("no") {
@@ -157,7 +158,7 @@ func (p *haproxyParser) directive(line int, word string) {
 	}
 }
 
-// section begins a section. A section without a name is left out.
+// section starts a section. A section without a name is left out.
 func (p *haproxyParser) section(line int, words []string, doubt string) {
 	s := &section{kind: words[0], line: line}
 	p.current = s

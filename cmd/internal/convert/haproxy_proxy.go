@@ -19,17 +19,18 @@ type proxy struct {
 	defaults   []string
 	servers    []server
 	checks     checkRules
-	// allBackups means that all backups share the connections; otherwise the first of them has all.
+	// allBackups reports whether all backups share the connections; otherwise the first backup has
+	// all.
 	allBackups bool
 }
 
-// idle has the timeouts of silent connections: the side with the shorter one ends a connection.
+// idle has the timeouts of silent connections: the side with the shorter timeout ends a connection.
 type idle struct {
 	client, server, tunnel span
 }
 
-// shortest returns the time that ends an idle connection: the tunnel's if there is one, or else the
-// shorter one of both sides.
+// shortest returns the timeout that ends an idle connection: the tunnel's if there is one,
+// otherwise the shorter timeout of both sides.
 func (i *idle) shortest() span {
 	switch {
 	case i.tunnel.line > 0:
@@ -174,7 +175,7 @@ func (p *proxy) finish() {
 	}
 }
 
-// number reads a whole number from 0; -1 means that the text is not one.
+// number parses a non-negative integer; -1 means that the text is not one.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {

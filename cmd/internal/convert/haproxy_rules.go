@@ -15,10 +15,10 @@ type ruleset struct {
 // haproxyRules is the rules about clients of a frontend and its backend.
 type haproxyRules struct {
 	sets []ruleset
-	// inBackend means that the statements are those of a backend.
+	// inBackend reports whether the statements are in a backend.
 	inBackend bool
-	// acls are the definitions of acls by name, and aclSets the clients of those that were used.
-	// Each section has its own.
+	// acls has the definitions of acls by name, and aclSets the clients of the acls in use. Each
+	// section has its own.
 	acls    map[string][][]string
 	aclSets map[string]aclSet
 }
@@ -34,7 +34,7 @@ func (h *haproxyRules) enterBackend() {
 	clear(h.aclSets)
 }
 
-// add adds a rule to the set of its kind. Words are its condition.
+// add adds a rule to the set of its kind. words has its condition.
 func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (known bool) {
 	clients, known := h.condition(words)
 	i := slices.IndexFunc(h.sets, func(s ruleset) bool { return s.name == kind && s.backend == h.inBackend })
@@ -77,7 +77,7 @@ func (p *proxy) httpRequest(s *statement) {
 	}
 }
 
-// condition returns the clients that match the condition in words, behind "if" or "unless". It
+// condition returns the clients that match the condition in words, after "if" or "unless". It
 // returns false if the condition depends on more than the client's address.
 func (h *haproxyRules) condition(words []string) (netset, bool) {
 	at := slices.IndexFunc(words, func(w string) bool { return w == "if" || w == "unless" })
@@ -154,7 +154,7 @@ func (h *haproxyRules) acl(name string) (netset, bool) {
 	return set.clients, set.known
 }
 
-// aclSet is the clients of an acl; known means that they depend on nothing but the address.
+// aclSet returns the clients of an acl; known reports whether they depend only on the address.
 type aclSet struct {
 	clients netset
 	known   bool

@@ -11,9 +11,9 @@ import (
 type server struct {
 	name, place string
 	line        int
-	// options are the values of its options; "" for flags. The last value of an option counts.
+	// options has the values of its options; "" for flags. The last value of an option counts.
 	options map[string]string
-	// endpoint is the index of its endpoint. used means that it has one.
+	// endpoint is the index of its endpoint. used reports whether it has one.
 	endpoint int
 	used     bool
 }
@@ -147,8 +147,8 @@ func (p *proxy) serverSettings() {
 	p.proxyProtocol()
 }
 
-// proxyProtocol sets the header that all servers get. If some get another one or none, it disables
-// the service.
+// proxyProtocol sets the header that all servers get. If some have another check or none, the
+// service is disabled.
 func (p *proxy) proxyProtocol() {
 	version := func(s *server) string {
 		switch {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// timing is the times of the origin's checks. vipd chooses those that are zero.
+// timing has the times of the origin's checks. vipd chooses times that are zero.
 type timing struct {
 	interval, timeout, fast span
 }
 
-// span is a duration, with the line that says it, or where else it comes from.
+// span is a duration, with its line or other source.
 type span struct {
 	time time.Duration
 	line int

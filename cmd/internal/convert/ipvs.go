@@ -48,7 +48,7 @@ const (
 	usualIPVSADMPersistence    = 5 * time.Minute
 )
 
-// forwardPorts makes the ports of endpoints the service's where packets keep their ports.
+// forwardPorts sets the ports of endpoints to the service's if packets keep their ports.
 func (d *draft) forwardPorts(s *service) {
 	if way := find(s.settings, "forward"); way == nil || way.value == "nat" {
 		return

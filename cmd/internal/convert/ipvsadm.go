@@ -17,12 +17,12 @@ type ipvsadm struct {
 	// services are the virtual services by the words that name them, such as "-t 10.96.0.10:80".
 	services map[string]*ipvsService
 	all      []*ipvsService
-	// doubt is the line that runs ipvsadm in a way that is not converted; 0 means that there is
+	// doubt is the line that runs ipvsadm in a way that can't be converted; 0 means that there is
 	// none.
 	doubt int
 }
 
-// ipvsService is a virtual service, with the way to each of its endpoints, and their indexes.
+// ipvsService is a virtual service, with its endpoints' forwarding methods and indexes.
 type ipvsService struct {
 	*service
 	ways    []string

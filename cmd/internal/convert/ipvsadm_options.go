@@ -49,7 +49,7 @@ func readOptions(words []string) *options {
 		switch {
 		case isOption("--set --start-daemon --stop-daemon -L -l --list -Z --zero"):
 			o.command = name
-			return o // its words are of no interest
+			return o // its words are ignored
 		case isOption("-A -a -E -e -D -d -C -R -S"):
 			o.command = name
 		case isOption("-t -u -f --sctp-service"):

@@ -15,7 +15,7 @@ type jsonReader struct {
 	*json.Decoder
 	text  string
 	lines map[string]int
-	// counted is the offset up to which the lines are counted, and line the line there.
+	// counted is the offset up to which the lines are counted, and line is the line there.
 	counted, line int
 }
 
@@ -39,7 +39,7 @@ func parseJSON(text string) (map[string]any, map[string]int, error) {
 	return tree, r.lines, err
 }
 
-// now returns the line that was read last.
+// now returns the last line that was read.
 func (r *jsonReader) now() int {
 	offset := int(r.InputOffset())
 	r.line += strings.Count(r.text[r.counted:offset], "\n")

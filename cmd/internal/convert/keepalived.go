@@ -15,15 +15,15 @@ type keepalived struct {
 	groups map[string]*statement
 }
 
-// keepalivedAnswers are about what keepalived has and vipd has not.
+// keepalivedAnswers are about features of keepalived that vipd lacks.
 func keepalivedAnswers() []answer {
 	return []answer{
 		{"file", "virtual_server_group", ""},
 		{"file", "vrrp_sync_group vrrp_script vrrp_track_process static_ipaddress static_routes static_rules linkbeat_use_polling " +
 			"track_file vrrp_track_file bfd_instance net_namespace global_defs garp_group track_bfd", "stays with keepalived; vipd needs none of it"},
 		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
-		// Read elsewhere, or what vipd does anyway: a failing endpoint keeps its connections, and
-		// counts once it was checked.
+		// These are read elsewhere, or describe vipd's usual behavior: a failing endpoint keeps its
+		// connections, and counts after its first check.
 		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup virtualhost ip_family", ""},
 		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", nearHook},
 		{"", "failover_threshold", "vipd uses backups while no other endpoint is up"},

@@ -42,9 +42,8 @@ type checker struct {
 	settings checkSettings
 }
 
-// health makes the health table of the first checker. Checks that differ from it in their target
-// disable the service, because they would fail or pass for the wrong server. Other differences are
-// notes.
+// health makes the health table from the first checker. Other checks with another target disable
+// the service, because they would fail or pass for the wrong server. Other differences are notes.
 func (k *keepalived) health(s *service, checkers []*checker) {
 	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
 	if at < 0 {
@@ -130,8 +129,8 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	k.setCheckPort(s, ports)
 }
 
-// words are all words of a checker, to compare it with others. The server's own address is the same
-// in all.
+// words has all words of a checker, for comparisons with others. The server's own address is the
+// same in all.
 func (c *checker) words() string {
 	var b strings.Builder
 	var write func(n *statement)
@@ -153,8 +152,8 @@ func (c *checker) words() string {
 	return b.String()
 }
 
-// connection returns a statement about the connection of a check, which may be in the block "host";
-// nil if there is none.
+// connection returns a statement about the connection of a check, which may be in the block "host",
+// or nil.
 func (c *checker) connection(name string) (found *statement) {
 	for _, n := range c.root.children {
 		if n.word(0) == name {
@@ -270,8 +269,7 @@ func (k *keepalived) web(s *service, c *checker) {
 	}
 }
 
-// dns reads DNS_CHECK, which asks port 53 of the server for the SOA record of the root where
-// nothing else is said.
+// dns reads DNS_CHECK, which by default asks port 53 of the server for the SOA record of the root.
 func (k *keepalived) dns(s *service, c *checker) {
 	name, kind, line := ".", "SOA", c.root.line
 	for _, n := range c.root.children {
@@ -319,8 +317,8 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times sets the times of a checker. A failure is one check and its retries; one check that passes
-// is enough.
+// times sets the times of a checker. A failure is one check and its retries; a single check that
+// passes is sufficient.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {

@@ -32,7 +32,7 @@ func (d *draft) keepalivedLines() []sourceLine {
 }
 
 // uncommented returns a line without its comment, and reports whether it continues on the next
-// line. Comments may begin in a word.
+// line. Comments may start within a word.
 func uncommented(text string) (string, bool) {
 	var out strings.Builder
 	inQuotes, inComment := false, false
@@ -171,7 +171,7 @@ func (k *keepalivedLines) expandLines(l sourceLine, at, end int, value []sourceL
 	}
 }
 
-// variableAt returns the name of the variable at a dollar sign, and where it ends.
+// variableAt returns the name of the variable at a dollar sign, and the offset of its end.
 func variableAt(text string, at int) (name string, end int) {
 	begin := at + 1
 	braced := strings.HasPrefix(text[begin:], "{")

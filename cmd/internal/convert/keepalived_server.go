@@ -146,7 +146,7 @@ func (k *keepalived) forward(s *service, n *statement) {
 	}
 }
 
-// realServer converts the block of an endpoint, and returns its first checker; nil if it has none.
+// realServer converts the block of an endpoint, and returns its first checker, or nil.
 func (k *keepalived) realServer(s *service, n *statement, fields map[string]any, inherited checkSettings) (first *checker) {
 	own := maps.Clone(inherited)
 	for _, c := range n.children {
@@ -176,7 +176,7 @@ func (k *keepalived) realServer(s *service, n *statement, fields map[string]any,
 	return first
 }
 
-// serverForward compares the way of one server with the way of its service.
+// serverForward compares the forwarding method of a server with its service's.
 func (k *keepalived) serverForward(s *service, n *statement) {
 	own := &service{}
 	k.forward(own, n)

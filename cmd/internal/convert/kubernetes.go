@@ -97,7 +97,7 @@ func (k *kubernetes) object(n yamlNode, depth int) error {
 	return nil
 }
 
-// side is one half of a Service: the addresses inside the cluster, or those outside of it with
+// side is one half of a Service: the addresses inside the cluster, or the addresses outside with
 // their own traffic policy.
 type side struct {
 	name string
@@ -109,7 +109,7 @@ type side struct {
 }
 
 // service makes services of a Service: one for the cluster's addresses and one for outer addresses
-// if their policies differ, and one for each group of ports that have other endpoints.
+// if their policies differ, and one for each group of ports with other endpoints.
 func (k *kubernetes) service(n yamlNode) error {
 	meta, spec := n.get("metadata"), n.get("spec")
 	name := meta.get("name").text()
@@ -142,7 +142,7 @@ func (k *kubernetes) service(n yamlNode) error {
 	return nil
 }
 
-// sides splits a Service by its addresses. Both halves are one if they would be equal.
+// sides splits a Service by its addresses. Equal halves are joined.
 func (k *kubernetes) sides(n yamlNode) []side {
 	spec := n.get("spec")
 	kind := spec.get("type").text()
@@ -242,8 +242,8 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 	k.locality(s, n, half, group)
 }
 
-// locality sets where endpoints of a service are, as its traffic policy, its distribution or the
-// hints of its endpoints say.
+// locality sets the locality of endpoints, according to the service's traffic policy, its
+// distribution or the hints of its endpoints.
 func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGroup) {
 	distribution := n.get("spec", "trafficDistribution")
 	topology := n.get("metadata", "annotations", "service.kubernetes.io/topology-mode")

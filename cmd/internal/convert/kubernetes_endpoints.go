@@ -67,7 +67,7 @@ func (k *kubernetes) groups(n yamlNode) ([]*portGroup, error) {
 			}
 		}
 		if len(members) == 0 {
-			id.WriteString(p.name) // an empty list says nothing about other ports
+			id.WriteString(p.name) // an empty list does not affect other ports
 		}
 		group := byEndpoints[id.String()]
 		if group == nil {
@@ -108,8 +108,8 @@ func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	return p, true
 }
 
-// endpointsOf lists the endpoints of a Service: of its EndpointSlices, or of its Endpoints if it
-// has no slices.
+// endpointsOf lists the endpoints of a Service: from its EndpointSlices, or from its Endpoints if
+// it has no slices.
 func (k *kubernetes) endpointsOf(n yamlNode) ([]*kubeEndpoint, error) {
 	meta := n.get("metadata")
 	name := key(meta.get("namespace").text(), meta.get("name").text())
@@ -170,7 +170,7 @@ func (r *endpointReader) slice(n yamlNode) error {
 		conditions := e.get("conditions")
 		ready, serving := conditions.get("ready"), conditions.get("serving")
 		terminating := conditions.get("terminating").text() == "true"
-		// Only the first address counts: kube-proxy reads no other.
+		// Only the first address counts, because kube-proxy reads no other.
 		address := e.get("addresses").list()
 		if len(address) == 0 {
 			continue
@@ -224,7 +224,7 @@ func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kub
 	if !ok {
 		return nil
 	}
-	// Two pods of one host may have its address and different ports.
+	// Two pods on one host may have its address and different ports.
 	id := addr.String()
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
 		if one := r.seen[id]; one != nil && one.ports[name] > 0 && one.ports[name] != ports[name] {
@@ -270,8 +270,8 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 	}
 }
 
-// writeEndpoints adds the endpoints of the group. An endpoint has ports of its own if they differ
-// from the targets of the service.
+// writeEndpoints adds the endpoints of the group. An endpoint has its own ports if they differ from
+// the targets of the service.
 func (g *portGroup) writeEndpoints(s *service) {
 	for _, e := range g.endpoints {
 		fields := s.endpoint(e.node.line(), e.addr, 0)

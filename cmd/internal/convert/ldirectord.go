@@ -23,14 +23,14 @@ type directive struct {
 	line        int
 }
 
-// directives are the last directives of each name.
+// directives has the last directives of each name.
 type directives map[string]directive
 
 // virtual is a virtual service of ldirectord.
 type virtual struct {
 	directive
 	body []directive
-	// own are the directives of body by name; those that may repeat are only in body.
+	// own has the directives of body by name; repeatable directives are only in body.
 	own directives
 	// port and proto are the service's.
 	port  uint16
@@ -123,7 +123,7 @@ func startOfComment(text string) int {
 	return len(text)
 }
 
-// find returns a directive of the service, or the global one.
+// find returns a directive of the service, or otherwise the global directive.
 func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
 	one, known := v.own[name]
 	if !known {
@@ -176,8 +176,7 @@ func (l *ldirectord) unusable(v *virtual, format string, args ...any) error {
 	return l.servers(s, v)
 }
 
-// servicePort reads a port, or the name that /etc/services has for a port that load balancers
-// serve.
+// servicePort parses a port, or the name in /etc/services of a port that load balancers serve.
 func servicePort(text string) (uint16, error) {
 	known := map[string]uint16{
 		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
@@ -270,7 +269,7 @@ func (l *ldirectord) real(s *service, one directive) error {
 	return nil
 }
 
-// method sets the way to the endpoints.
+// method sets the forwarding method of the endpoints.
 func (l *ldirectord) method(s *service, line int, words []string) {
 	way := "dr"
 	if len(words) > 1 {
@@ -311,8 +310,8 @@ func unquoted(text string) string {
 	return text
 }
 
-// requests returns the request and the expected text of the real servers. Servers with pairs of
-// their own disable the service if the pairs differ, because all endpoints have one check.
+// requests returns the request and the expected text of the real servers. Servers with different
+// pairs disable the service, because all endpoints have one check.
 func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
 	request, receive = v.own["request"], v.own["receive"]
 	pair, seen := "", false
@@ -340,7 +339,7 @@ func (l *ldirectord) requests(s *service, v *virtual) (request, receive directiv
 	return request, receive
 }
 
-// checkCommand is a check by a program with the arguments that ldirectord gives: the virtual
+// checkCommand returns a check by a program with the arguments that ldirectord passes: the virtual
 // address and port, and the server's.
 func checkCommand(program string, vip netip.Addr, port uint16) []any {
 	script := fmt.Sprintf("exec \"$0\" %s %d \"$VIPD_ADDRESS\" \"$VIPD_PORT\"", vip, port)
@@ -352,7 +351,7 @@ func isPattern(text string) bool {
 	return strings.ContainsAny(text, `\^$.|?*+()[]{}`)
 }
 
-// greetings are the first words of servers that greet their clients.
+// greetings has the first words of servers that greet their clients.
 func greetings() map[string]string {
 	return map[string]string{"smtp": "220", "submission": "220", "ftp": "220", "nntp": "20", "pop": "+OK", "imap": "* OK"}
 }

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 comes before
-// IPv6.
+// netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 precedes IPv6.
 type netset []addrRange
 
 // addrRange is the addresses from first to last, of one family.
@@ -54,7 +53,7 @@ func merged(ranges []addrRange) netset {
 	return out
 }
 
-// touches reports whether b, which does not begin before a, begins in a or directly after it.
+// touches reports whether b, which does not start before a, starts in a or directly after it.
 func touches(a, b addrRange) bool {
 	if a.first.Is4() != b.first.Is4() {
 		return false

@@ -39,7 +39,7 @@ func nginxAnswers() []answer {
 	}
 }
 
-// readNginx reads the stream block of nginx.conf, or a file that is included there.
+// readNginx reads the stream block of nginx.conf, or an included file.
 func readNginx(d *draft) error {
 	n := &nginx{draft: d, upstreams: map[string]*statement{}, used: map[string]bool{}}
 	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, nginxAnswers()
@@ -163,7 +163,7 @@ func (n *nginx) serve(server *nginxServer, outer *statement) {
 	}
 }
 
-// target returns a name for the service of a proxy_pass line, and the upstream that it leads to.
+// target returns a name for the service of a proxy_pass line, and its upstream.
 func (n *nginx) target(pass *statement) (string, *statement) {
 	name := pass.word(1)
 	n.used[name] = true
@@ -185,7 +185,7 @@ func (n *nginx) defaults(s *service) {
 	s.settings = defaulted(s.settings, "idle_timeout", "10m")
 }
 
-// refuse disables a service that would not do what the server block does.
+// refuse disables a service that would behave differently from the server block.
 func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits], settings []*statement) {
 	on := func(name string) (found *statement) {
 		for _, one := range settings {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// service is a service of a draft. Each part has the line that it comes from.
+// service is a service of a draft. Each part has the line of its source.
 type service struct {
 	name                   string
 	line                   int
@@ -13,9 +13,9 @@ type service struct {
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
-	// clients are the addresses that may connect; nil means all.
+	// clients has the addresses that may connect; nil means all.
 	clients netset
-	// reasons say why the service is commented out; none means that it is not.
+	// reasons has the reasons why the service is commented out; none means that it is not.
 	reasons []Note
 }
 
@@ -33,8 +33,8 @@ func (e *listElement) fields() map[string]any { return e.value.(map[string]any) 
 type setting struct {
 	name  string
 	value any
-	// line is the line of the origin that sets the field. 0 means that there is none, and why names
-	// the source of the value.
+	// line is the line of the origin that sets the field. 0 means that there is none, and why
+	// describes the source of the value.
 	line int
 	why  string
 }
@@ -54,7 +54,7 @@ func put(all []setting, one setting) []setting {
 	return append(all, one)
 }
 
-// originDefault is the comment of a field whose value is the origin's default.
+// originDefault is the comment of a field with the default value of the origin.
 const originDefault = "the default of the origin"
 
 // defaulted sets a field without a value to the origin's default.
@@ -65,7 +65,7 @@ func defaulted(all []setting, name string, value any) []setting {
 	return append(all, setting{name: name, value: value, why: originDefault})
 }
 
-// find returns the setting of a name; nil means there is none.
+// find returns the setting of a name, or nil.
 func find(all []setting, name string) *setting {
 	if at := slices.IndexFunc(all, func(s setting) bool { return s.name == name }); at >= 0 {
 		return &all[at]

@@ -19,7 +19,7 @@ const (
 	shellHidden                   // runs ipvsadm in a loop, a condition or a list of commands
 )
 
-// read returns the words of a command of ipvsadm, without its name.
+// read returns the words of an ipvsadm command, without its name.
 func (s shell) read(text string) ([]string, shellKind) {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.HasPrefix(text, "#") {

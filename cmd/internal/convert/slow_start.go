@@ -9,8 +9,8 @@ type ramp struct {
 	unit time.Duration
 }
 
-// slowStart sets slow_start to the longest one of all servers, with a note for each server that has
-// another.
+// slowStart sets slow_start to the longest time of all servers, with a note for each server with
+// another time.
 func (d *draft) slowStart(s *service, ramps []ramp) {
 	spans := make([]span, len(ramps))
 	longest := span{}

@@ -48,8 +48,8 @@ func (w *writer) note(n Note) {
 	w.printf("# %s:%d: %s\n#   %s\n", plain(w.file), n.Line, n.Text, n.Nearest)
 }
 
-// block writes a service and the line that it comes from. Each line of a disabled service begins
-// with "#", without a space.
+// block writes a service and the line of its source. Each line of a disabled service begins with
+// "#", without a space.
 func (w *writer) block(s *service) {
 	w.printf("\n#%s\n", strings.TrimPrefix(w.comment(s.line), " #"))
 	if len(s.reasons) == 0 {
@@ -92,7 +92,7 @@ func (w *writer) setting(one setting) {
 	w.printf("%s = %s%s\n", tomltext.Key(one.name), tomltext.Value(one.value, ""), comment)
 }
 
-// list writes a list: an element a line if they come from several lines.
+// list writes a list, with an element per line if the elements are from several lines.
 func (w *writer) list(s *service, name string, entries []listElement) {
 	apart := slices.ContainsFunc(entries, func(e listElement) bool { return e.line != entries[0].line })
 	if !apart {

@@ -69,7 +69,7 @@ func (n yamlNode) target() *yaml.Node {
 	return node
 }
 
-// get returns the value of a path of keys; the zero node if it is missing.
+// get returns the value of a path of keys, or the zero node.
 func (n yamlNode) get(keys ...string) yamlNode {
 	for _, key := range keys {
 		n = n.child(key, 0)

@@ -30,8 +30,8 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1")}
 }
 
-// checkHairpin looks for endpoints behind a bridge whose packets are translated inside of it. A
-// packet from such an endpoint to its own VIP must leave by the port it came from. Virtual servers
+// checkHairpin looks for endpoints behind a bridge whose packets are translated inside it. A packet
+// from such an endpoint to its own VIP must leave by the port by which it arrived. Virtual servers
 // receive packets on this host, not inside of the bridge.
 func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {

@@ -10,13 +10,13 @@ import (
 
 // conditions are the known conditions of a foreign rule, in either syntax.
 type conditions struct {
-	to, from [][]netip.Prefix // each is one condition
+	to, from [][]netip.Prefix // each is a condition
 	notTo    []netip.Prefix
 	// toPorts and fromPorts are the ports of the destination and the source; nil means any.
 	toPorts, fromPorts []portRange
 	protocols          []string // nil means any
 	// never reports whether no packet of a connection to a VIP matches a condition, or whether that
-	// is unknown, as for a named set.
+	// is unknown, for example for a named set.
 	never bool
 	// more reports whether there are unknown conditions, such as a device.
 	more bool
@@ -173,7 +173,7 @@ func portProtocols(header string) []string {
 	return []string{header}
 }
 
-// wordsOf reads the texts of a match: one, or a set.
+// wordsOf reads the texts of a match: a single text, or a set.
 func wordsOf(from json.RawMessage) []string {
 	var one string
 	if json.Unmarshal(from, &one) == nil {

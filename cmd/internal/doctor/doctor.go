@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// check is a function in the table of checks. It returns what it found on a host.
+// check is a function in the table of checks. It returns its findings.
 type check struct {
 	// name is shared by consecutive checks of one subject.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
-	// everywhere reports whether the check also makes sense on systems other than Linux.
+	// everywhere reports whether the check is also useful on systems other than Linux.
 	everywhere bool
 }
 

@@ -75,7 +75,7 @@ func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	return sum
 }
 
-// target returns the target of a rule; "" if it has none.
+// target returns the target of a rule, or "".
 func target(rule string) string {
 	words := strings.Fields(rule)
 	for i := len(words) - 2; i >= 0; i-- {
@@ -114,7 +114,7 @@ func letsVIPsThrough(o *observed, rule string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
-// dropsBefore looks for rules of other programs that drop before vipd's jump accepts.
+// dropsBefore looks for foreign rules that drop packets before vipd's jump accepts them.
 func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	others, jump := b.before(chain)
 	verdict := judge(o, b, others, 0)

@@ -14,8 +14,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// checkOwnership tries whether the kernel can fence VIPs that this host owns, and asks this host's
-// vipd owner for its status.
+// checkOwnership checks whether the kernel can fence VIPs that this host owns, and requests the
+// status of this host's vipd owner.
 func checkOwnership(ctx context.Context, o *observed) []Finding {
 	switch {
 	case !o.Config.Ownership.Enabled:

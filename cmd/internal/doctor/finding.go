@@ -29,7 +29,7 @@ type Finding struct {
 	Check string `json:"check"`
 	// What is the observation, in one sentence without a full stop.
 	What string `json:"what"`
-	// Why says why it matters; "" if that is obvious.
+	// Why is the reason why it matters; "" if that is obvious.
 	Why string `json:"why,omitempty"`
 	// Mend is the command that fixes it, or that shows more; "" if there is nothing to do.
 	Mend string `json:"mend,omitempty"`

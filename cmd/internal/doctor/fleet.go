@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFleet checks the connection to etcd, and what services from there may claim.
+// checkFleet checks the connection to etcd, and the permitted claims of services from etcd.
 func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	if o.Config.Store.Kind != config.EtcdStore {
 		return

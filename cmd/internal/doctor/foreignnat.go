@@ -10,8 +10,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads the chains of the table nat that other programs' rules are in, unless the whole
-// table is read: it may have rules for each service of vipd or kube-proxy.
+// readNAT reads the chains of the table nat that contain foreign rules, unless the whole table is
+// read: it may have rules for each service of vipd or kube-proxy.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return

@@ -25,7 +25,7 @@ type foreignRule struct {
 	where, remove string
 
 	untracks, translates bool
-	// overwrites are the bits of a connection's mark that it changes.
+	// overwrites has the bits of a connection's mark that it changes.
 	overwrites uint32
 	// unmarked reports whether it matches only connections without a mark, and opening whether it
 	// matches only new connections.
@@ -193,7 +193,7 @@ func (r *nftReader) read(ctx context.Context, name string) {
 	}
 }
 
-// jumps returns the chains that a rule leads to.
+// jumps returns the chains to which a rule leads.
 func (r *nftRule) jumps() (names []string) {
 	for _, e := range r.Expr {
 		for _, kind := range []string{"jump", "goto"} {

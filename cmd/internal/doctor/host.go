@@ -23,7 +23,8 @@ type Frontend struct {
 	Scheduler balancer.Scheduler
 	// Backends are its endpoints.
 	Backends []netip.AddrPort
-	// Idle says why no endpoint gets new connections there; "" means that an endpoint does.
+	// Idle is the reason why no endpoint gets new connections there; "" means that an endpoint
+	// does.
 	Idle string
 }
 
@@ -44,19 +45,19 @@ type Host struct {
 	Ledgers
 	Failover
 	Link
-	// Config is the content of ConfigFile, or the defaults. ConfigProblem says why it differs from
-	// the file.
+	// Config is the content of ConfigFile, or the defaults. ConfigProblem is the reason why it
+	// differs from the file.
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Problems are the problems of the running vipd, or otherwise those of the configuration's
-	// services.
+	// Problems has the problems of the running vipd, or otherwise the problems of the
+	// configuration's services.
 	Problems []balancer.Problem
 	// Status is the status of the running vipd. It is nil if no vipd answers, for the reason
 	// NoDaemon.
 	Status   *api.Status
 	NoDaemon string
-	// Frontends are the frontends of the running vipd, or otherwise those compiled from the
+	// Frontends has the frontends of the running vipd, or otherwise the frontends compiled from the
 	// configuration.
 	Frontends []Frontend
 	// Modes are the modes of this version, the best first.
@@ -73,8 +74,8 @@ type Ledgers struct {
 
 // Failover reads this host's state as an owner of VIPs.
 type Failover struct {
-	// Fence tries whether the kernel can fence VIPs that have one owner. The error says why it
-	// can't.
+	// Fence checks whether the kernel can fence VIPs that have one owner. The error has the reason
+	// why it can't.
 	Fence func() error
 	// Owner returns the status of this host's vipd owner.
 	Owner func() (*api.OwnerStatus, error)
@@ -125,7 +126,7 @@ func observe(ctx context.Context, h Host, tables ...string) *observed {
 	return o
 }
 
-// mode returns the mode in use. Without a daemon it is the mode that the trials chose, or otherwise
+// mode returns the mode in use. Without a daemon it is the mode chosen by the trials, or otherwise
 // the configured mode; for auto it is the best mode.
 func (o *observed) mode() modes.Mode {
 	name := cmp.Or(o.serves, o.Config.Mode)

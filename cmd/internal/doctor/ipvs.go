@@ -20,10 +20,10 @@ func wantsIPVS(o *observed) bool {
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
 }
 
-// checkSchedulers looks for the modules of the schedulers that services use.
+// checkSchedulers looks for the modules of the services' schedulers.
 func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	if !wantsIPVS(o) || o.module("ip_vs") == unseen || o.text("/lib/modules/"+o.release()+"/modules.dep") == "" {
-		return nil // nothing is known of modules; the trial shows whether IPVS exists
+		return nil // the modules are unknown; the trial shows whether IPVS exists
 	}
 	wanted := map[string]bool{}
 	for _, f := range o.Frontends {

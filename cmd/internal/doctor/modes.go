@@ -15,11 +15,11 @@ import (
 // trial is the result of a mode's trial.
 type trial struct {
 	mode modes.Mode
-	// skipped says why the mode was not tried; "" means that it was. The mode in use is not tried,
-	// because it works.
+	// skipped is the reason why the mode was not tried; "" means that it was. The mode in use is
+	// not tried, because it works.
 	skipped string
 	inUse   bool
-	// detail describes a mode that works, and err says why a mode does not.
+	// detail describes a mode that works, and err is the reason why a mode does not.
 	detail string
 	err    error
 }
@@ -77,7 +77,7 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 }
 
 // serving returns the mode that vipd uses for a wanted mode: the mode itself if it works, otherwise
-// the best one that does. It returns "" if a better mode could not be tried.
+// the best mode that does. It returns "" if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {

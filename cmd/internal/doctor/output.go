@@ -13,7 +13,7 @@ import (
 )
 
 // checkOutput looks for rules of OUTPUT that drop packets from this host to endpoints: health
-// checks, connections of userspace mode, and connections of local programs. vipd's own rules accept
+// checks, userspace mode's connections, and connections of local programs. vipd's own rules accept
 // only the last kind.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
@@ -22,7 +22,7 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns the endpoints to which OUTPUT of one backend drops packets, by the rule.
+// droppedOutput returns the endpoints to which one backend's OUTPUT drops packets, by the rule.
 func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
@@ -61,8 +61,8 @@ type packet struct {
 	here bool
 }
 
-// fate returns whether a chain of the table filter accepts a packet, or the rule that drops it. A
-// rule with unknown conditions, such as a user of the host, may accept but never drops.
+// fate reports whether a chain of the table filter accepts a packet, or returns the rule that drops
+// it. A rule with unknown conditions, such as a user of the host, may accept but never drops.
 func (b *iptablesRules) fate(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true

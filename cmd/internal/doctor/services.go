@@ -87,15 +87,15 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// reportsEndpoints reports whether a problem of the service says that clients find no endpoint.
+// reportsEndpoints reports whether a problem of the service is about a lack of endpoints.
 func (o *observed) reportsEndpoints(service balancer.Name) bool {
 	return slices.ContainsFunc(o.Problems, func(p balancer.Problem) bool {
 		return p.Service == service && (p.Field == "endpoints" || p.Kind == balancer.Outage || p.Kind == balancer.Unanswered)
 	})
 }
 
-// defined reports whether a problem comes from a definition or the configuration. Verbs check,
-// plan, reload and status report those in the same words; checks of the host report the others.
+// defined reports whether a problem is in a definition or the configuration. The verbs check, plan,
+// reload and status report those in the same words; checks of the host report the others.
 func (o *observed) defined(p balancer.Problem) bool {
 	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
 		return false // checkDaemon and checkConfig report it
@@ -112,8 +112,8 @@ func level(p balancer.Problem) Level {
 	return Problem
 }
 
-// checkProblems repeats the problems of definitions, the most severe ones first. Services with the
-// same problem share a finding.
+// checkProblems repeats the problems of definitions, the most severe problems first. Services with
+// the same problem share a finding.
 func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	const maxNamed = 8
 	type cause struct {

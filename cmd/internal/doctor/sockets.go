@@ -50,7 +50,7 @@ func foreignSockets(o *observed) map[uint16][]sockets.Socket {
 	return all
 }
 
-// sharedVIPs returns the VIPs that are also addresses of the host, which clients use for the host's
+// sharedVIPs returns the VIPs that are also addresses of the host, at which clients use the host's
 // programs.
 func sharedVIPs(o *observed) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}

@@ -89,7 +89,7 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 
-// checkLoose reads whether connection tracking accepts connections that have begun elsewhere.
+// checkLoose reads whether connection tracking accepts connections that started elsewhere.
 func checkLoose(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {
 		return nil

@@ -15,10 +15,10 @@ import (
 // Interface is a network device of the host.
 type Interface struct {
 	Name string
-	// Bridge reports whether the device is a switch that the kernel makes.
+	// Bridge reports whether the device is a software switch of the kernel.
 	Bridge bool
 	// OneWay lists the ports of a bridge whose hairpin mode is off: they never send a packet back
-	// out of the port it came from.
+	// through the port by which it arrived.
 	OneWay []string
 	Addrs  []netip.Addr
 	// Networks are the networks that are connected to the device.
@@ -68,7 +68,7 @@ func (s System) exists(path string) bool {
 	return err == nil
 }
 
-// text reads a file without the white space around it; "" if it can't be read.
+// text reads a file without surrounding white space; it returns "" if the file can't be read.
 func (s System) text(path string) string {
 	text, err := s.ReadFile(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s System) text(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// sysctl reads a setting such as net.ipv4.ip_forward; "" if the kernel lacks it.
+// sysctl reads a setting such as net.ipv4.ip_forward; it returns "" if the kernel lacks it.
 func (s System) sysctl(name string) string {
 	return s.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
 }

@@ -17,13 +17,13 @@ type iptablesRules struct {
 	// program is the command that reads and writes it.
 	program string
 	tables  map[string]map[string]*chain
-	// err says why it could not be read.
+	// err is the reason why it could not be read.
 	err error
 }
 
 // chain is one chain of a table.
 type chain struct {
-	// policy is the verdict at the end of a built-in chain; "-" in others.
+	// policy is the verdict at the end of a built-in chain; "-" in other chains.
 	policy string
 	// rules are in iptables-save's syntax, without -A and the chain's name.
 	rules []string
@@ -31,7 +31,7 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend of a program without a suffix, and its version; "" if it is not
+// plain returns the backend of a program without a suffix, and its version, or "" if it is not
 // installed.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
@@ -183,7 +183,7 @@ func checkTools(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkMixedBackends looks for rules of others in the backend of iptables that vipd does not use.
+// checkMixedBackends looks for foreign rules in the iptables backend that vipd does not use.
 func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
 		return []Finding{note("the host's rules were not read: only root can read them", "", "sudo vipctl doctor")}

@@ -29,7 +29,7 @@ type traffic struct {
 	on map[netip.Addr]string
 	// answersByAny reports whether the host answers ARP for an address of a device on each device.
 	answersByAny bool
-	// gateways are the addresses by which other hosts may reach this host: under true for IPv4,
+	// gateways has the addresses by which other hosts may reach this host: under true for IPv4,
 	// under false for IPv6.
 	gateways map[bool]string
 	// elsewhere has the MACs of other hosts that answer for VIPs of this host's devices.
@@ -85,7 +85,7 @@ func newTraffic(o *observed) *traffic {
 	return t
 }
 
-// addresses returns the VIPs and their holders, from the running vipd or else from its ledger.
+// addresses returns the VIPs and their holders, from the running vipd or otherwise from its ledger.
 func (t *traffic) addresses() []api.Address {
 	if t.Status != nil {
 		return t.Status.Addresses
@@ -110,7 +110,7 @@ func (t *traffic) addresses() []api.Address {
 	return all
 }
 
-// arrival describes how traffic for an address reaches this host. In the command, "VIP" stands for
+// arrival describes how traffic for an address reaches this host. In the command, "VIP" represents
 // the address.
 func (t *traffic) arrival(a api.Address) Finding {
 	addr, err := netip.ParseAddr(a.Address)
@@ -198,7 +198,7 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
-// near returns the device whose network contains an address, or that leads to a neighbour with the
+// near returns the device whose network contains an address, or that leads to a neighbor with the
 // address, or "".
 func (t *traffic) near(a netip.Addr) string {
 	for _, i := range t.interfaces {

@@ -20,7 +20,7 @@ const (
 	// Health means that an endpoint went up or down, or that its use changed because of its
 	// connections.
 	Health Kind = "health"
-	// Drain means that a drain of an endpoint began or ended.
+	// Drain means that a drain of an endpoint started or ended.
 	Drain Kind = "drain"
 	// Override means that an operator changed something manually: a weight, a drain, or a node's
 	// configuration.
@@ -29,7 +29,7 @@ const (
 	Mode Kind = "mode"
 	// Drift means that another program changed vipd's objects, and vipd repaired them.
 	Drift Kind = "drift"
-	// Problem means that a problem began or ended.
+	// Problem means that a problem started or ended.
 	Problem Kind = "problem"
 	// Panic means that all endpoints of a service are used because so few are healthy, or that this
 	// ended.
@@ -45,10 +45,10 @@ func (Kind) Values() []string {
 	return []string{"reload", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store", "vip"}
 }
 
-// Event is one thing that happened.
+// Event is a single event.
 type Event struct {
 	// Seq is the event's number, which Record sets. The first event of a process has its start time
-	// in microseconds, so that numbers also grow across restarts.
+	// in microseconds, so numbers also increase across restarts.
 	Seq uint64 `json:"seq"`
 	// At is the time of the event. If zero, it is the time of the recording.
 	At   time.Time `json:"at"`
@@ -60,7 +60,7 @@ type Event struct {
 	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports; "" means the service as a whole.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Text describes the event: "is down". Its subject is the endpoint, otherwise the service. If
-	// neither is set, it is a whole sentence.
+	// neither is set, it is a complete sentence.
 	Text string `json:"text"`
 	// Cause is the reason: "connection refused".
 	Cause string `json:"cause,omitempty"`

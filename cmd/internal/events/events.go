@@ -32,7 +32,7 @@ type History struct {
 	more   chan struct{} // closed at the next event; nil if no reader waits
 }
 
-// queue has the events of one kind, in order. Those before from were dropped.
+// queue has the events of one kind, in order. Events before from were dropped.
 type queue struct {
 	events []Event
 	from   int

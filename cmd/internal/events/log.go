@@ -65,7 +65,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	}
 }
 
-// log logs an event, with the event's time, because the log may be late.
+// log logs an event with the event's time, because the log may be late.
 func (h *History) log(e *Event) {
 	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {
@@ -73,7 +73,7 @@ func (h *History) log(e *Event) {
 	}
 	line := slog.NewRecord(e.At, e.Level, e.message(), 0)
 	line.AddAttrs(e.attrs()...)
-	_ = handler.Handle(ctx, line) // like a Logger: the error can't be reported anywhere
+	_ = handler.Handle(ctx, line) // like a Logger, because the error can't be reported anywhere
 }
 
 // message returns the event's text in the log, whose attributes have the subject.

@@ -1,5 +1,4 @@
-// Package execpath adds the directories of administrators' programs to PATH, so that they can be
-// found.
+// Package execpath adds the directories of administrators' programs to PATH, so vipd finds them.
 //
 //	execpath.AddFolders()
 //	path, err := exec.LookPath("iptables")

@@ -9,7 +9,7 @@ import (
 )
 
 // folders returns the directories of iptables, ipset, modprobe and similar tools. They are missing
-// in the PATH that su without "-" sets on Debian, and in that of users and some supervisors.
+// in the PATH that su without "-" sets on Debian, and in the PATH of users and some supervisors.
 func folders() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
 // AddFolders appends the missing directories of administrators' programs to this process's PATH.

@@ -26,16 +26,16 @@ func Check(path string) error {
 	}
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
-		// In a user namespace, root of the host has no number of its own. It may share the number
-		// of nobody, who runs checks, so it may own only the directories above.
+		// In a user namespace, the host's root has no separate number. It may share the number of
+		// nobody, who runs checks, so it may own only the directories above.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)
 }
 
 // CheckFiles returns an error if [Check] does, or if a file in the directory at path belongs to
-// another user and has a name that vipd uses. Such a file existed before the directory was given to
-// root, and vipd would trust it.
+// another user and has a name that vipd uses. Such a file existed before root got the directory,
+// and vipd would trust it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
@@ -59,7 +59,7 @@ func CheckFiles(path string) error {
 }
 
 // Make checks the directory at path, creates it with mkdir unless it exists, and checks it again
-// with its files, because another user may have created it in between.
+// with its files, because another user may have created it between the two steps.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err
@@ -104,8 +104,8 @@ func check(path string, above func(user uint32) bool, links int) error {
 	return nil
 }
 
-// othersWrite reports whether everybody may write, or a group that is neither root's nor this
-// process's own.
+// othersWrite reports whether everybody may write, or a group other than root's and this process's
+// own.
 func othersWrite(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())

@@ -11,8 +11,8 @@ func Uses(name string) bool {
 	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
 }
 
-// Refusal says why vipd does not start with a directory, and which field of the configuration names
-// it.
+// Refusal returns the reason why vipd does not start with a directory, and the field that
+// configures it.
 type Refusal struct {
 	// Field is run_dir, state_dir or api.socket.
 	Field string

@@ -1,5 +1,5 @@
-// Package lockfile makes sure that one program at a time uses a run_dir: the daemon for its whole
-// life, or vipctl while it cleans up after a dead one. The kernel releases the lock when the
+// Package lockfile ensures that only one program at a time uses a run_dir: the daemon for its
+// lifetime, or vipctl while it cleans up after a dead daemon. The kernel releases the lock when the
 // process ends.
 //
 // The lock guards the files in run_dir, which several network namespaces might share, and vipds

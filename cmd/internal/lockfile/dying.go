@@ -3,7 +3,7 @@ package lockfile
 import "time"
 
 const (
-	// patience is the maximum wait for a dying holder. The kernel frees a process's files only at
+	// patience is the maximum wait for a dying holder. The kernel closes a process's files only at
 	// its very end, some time after kill -9: a process with much memory and many sockets needs 100
 	// ms, and more on a busy host.
 	patience = 2 * time.Second
@@ -19,7 +19,7 @@ func Await(try func() (held bool), holder func() (pid int)) (held bool) {
 }
 
 // await implements Await; dying reports whether the holder is dying. A holder may release the lock
-// between try and dying, so one more try follows.
+// between try and dying, so another try follows.
 func await(try, dying func() bool) (held bool) {
 	end := time.Now().Add(patience)
 	for again := true; try(); time.Sleep(attemptPause) {

@@ -13,8 +13,8 @@ import (
 // exiting is the flag of a process that has started to exit (PF_EXITING of the kernel).
 const exiting = 0x4
 
-// IsDying reports whether a process has ended or can't continue: it is exiting, a zombie, or
-// killed. A process that this one can't see, with the id 0, is not.
+// IsDying reports whether a process has ended or can't continue, because it is exiting, killed or a
+// zombie. A process that this process can't see, with the ID 0, is not.
 func IsDying(pid int) bool {
 	if pid <= 0 {
 		return false

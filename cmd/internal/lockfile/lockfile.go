@@ -30,17 +30,17 @@ func Take(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-	case Lost(f): // a cleanup has removed it between the two calls: another process could lock a new one
+	case Lost(f): // a cleanup has removed it between the two calls: another process could lock a new file
 		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
 }
 
-// Path returns the file that a daemon locks in its run_dir for its whole life.
+// Path returns the file that a daemon locks in its run_dir for its lifetime.
 func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
-// Lost reports whether a lock's file was removed or replaced, so that another process could acquire
-// a lock of the same name.
+// Lost reports whether a lock's file was removed or replaced, so another process could acquire a
+// lock of the same name.
 func Lost(f *os.File) bool {
 	held, err := f.Stat()
 	current, err2 := os.Stat(f.Name())

@@ -63,7 +63,8 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 }
 
 // targetsAt returns the targets of one endpoint: its address without a port if the request has
-// none, otherwise each of the service's ports, because another endpoint may have the same address.
+// none. Otherwise it returns each of the service's ports, because another endpoint may have the
+// same address.
 func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Target {
 	if e.Port == 0 && len(e.Ports) == 0 {
 		return []balancer.Target{{Service: service.Name, Addr: e.Address}}
@@ -93,8 +94,8 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// Spares returns an error if the request would drain the last usable endpoint of a service, at any
-// of its ports and in either family, and is not forced. A usable endpoint does not drain, has a
+// Spares returns an error if a request that is not forced would drain the last usable endpoint of a
+// service, at any of its ports and in either family. A usable endpoint does not drain, has a
 // weight, and is not down by the health in in.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0

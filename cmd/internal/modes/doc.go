@@ -1,5 +1,5 @@
 // Package modes lists the modes of this version, for vipd, vipctl, and their tests. A new dataplane
-// is one line in All, and a function here that creates it from the configuration.
+// needs one line in All, and a function here that creates it from the configuration.
 //
 // The daemon uses Mode.New, which proves by a trial that a mode works here. Except for Cleanup, the
 // other functions of a Mode don't touch the host: they serve check and plan, which need neither

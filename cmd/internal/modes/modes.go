@@ -29,7 +29,7 @@ type Mode struct {
 	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its
 	// traits.
 	dataplane.Needs
-	// Capabilities returns the settings that the mode can honour on a host that has everything. A
+	// Capabilities returns the settings that the mode supports on a fully equipped host. A
 	// dataplane in use may have fewer.
 	Capabilities func() balancer.Capabilities
 	// Render returns the mode's rules in their native syntax.
@@ -43,7 +43,7 @@ type Mode struct {
 // overloaded.
 const TrialTime = 45 * time.Second
 
-// All returns the modes, the best first: auto uses the first that works.
+// All returns the modes, best first: auto uses the first mode that works.
 func All() []Mode {
 	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
 }

@@ -7,7 +7,7 @@ import (
 
 // Holder is the process that holds the lock.
 type Holder struct {
-	// PID is its process id; 0 if it is in a process namespace that this process does not see.
+	// PID is its process ID; 0 if it is in a process namespace that this process can't see.
 	PID int `json:"-"`
 	// Program is its name, "" if PID is 0.
 	Program string `json:"-"`

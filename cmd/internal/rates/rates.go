@@ -12,8 +12,7 @@ import (
 // Kept is the maximum number of past rates of a row.
 const Kept = 60
 
-// Window has the rates of the last moments. Its zero value is ready to use. It belongs to one
-// goroutine.
+// Window has the latest rates. Its zero value is ready to use. Only one goroutine may use it.
 type Window struct {
 	last   api.Traffic
 	series map[place]*series
@@ -29,13 +28,13 @@ type place struct {
 type series struct {
 	counted [3]uint64 // connections, bytes in, bytes out
 	rate    Rate
-	past    []float32 // of new connections, the latest last
-	at      time.Time // when it was last present
+	past    []float32 // rates of new connections, latest last
+	at      time.Time // time when it was last present
 }
 
 // Rate is a rate per second.
 type Rate struct {
-	// New counts connections that begin; In and Out are bytes from and to clients.
+	// New counts connections that start; In and Out are bytes from and to clients.
 	New, In, Out float64
 }
 
@@ -50,11 +49,11 @@ type Row struct {
 	Active  uint64
 	// Unanswered counts new connections without an answer since the daemon started.
 	Unanswered uint64
-	// Up of Of endpoints get new connections: of a service at the port with the fewest.
+	// Up of Of endpoints get new connections: for a service, at the port with the fewest.
 	Up, Of int
 	// Use has the counts of a service per port. It is nil in a row of an endpoint.
 	Use api.Use
-	// Past are the last rates of new connections, the latest last.
+	// Past has the last rates of new connections, latest last.
 	Past []float32
 }
 
@@ -69,7 +68,7 @@ func (r Row) bytes(n float64) string {
 	return Bytes(uint64(n))
 }
 
-// Add adds the next counts. It ignores counts that are not newer than the last ones.
+// Add adds the next counts. It ignores counts that are not newer than the last counts.
 func (w *Window) Add(t api.Traffic) {
 	if !t.At.After(w.last.At) {
 		return

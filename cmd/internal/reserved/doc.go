@@ -1,16 +1,16 @@
-// Package reserved knows what a node can't do without, so that services from etcd may not claim it:
-// the addresses by which it reaches etcd (those of etcd itself, the gateways on the way there and
-// to everywhere else, and, where etcd is named by host names, the name servers), the ports of etcd,
-// and the ports of its own addresses on which programs listen.
+// Package reserved finds the addresses and ports that a node needs, so services from etcd may not
+// claim them: the addresses by which it reaches etcd, the ports of etcd, and the ports of its own
+// addresses on which programs listen. The addresses include etcd's, those of the gateways to etcd
+// and of the default gateways, and those of name servers if etcd has host names.
 //
 //	[etcd] endpoints -> addresses -> gateways \
 //	                 -> ports                  > balancer.Env.Reserved
 //	/proc/net        -> ports in use          /
 //
-// A VIP is local to every node that holds it, and a node port takes what comes to all own addresses
-// of every node. Were a service from etcd to claim what leads to etcd, no node would hear from etcd
-// again, and the correction would reach none. What loopback addresses lead to is not followed:
-// services take these from a node only where it allows that.
+// A VIP is local to every node that holds it, and a node port receives traffic to all own addresses
+// of every node. If a service from etcd claimed an address on the way to etcd, nodes could no
+// longer reach etcd, and the correction would reach none. Routes of loopback addresses are ignored,
+// because services use a node's loopback addresses only if the node permits that.
 //
 // It does not decide what is refused (package balancer does), nor how etcd is reached (package
 // store/etcd does).

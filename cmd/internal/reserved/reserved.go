@@ -48,8 +48,8 @@ type Options struct {
 	Resolver string
 }
 
-// Follower tracks reserved addresses and ports. Its methods may be called by any goroutine; the
-// zero value and nil reserve nothing.
+// Follower tracks reserved addresses and ports. Any goroutine may call its methods; the zero value
+// and nil reserve nothing.
 type Follower struct {
 	o       Options
 	members []netip.Addr            // as written
@@ -88,7 +88,7 @@ func New(o Options) *Follower {
 		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
-		at, _ := netip.ParseAddr(host) // the zero address, for a name or nothing, stands for all addresses
+		at, _ := netip.ParseAddr(host) // the zero address, for a name or nothing, represents all addresses
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
 			if at.IsUnspecified() {
 				at = netip.Addr{}
@@ -107,7 +107,7 @@ const (
 	etcdPeers   = 2380
 )
 
-// All returns the reserved objects: ports of etcd, then those of programs, then addresses, sorted.
+// All returns the reserved objects: ports of etcd, then ports of programs, then addresses, sorted.
 func (f *Follower) All() []balancer.Reserved {
 	if f == nil || f.now.Load() == nil {
 		return nil
@@ -156,8 +156,7 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere are documentation addresses: their route is the one of everything without a specific
-// route.
+// anywhere has documentation addresses, whose route is the default route.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
 // ofEtcd describes addresses of etcd.

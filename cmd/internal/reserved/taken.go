@@ -18,8 +18,8 @@ const kept = time.Minute
 // taken tracks the ports on which programs of the host listen.
 type taken struct {
 	o    Options
-	seen map[balancer.Key]time.Time // last time; an invalid address stands for all
-	// before are the previous sockets, and own those that belong to this process.
+	seen map[balancer.Key]time.Time // last time; an invalid address represents all
+	// before has the previous sockets, and own the sockets of this process.
 	before, own map[sockets.Socket]bool
 }
 
@@ -55,7 +55,7 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 	return all
 }
 
-// findOwn finds the sockets on which this process serves, as userspace mode does: those with an
+// findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
 // address. Listing a process's sockets is expensive if it has many connections, so it is only done
 // for new sockets.
 func (t *taken) findOwn(found map[sockets.Socket]bool) {

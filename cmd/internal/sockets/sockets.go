@@ -21,8 +21,8 @@ type Socket struct {
 	Inode string
 }
 
-// Takes reports whether the socket receives packets for key. A socket on :: usually receives IPv4
-// too.
+// Takes reports whether the socket receives packets for key. A socket on :: usually also receives
+// IPv4.
 func (s Socket) Takes(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
@@ -46,8 +46,8 @@ func Files() []File {
 	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
 }
 
-// In reads the sockets that wait for clients from the text of a file. The kernel lists those of TCP
-// first, and In stops after them, because a proxy has many other sockets.
+// In reads the sockets that wait for clients from the text of a file. The kernel lists TCP's
+// listening sockets first, and In stops after them, because a proxy has many other sockets.
 func (f File) In(text io.Reader) (all []Socket) {
 	lines := bufio.NewScanner(text)
 	for lines.Scan() {

@@ -28,13 +28,13 @@ type Form struct {
 	// Color writes styles as terminal colours.
 	Color bool
 	// Width is the maximum number of columns of a line; 0 means no limit. In longer lines, the
-	// widest cells are cut, except numbers: the last cell at its end, others in the middle, because
-	// long names often differ only at their ends. If too little of the cells would be left, nothing
-	// is cut.
+	// widest cells are cut, except numbers. The last cell is cut at its end, other cells in the
+	// middle, because long names often differ only at their ends. If too little of the cells would
+	// remain, nothing is cut.
 	Width int
 }
 
-// Table collects rows. The zero value has no columns; New makes one that has.
+// Table collects rows. The zero value has no columns; New makes a table with columns.
 type Table struct {
 	columns []Column
 	rows    [][]string
@@ -45,8 +45,8 @@ type Table struct {
 // New returns an empty table with these columns.
 func New(columns ...Column) *Table { return &Table{columns: columns} }
 
-// Row adds a row: a cell for each column, wide ones included. An empty cell shows as "-". It panics
-// on any other number of cells.
+// Row adds a row: a cell for each column, including wide columns. An empty cell shows as "-". It
+// panics on any other number of cells.
 func (t *Table) Row(cells ...string) {
 	if len(cells) != len(t.columns) {
 		panic("table: a row needs a cell for each column")
@@ -128,7 +128,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 	return widths
 }
 
-// line writes one row. It delays spaces until text follows, so that no line ends in them.
+// line writes one row. It delays spaces until text follows, so no line ends in spaces.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
 	pending, first, last := 0, true, t.last(form)
 	for i, c := range t.columns {

@@ -46,7 +46,7 @@ func Width(text string) int {
 	return n
 }
 
-// Cut returns text if it has at most width columns, or else its start with an ellipsis.
+// Cut returns text if it has at most width columns, and otherwise its start with an ellipsis.
 func Cut(text string, width int) string {
 	if Width(text) <= width {
 		return text
@@ -60,7 +60,7 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// cutMiddle returns text if it has at most width columns, or else its start and its end, with an
+// cutMiddle returns text if it has at most width columns, and otherwise its start and end with an
 // ellipsis between.
 func cutMiddle(text string, width int) string {
 	if Width(text) <= width {

@@ -16,7 +16,8 @@ func Fields(definition map[string]any) []string {
 	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
 }
 
-// inOrder lists the keys that have a value: those in first, then the others, then those in last.
+// inOrder lists the keys that have a value: the keys in first, then the others, then the keys in
+// last.
 func inOrder(table map[string]any, first, last []string) []string {
 	var keys []string
 	for key, value := range table {
@@ -28,14 +29,14 @@ func inOrder(table map[string]any, first, last []string) []string {
 		if i := slices.Index(first, key); i >= 0 {
 			return i - len(first)
 		}
-		return slices.Index(last, key) + 1 // 0 means that it is in neither
+		return slices.Index(last, key) + 1 // 0 means that the key is in neither list
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return keys
 }
 
-// Value formats a value decoded from JSON. A list of several tables has a table a line, each after
-// indent; with indent "" everything is on one line.
+// Value formats a value decoded from JSON. A list of several tables has one table per line, each
+// after indent; with indent "" everything is on one line.
 func Value(v any, indent string) string {
 	switch v := v.(type) {
 	case string:

@@ -23,7 +23,7 @@ func Parent(ctx context.Context) string {
 	return carrier[Header]
 }
 
-// Command starts the span of a vipctl command inside parent, a traceparent; if that is "", the
+// Command starts the span of a vipctl command inside parent, a traceparent. If parent is "", the
 // trace starts here. The caller ends it with the command's error, which waits up to two seconds
 // until the span is sent. Without an endpoint, the returned context is inside parent itself.
 func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {

@@ -1,5 +1,5 @@
 // Package tracing makes an OpenTelemetry trace of each change, and sends it by OTLP over HTTP. A
-// trace lasts from the moment when the source noticed the change until it is served.
+// trace lasts from the time when the source noticed the change until the change is served.
 //
 //	change             the source noticed it .. it is served
 //	  decode           .. the source published what it read

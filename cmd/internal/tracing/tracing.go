@@ -52,8 +52,8 @@ type Tracer struct {
 	carried  chan carried // the input of Run
 
 	mu      sync.Mutex
-	pending []*Compile        // compiled, and not yet part of a round; the newest last
-	reload  trace.SpanContext // of the reload in progress; invalid if there is none
+	pending []*Compile        // compiled, but not yet part of a round; newest last
+	reload  trace.SpanContext // span of the reload in progress; invalid if there is none
 
 	// failed is the trace of the last change that could not be applied completely. It is invalid if
 	// there is none. Run owns it.
@@ -80,7 +80,7 @@ const (
 	named = 10
 )
 
-// New returns a Tracer of vipd. It connects only when there is something to send.
+// New returns a Tracer of vipd. It connects only when it has spans to send.
 func New(o Options) (*Tracer, error) { return newTracer(o, "vipd") }
 
 func newTracer(o Options, program string) (*Tracer, error) {
@@ -184,7 +184,7 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change creates the trace of a change. A change that a later one overtook shares the later one's
+// change creates the trace of a change. A change that a later change overtook shares the later
 // round.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began

@@ -2,5 +2,5 @@
 //
 //	go build -ldflags "-X vipd/cmd/internal/version.Version=v1.2.3" ./cmd/vipd
 //
-// The commit and the toolchain come from the build information that Go embeds.
+// The commit and the toolchain are in the build information that Go embeds.
 package version

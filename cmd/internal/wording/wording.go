@@ -14,7 +14,7 @@ func Count[N int | int64 | uint64](n N, what string) string {
 	return strconv.FormatInt(int64(n), 10) + " " + what + "s"
 }
 
-// Be returns the verb for n things: "is" or "are".
+// Be returns the verb for n objects: "is" or "are".
 func Be(n int) string {
 	if n == 1 {
 		return "is"
@@ -22,7 +22,7 @@ func Be(n int) string {
 	return "are"
 }
 
-// Do returns the auxiliary verb for n things: "does" or "do".
+// Do returns the auxiliary verb for n objects: "does" or "do".
 func Do(n int) string {
 	if n == 1 {
 		return "does"

@@ -198,8 +198,8 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
 		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
-		// Each closure is called late because both parts need each other: checks send results, and
-		// outliers chooses which checks to repeat early.
+		// These closures resolve a cycle: checks send results, and outliers decides which checks to
+		// repeat early.
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
 		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
@@ -301,7 +301,7 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 	return model.New(o)
 }
 
-// compiled returns the last compiled state, and a channel that is closed when the next one is
+// compiled returns the last compiled state, and a channel that is closed when the next state is
 // published.
 func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
 	changed := d.model.Changed() // before the state, so no change is missed

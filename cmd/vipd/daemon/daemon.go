@@ -56,14 +56,14 @@ type Options struct {
 	ConfigFile string
 	// Mode, unless "", overrides the configuration's mode.
 	Mode config.ModeName
-	// AllowEmpty lets an empty configuration remove the services of an earlier vipd. Otherwise New
-	// rejects it.
+	// If AllowEmpty is set, an empty configuration removes the services of an earlier vipd.
+	// Otherwise New rejects it.
 	AllowEmpty bool
 	Log        *slog.Logger
-	// Replace replaces the running vipd of the same run_dir, and takes over its sockets and
-	// connections.
+	// If Replace is set, this vipd replaces the running vipd of the same run_dir, and takes over
+	// its sockets and connections.
 	Replace bool
-	// Hurry, once done, ends the wait for connections at the end of Run. Nil means never.
+	// The end of Hurry ends the wait for connections at the end of Run. Nil means never.
 	Hurry context.Context
 	// Version is shown in status and metrics.
 	Version string
@@ -81,8 +81,8 @@ type Options struct {
 type Daemon struct {
 	Options
 	config config.Config
-	// mistake says why vipd runs with the last good configuration instead of the file. It is nil if
-	// it doesn't.
+	// mistake is the reason why vipd runs with the last valid configuration instead of the file. It
+	// is nil if it doesn't.
 	mistake error
 	// misled reports whether the file has been unusable since the start.
 	misled atomic.Bool
