@@ -224,6 +224,9 @@ func (c *Compiler) resolve(key Key, w *work) {
 	claims := c.compiled[s.Name].claims
 	i, _ := slices.BinarySearchFunc(claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
 	f := withMemory(claims[i], &c.in)
+	if old != nil && !f.NodePort {
+		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState
+	}
 	if f.Equal(old) {
 		return
 	}

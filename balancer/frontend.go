@@ -32,6 +32,9 @@ type Frontend struct {
 	// Movable reports whether connections may arrive from other hosts, which choose the same
 	// endpoint for each client. Packets of unknown connections are then forwarded.
 	Movable bool
+	// Withdrawn reports whether this host does not hold the VIP because no frontend on it serves.
+	// Packets to it then pass as if vipd did not exist, so routing decides which host gets them.
+	Withdrawn bool
 }
 
 // Backend is one endpoint of a frontend.
@@ -142,10 +145,11 @@ type scalars struct {
 	policy         Policy
 	affinity, idle time.Duration
 	movable        bool
+	withdrawn      bool
 }
 
 func (f *Frontend) scalars() scalars {
-	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Movable}
+	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Movable, f.Withdrawn}
 }
 
 // Equal reports whether two backends are equal in every field.

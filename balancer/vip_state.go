@@ -83,11 +83,36 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 	if c.out.Addresses.Has(a) {
 		state = vipStateOf(a, &c.env, &c.in, &c.out)
 	}
+	if state != "" || c.out.VIPStates.Has(a) {
+		c.out.Frontends = markWithdrawn(a, state, c.out.Frontends)
+	}
 	if state == "" {
 		c.out.VIPStates = c.out.VIPStates.Delete(a)
 	} else {
 		c.out.VIPStates = c.out.VIPStates.Set(a, state)
 	}
+}
+
+// markWithdrawn sets Withdrawn of the frontends on the VIP a. On standby this host still serves
+// the clients that routers send it.
+func markWithdrawn(a netip.Addr, state VIPState, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
+	withdrawn := state == Withdrawn && !Served(a, frontends)
+	for k, f := range FrontendsOn(frontends, a) {
+		if !f.NodePort && f.Withdrawn != withdrawn {
+			frontends = frontends.Set(k, f.withWithdrawn(withdrawn))
+		}
+	}
+	return frontends
+}
+
+// withWithdrawn returns f with another value of Withdrawn.
+func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {
+	if f.Withdrawn == withdrawn {
+		return f
+	}
+	g := *f
+	g.Withdrawn = withdrawn
+	return &g
 }
 
 // markPolicyChanges marks the services and VIPs that changed settings of addresses affect.

@@ -94,6 +94,11 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		if !desired.Addresses.Has(vip) {
 			t.Fatal("the VIP is not desired")
 		}
+		for _, f := range desired.Frontends.All() { // a host on standby serves the clients that still arrive
+			if f.Withdrawn != (endpoints == 0) {
+				t.Errorf("%s with %d endpoints: Withdrawn = %v, want %v", f.Key, endpoints, f.Withdrawn, endpoints == 0)
+			}
+		}
 		return string(desired.VIPStates.At(vip))
 	}
 	for _, step := range []struct {

@@ -38,6 +38,9 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.Movable {
 		w.flag(true)
 	}
+	if f.Withdrawn {
+		w.text("withdrawn")
+	}
 	w.newer(reflect.ValueOf(f.Policy))
 	for _, b := range f.Backends {
 		w.addrPort(b.Addr)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type driver struct {
 	compiler balancer.Compiler
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
+	vips     snap.Map[netip.Addr, *balancer.VIP]
 	compiled balancer.Desired
 	revision int64
 }
@@ -116,7 +118,7 @@ func (d *driver) set(services ...*balancer.Service) int64 {
 
 func (d *driver) publishLocked() {
 	now := time.Now()
-	d.compiled = d.compiler.Next(d.env, balancer.Inputs{Services: d.services, Health: d.health}, now)
+	d.compiled = d.compiler.Next(d.env, balancer.Inputs{Services: d.services, Health: d.health, VIPs: d.vips}, now)
 	d.revision++
 	d.compiled.Revision = balancer.Revision{Store: d.revision, Seen: now}
 	d.engine.Set(d.compiled)

@@ -95,6 +95,7 @@ func checks() []check {
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
 		{name: "foreign-servers", needs: []string{"ipvsadm"}, run: testForeignServers},
+		{name: "withdrawn", guard: true, run: testWithdrawn},
 		{name: "drains", run: testDrains},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}

@@ -157,3 +157,17 @@ func TestSilentEndpoint(t *testing.T) {
 		})
 	}
 }
+
+// TestWithdrawn explains a connection to a withdrawn VIP. Routing decides, and the answer names
+// neither the service's endpoints nor a refusal.
+func TestWithdrawn(t *testing.T) {
+	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
+	f := &balancer.Frontend{Key: k, Service: "web", Withdrawn: true}
+	n := Inputs{Mode: "userspace"}
+	n.Desired.Frontends, n.Applied = n.Desired.Frontends.Set(k, f), n.Applied.Set(k, f)
+	a, err := n.Explain(t.Context(), Question{Client: netip.MustParseAddr("10.1.0.2"), To: k})
+	const want = "not served here: 10.96.0.10 is withdrawn, so routing decides which host gets the connection"
+	if err != nil || a.Verdict != Elsewhere || a.Summary != want || len(a.Endpoints) > 0 {
+		t.Errorf("answer = %+v, %v, want %q", a, err, want)
+	}
+}

@@ -80,10 +80,11 @@ func setDefs() []setDef {
 }
 
 // placeIf returns a function that returns the place of a frontend that meets the condition. It
-// omits loopback frontends, which only the node can use and no mode translates.
+// omits withdrawn frontends, and loopback frontends, which only the node can use and no mode
+// translates.
 func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) []setEntry {
-		if f.Addr.IsLoopback() || !condition(f) {
+		if f.Addr.IsLoopback() || f.Withdrawn || !condition(f) {
 			return nil
 		}
 		return []setEntry{placeOf(f.Key)}

@@ -79,7 +79,7 @@ func gcd(a, b int) int {
 // target returns the wanted state of the kernel, given its current state and the time: the virtual
 // server, which does not exist without destinations, and its destinations sorted by address.
 //
-// A backend that gets no new connections only keeps an existing destination for its connections.
+// A withdrawn frontend has no destinations. A backend that gets no new connections only keeps an existing destination for its connections.
 func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	var all []ipvsnl.Destination
 	quiet := false
@@ -99,6 +99,9 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 			pass()
 		}
 		return s.virtual, all
+	}
+	if s.front.Withdrawn { // a virtual server would get connections of the host's own programs
+		return s.virtual, nil
 	}
 	weigh := share(s.front)
 	for i := range s.front.Backends {
@@ -136,7 +139,7 @@ func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[a
 // derive from f, and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout,
+		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,
 		Policy:   balancer.Policy{Scheduler: f.Scheduler, Forward: f.Forward, DrainTimeout: f.DrainTimeout},
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}

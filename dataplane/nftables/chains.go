@@ -159,6 +159,7 @@ const (
 	inTurn   method = "turn"
 	byClient method = "hash"
 	byNone   method = "clear" // the rules of clearing
+	passing  method = "pass"  // for withdrawn frontends: the packet continues unchanged
 )
 
 // chain returns the name of the chain that makes the choice. Chains with a counter belong to one
@@ -205,6 +206,9 @@ func (s *schema) clientHash(seed uint32) nft.Jhash {
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	if c.method == byNone {
 		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}
+	}
+	if c.method == passing {
+		return []nft.Rule{{Do: []nft.Stmt{nft.ClearPriority{}}}}
 	}
 	var rules []nft.Rule
 	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }

@@ -14,6 +14,7 @@
 //	                      backends[(address, protocol, port, the id)]
 //	...-sticky-10800      any of these with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
 //	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
+//	pass-1                lets the connection of a withdrawn frontend continue unchanged
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
 //
 // All frontends with the same number of slots share a chain. The number of a backend's slots

@@ -37,6 +37,10 @@ const maxTimeout = 1<<31*time.Second - time.Second
 // render returns the form of f.
 func render(f *balancer.Frontend) form {
 	made := form{label: labelOf(f), choice: choice{method: byChance}}
+	if f.Withdrawn {
+		made.choice = choice{method: passing, n: 1}
+		return made
+	}
 	backends := active(f)
 	if len(backends) == 0 {
 		return made

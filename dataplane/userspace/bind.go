@@ -21,7 +21,7 @@ type interception interface {
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
 	// translates reports whether conntrack translates connections to some frontends, and to all.
 	translates() (some, all bool)
-	// served reports whether connections to f are intercepted.
+	// served reports whether connections to f are intercepted, unless f is withdrawn.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
@@ -43,6 +43,10 @@ type bind struct{}
 func (bind) translates() (some, all bool) { return false, false }
 
 func (bind) open(f *frontend) error {
+	if f.conf.Load().Withdrawn { // the VIP is another host's
+		f.shut()
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bound = true
@@ -131,7 +135,7 @@ func (bind) served(f *frontend) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.conf.Load()
-	return f.listener != nil || f.packets != nil || c.closed() && (f.held != nil || !holds)
+	return c.Withdrawn || f.listener != nil || f.packets != nil || c.closed() && (f.held != nil || !holds)
 }
 
 // shut stops accepting, and ends all flows.

@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	t.Run("bind-guarded", func(t *testing.T) { // on a host that adds VIPs
 		s := subject(Bind)
 		s.Host = func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, host.DefaultOptions()) }
-		dataplanetest.Run(t, s, "waiting", "uplinks")
+		dataplanetest.Run(t, s, "waiting", "uplinks", "withdrawn")
 	})
 	t.Run("redirect", func(t *testing.T) {
 		if _, err := New(Options{Intercept: Redirect}); err != nil {

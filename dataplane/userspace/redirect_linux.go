@@ -17,9 +17,9 @@ import (
 
 // redirect is the interception by netfilter (guard.Redirects). All TCP frontends of a family share
 // a port. A UDP frontend has its own port, because UDP sockets do not know the original
-// destination. A frontend without active backends keeps its redirect, which then leads to a closed
-// port that vipd holds. Otherwise any program of the host that listens on the same port would get
-// the clients.
+// destination. A frontend without active backends keeps its redirect unless it is withdrawn. It then
+// leads to a closed port that vipd holds. Otherwise any program of the host that listens on the
+// same port would get the clients.
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
@@ -101,6 +101,9 @@ func (r *redirect) open(f *frontend) error {
 		return err
 	}
 	family.ports[f.key] = port
+	if f.conf.Load().Withdrawn {
+		delete(family.ports, f.key) // routing decides which host gets the clients
+	}
 	return nil
 }
 
@@ -265,7 +268,7 @@ func (r *redirect) forget(f *frontend) {
 	}
 }
 
-// served reports whether the kernel redirects to f.
+// served reports whether the kernel redirects to f, or does not if f is withdrawn.
 func (r *redirect) served(f *frontend) bool {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
@@ -274,5 +277,5 @@ func (r *redirect) served(f *frontend) bool {
 	family.mu.Lock()
 	defer family.mu.Unlock()
 	_, there := family.there[f.key]
-	return there
+	return there != f.conf.Load().Withdrawn
 }

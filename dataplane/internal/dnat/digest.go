@@ -10,7 +10,7 @@ import (
 // settings.
 func Digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
+		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}
 	for i, b := range f.Backends {
