@@ -50,8 +50,8 @@ func (w *writer) described(n node, section, name string) node {
 	return n
 }
 
-// value returns the schema of a value. Types with a special meaning come before kinds, as in package
-// decode.
+// value returns the schema of a value. Types with a special meaning come before kinds, as in
+// package decode.
 func (w *writer) value(t reflect.Type, allowed, section string) node {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
