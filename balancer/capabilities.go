@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -122,11 +123,12 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 }
 
 // reportEach calls report for each matching endpoint of the service's definition, with the path of
-// its field. It calls report once for all matching endpoints that were registered separately. They
-// have no field, so the message describes them.
+// its field. It calls report once for all matching endpoints that were registered separately, and
+// once for the endpoints of each lookup. They have no field, so the message describes them.
 func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
 	var registered []*Endpoint
+	resolved := map[Lookup][]*Endpoint{}
 	for _, e := range endpoints {
 		if !has(e) {
 			continue
@@ -137,15 +139,35 @@ func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has fu
 				own[&u.service.Endpoints[i]] = i
 			}
 		}
-		if i, isOwn := own[e]; isOwn {
+		i, isOwn := own[e]
+		switch {
+		case isOwn:
 			report(element("endpoints", i, field), "")
-		} else {
+		case e.From != Lookup{}:
+			resolved[e.From] = append(resolved[e.From], e)
+		default:
 			registered = append(registered, e)
 		}
 	}
 	if len(registered) > 0 {
 		report("endpoints", " (registered: "+firstAndCount(registered)+")")
 	}
+	for _, l := range slices.SortedFunc(maps.Keys(resolved), Lookup.Compare) {
+		report(u.lookupField(l), fmt.Sprintf(" (%s: %s)", l, firstAndCount(resolved[l])))
+	}
+}
+
+// lookupField returns the field that requests lookup l. It is "endpoints" for a registered
+// endpoint.
+func (u *compiledService) lookupField(l Lookup) string {
+	if l.Kind != HostLookup {
+		return "discover"
+	}
+	i := slices.IndexFunc(u.service.Endpoints, func(e Endpoint) bool { return e.Name == l.Name })
+	if i < 0 {
+		return "endpoints"
+	}
+	return element("endpoints", i, "address")
 }
 
 // firstAndCount names the first endpoint and counts the others.

@@ -297,9 +297,35 @@ func addDrains(f *Frontend, in *Inputs) *Frontend {
 	return &g
 }
 
-// EndpointsOf returns the endpoints of the service's definition and those registered separately.
-// Registered ones come first, so they replace defined ones with the same address and ports.
+// EndpointsOf returns the endpoints of the service's definition, those registered separately, and
+// those that it has discovered, in the order of their priority if several have the same address and
+// ports: registered, defined, discovered. A name is replaced by the endpoints at its addresses.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
+	all, _ := listEndpoints(s, in)
+	return all
+}
+
+// listEndpoints returns EndpointsOf, and how many of them, at the start, are registered.
+func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
+	defined := definedEndpoints(s, in)
+	all = make([]*Endpoint, 0, len(defined))
+	for i, e := range defined {
+		if e.Name == "" {
+			all = append(all, e)
+		} else {
+			all = append(all, resolved(s, e, in)...)
+		}
+		if i < len(defined)-len(s.Endpoints) {
+			registered = len(all)
+		}
+	}
+	found, _ := discovered(s, in)
+	return append(all, found...), registered
+}
+
+// definedEndpoints returns the registered endpoints, and then those of the service's definition,
+// with their names.
+func definedEndpoints(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
 	for _, e := range in.Endpoints.While(EndpointID{Service: s.Name}, func(id EndpointID) bool { return id.Service == s.Name }) {
 		endpoints = append(endpoints, e)

@@ -53,6 +53,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	u.reportIneffective()
 	u.reportUnallocated()
 	u.reportUnused(&c.joined)
+	u.reportUnresolved(in)
 	u.reportUnsupported(&env.Capabilities, c.joined.used)
 	u.reportSmallWeights(&env.Capabilities, c.joined.used)
 	vips := u.allowedVIPs(env, in)
@@ -70,7 +71,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 			u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
 		}
 	}
-	if len(c.joined.used) == 0 && len(u.claims) > 0 {
+	if len(c.joined.used) == 0 && len(u.claims) > 0 && in.looksUp(s) {
 		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.clientOutcome()).Kind = Idle
 	}
 	u.reportFamiliesWithoutEndpoints(c.joined.used)

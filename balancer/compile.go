@@ -74,6 +74,9 @@ type Inputs struct {
 	// Endpoints are the endpoints registered separately from their services. They join the defined
 	// endpoints.
 	Endpoints snap.Map[EndpointID, *Endpoint]
+	// Resolved are the answers of lookups. A lookup without an entry is not made
+	// here; before its first answer, the entry is empty.
+	Resolved snap.Map[LookupID, *Resolution]
 	// Overrides are the operators' changes.
 	Overrides snap.Map[Target, *Override]
 	// Health holds the verdicts of checks, each for an address and port.

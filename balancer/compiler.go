@@ -147,6 +147,7 @@ func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 func (c *Compiler) markInputChanges(w *work, in *Inputs) {
 	mark(w.services, c.in.Services, in.Services, func(n Name) Name { return n })
 	mark(w.services, c.in.Endpoints, in.Endpoints, func(e EndpointID) Name { return e.Service })
+	mark(w.services, c.in.Resolved, in.Resolved, func(i LookupID) Name { return i.Service })
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Ejected, in.Ejected, func(t Target) Name { return t.Service })

@@ -71,20 +71,21 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown Severity) (*Endpoint, []Problem) {
 	r := newTableReader(service, where, unknown)
 	r.own = fields
-	e := &Endpoint{}
-	e.SetDefaults()
-	r.decode(e, fields)
-	r.checkEndpoint(e, func(field string) string { return field })
+	d := &endpointTable{}
+	d.SetDefaults()
+	r.decode(d, fields)
+	e := d.endpoint()
+	r.checkEndpoint(&e, func(field string) string { return field })
 	problems, ok := r.result()
 	if !ok {
 		return nil, problems
 	}
-	return e, problems
+	return &e, problems
 }
 
 // ownFields are the fields that [defaults] can't set, because they are unique to a service or have
 // their default elsewhere.
-func ownFields() []string { return []string{"vips", "ports", "endpoints", "access_log"} }
+func ownFields() []string { return []string{"vips", "ports", "endpoints", "discover", "access_log"} }
 
 // inheritedFields returns the defaults that apply to a service with these fields. A field that is
 // null in JSON counts as set, and has the program's default.
@@ -103,8 +104,22 @@ func inheritedFields(fields, defaults map[string]any) map[string]any {
 
 // serviceTable is a service with the fields of its table.
 type serviceTable struct {
-	VIPs []vipEntry `toml:"vips"`
+	VIPs      []vipEntry      `toml:"vips"`
+	Endpoints []endpointTable `toml:"endpoints"`
 	Service
+}
+
+// endpointTable is an endpoint with the fields of its table.
+type endpointTable struct {
+	Host hostEntry `toml:"address"`
+	Endpoint
+}
+
+// endpoint returns the endpoint.
+func (d *endpointTable) endpoint() Endpoint {
+	e := d.Endpoint
+	e.Address, e.Name = d.Host.addr, d.Host.name
+	return e
 }
 
 // vipEntry is an entry of vips: an address, or a request for an address from a pool.
@@ -182,8 +197,8 @@ func (h *Health) SetDefaults() {
 	h.From = HealthFromNode
 }
 
-// fillDerived sets the defaults that depend on other fields, and splits vips into addresses and
-// pools.
+// fillDerived sets the defaults that depend on other fields, splits vips into addresses and pools,
+// and copies the endpoints.
 func (d *serviceTable) fillDerived() {
 	for _, v := range d.VIPs {
 		if v.addr.IsValid() {
@@ -191,6 +206,12 @@ func (d *serviceTable) fillDerived() {
 		} else {
 			d.Pools = append(d.Pools, v.pool)
 		}
+	}
+	for i := range d.Endpoints {
+		d.Service.Endpoints = append(d.Service.Endpoints, d.Endpoints[i].endpoint())
+	}
+	if d.Discover != nil {
+		d.Discover.DNS = strings.ToLower(d.Discover.DNS)
 	}
 	for i := range d.Ports {
 		p := &d.Ports[i]

@@ -15,6 +15,9 @@ func EncodeService(s *Service) map[string]any {
 	for _, pool := range s.Pools {
 		d.VIPs = append(d.VIPs, vipEntry{pool: pool})
 	}
+	for i := range s.Endpoints {
+		d.Endpoints = append(d.Endpoints, newEndpointTable(&s.Endpoints[i]))
+	}
 	d.Ports = make([]Port, len(s.Ports))
 	for i, p := range s.Ports {
 		if p.TargetPort == p.Port {
@@ -31,9 +34,14 @@ func EncodeService(s *Service) map[string]any {
 // EncodeEndpoint is the inverse of DecodeEndpoint. It returns the table of e with the fields that
 // differ from the defaults.
 func EncodeEndpoint(e *Endpoint) map[string]any {
-	defaults := &Endpoint{}
+	defaults := &endpointTable{}
 	defaults.SetDefaults()
-	return decode.Tree(e, defaults)
+	d := newEndpointTable(e)
+	return decode.Tree(&d, defaults)
+}
+
+func newEndpointTable(e *Endpoint) endpointTable {
+	return endpointTable{Host: hostEntry{addr: e.Address, name: e.Name}, Endpoint: *e}
 }
 
 // withoutDerived returns h without the defaults that fillDerived sets.

@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -16,6 +17,7 @@ type history struct {
 	*rand.Rand
 	ports *rand.Rand // of reserved ports
 	vips  *rand.Rand // of the settings of addresses
+	names *rand.Rand // of names and their answers
 	now   time.Time
 	env   balancer.Env
 	in    balancer.Inputs
@@ -24,7 +26,7 @@ type history struct {
 }
 
 func newHistory(seed uint64) *history {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), ports: rand.New(rand.NewPCG(seed, 8)), vips: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1_700_000_000, 0).UTC()}
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), ports: rand.New(rand.NewPCG(seed, 8)), vips: rand.New(rand.NewPCG(seed, 9)), names: rand.New(rand.NewPCG(seed, 10)), now: time.Unix(1_700_000_000, 0).UTC()}
 	h.env = h.randomEnv()
 	return h
 }
@@ -167,7 +169,50 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	for range h.IntN(6) {
 		s.Endpoints = append(s.Endpoints, h.endpoint())
 	}
+	r := &history{Rand: h.names}
+	for i := range s.Endpoints {
+		r.rename(&s.Endpoints[i])
+	}
+	switch r.IntN(6) {
+	case 0:
+		s.Discover = &balancer.Discover{DNS: "_db._tcp.example.org", Max: 1 + r.IntN(4)}
+	case 1:
+		s.Discover = &balancer.Discover{Exec: []string{"members", "db"}, Max: 1 + r.IntN(4)}
+	}
 	return s
+}
+
+// rename sometimes replaces the address of e by a name.
+func (h *history) rename(e *balancer.Endpoint) {
+	if h.IntN(4) == 0 {
+		e.Address, e.Name = netip.Addr{}, pickOne(h, "db.example.org", "localhost")
+	}
+}
+
+// answer sometimes changes the answer of a lookup.
+func (h *history) answer() {
+	r := &history{Rand: h.names}
+	s := h.in.Services.At(r.name())
+	if s == nil {
+		return
+	}
+	for _, l := range slices.SortedFunc(maps.Keys(balancer.LookupsOf(s, &h.in)), balancer.Lookup.Compare) {
+		id := balancer.LookupID{Service: s.Name, Lookup: l}
+		if r.IntN(3) == 0 {
+			h.in.Resolved = h.in.Resolved.Delete(id)
+			continue
+		}
+		a := &balancer.Resolution{Failure: pickOne(r, "", "", "SERVFAIL")}
+		for range r.IntN(4) {
+			m := balancer.Member{Addr: r.backendAddr(), Weight: r.IntN(3), Backup: r.IntN(3) == 0, Host: pickOne(r, "", "pg1.example.org")}
+			if l.Kind != balancer.HostLookup {
+				m.Port = uint16(8000 + r.IntN(3))
+			}
+			a.Members = append(a.Members, m)
+		}
+		slices.SortFunc(a.Members, balancer.Member.Compare)
+		h.in.Resolved = h.in.Resolved.Set(id, a)
+	}
 }
 
 func (h *history) target() balancer.Target {
@@ -207,6 +252,7 @@ func (h *history) resettle() {
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
 	h.resettle()
+	h.answer()
 	switch h.IntN(13) {
 	case 0, 1, 2, 3:
 		name := h.name()
@@ -215,6 +261,7 @@ func (h *history) step() {
 		h.in.Services = h.in.Services.Delete(h.name())
 	case 5, 6:
 		e := h.endpoint()
+		(&history{Rand: h.names}).rename(&e)
 		h.in.Endpoints = h.in.Endpoints.Set(balancer.EndpointID{Service: h.name(), ID: pickOne(h, "a", "b", "c")}, &e)
 	case 7:
 		h.in.Endpoints = h.in.Endpoints.Delete(balancer.EndpointID{Service: h.name(), ID: pickOne(h, "a", "b", "c")})

@@ -22,32 +22,39 @@ type joinedEndpoints struct {
 	used []*Endpoint
 	// refused are the endpoints that this node does not use, by reason.
 	refused map[endpointRefusal][]*Endpoint
-	// excess is the number of registered endpoints beyond the limit.
+	// excess is the number of registered and resolved endpoints beyond the limit.
 	excess int
 }
 
 // joinEndpoints joins the defined and the registered endpoints of a service, up to the limit of
 // backends, and omits endpoints that this node refuses.
 func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
-	all := EndpointsOf(s, in)
-	registered := len(all) - len(s.Endpoints)
+	all, registered := listEndpoints(s, in)
 	room := MaxBackends/max(1, len(s.Ports)*len(s.Addresses())) - len(s.Endpoints)
+	extra := 0 // used endpoints that are not part of the definition
 	j := joinedEndpoints{used: make([]*Endpoint, 0, len(all))}
 	hostOnly := servesHostOnly(env.Allowed, s)
 	for i, e := range all {
 		var why endpointRefusal
-		if i < registered || fromEtcd(s) {
+		switch {
+		case env.refusesAnswer(e):
+			why = privateAnswer
+		case i < registered || fromEtcd(s):
 			why = env.refusesEndpoint(s, e, hostOnly)
 		}
+		added := i < registered || e.From != Lookup{}
 		switch {
 		case why != "":
 			if j.refused == nil {
 				j.refused = map[endpointRefusal][]*Endpoint{}
 			}
 			j.refused[why] = append(j.refused[why], e)
-		case i < registered && len(j.used) >= room:
+		case added && extra >= room:
 			j.excess++
 		default:
+			if added {
+				extra++
+			}
 			j.used = append(j.used, e)
 		}
 	}
@@ -62,7 +69,7 @@ func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 
 // reportUnused reports the endpoints that do not count.
 func (u *compiledService) reportUnused(j *joinedEndpoints) {
-	for _, why := range []endpointRefusal{privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
+	for _, why := range []endpointRefusal{privateAnswer, privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
 		all := j.refused[why]
 		u.reportEach(all, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
 			u.refuse(Refused, field, "%s", why.text(whose, all))
@@ -78,6 +85,9 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 // text explains why endpoints are not used, and which setting allows them. Whose describes the
 // endpoints that have no field.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
+	if r == privateAnswer {
+		return fmt.Sprintf("loopback and link-local addresses in answers are not used%s: clients would reach local programs. If intended, write the address itself, or add its network to addresses.allowed_endpoints", whose)
+	}
 	if r == privateAddress {
 		return fmt.Sprintf("endpoints from etcd with loopback or link-local addresses are not used%s: clients would reach local programs. If intended, add their network to addresses.allowed", whose)
 	}

@@ -44,6 +44,8 @@ const (
 	// Unchecked means that this node can't run the checks of endpoints. The text starts with the
 	// address of the first.
 	Unchecked ProblemKind = "unchecked"
+	// Unresolved means that a lookup of endpoints failed.
+	Unresolved ProblemKind = "unresolved"
 	// NeedsRestart means that a changed setting takes effect only after a restart of vipd.
 	NeedsRestart ProblemKind = "restart"
 )

@@ -28,6 +28,10 @@ func ResolvePaths(fields map[string]any, folder string) map[string]any {
 		fields = maps.Clone(fields)
 		fields["access_log"] = filepath.Join(folder, log)
 	}
+	if discover, is := fields["discover"].(map[string]any); is {
+		fields = maps.Clone(fields)
+		fields["discover"] = resolveProgram(discover, "exec", folder)
+	}
 	health, ok := fields["health"].(map[string]any)
 	if !ok {
 		return fields
@@ -38,16 +42,24 @@ func ResolvePaths(fields map[string]any, folder string) map[string]any {
 			resolved[field] = filepath.Join(folder, path)
 		}
 	}
-	if command, is := health["command"].([]any); is && len(command) > 0 {
-		if program, is := command[0].(string); is && isRelativeProgram(program) {
-			command = slices.Clone(command)
-			command[0] = filepath.Join(folder, program)
-			resolved["command"] = command
-		}
-	}
 	fields = maps.Clone(fields)
-	fields["health"] = resolved
+	fields["health"] = resolveProgram(resolved, "command", folder)
 	return fields
+}
+
+// resolveProgram returns a copy of table in which the program of a command is absolute.
+func resolveProgram(table map[string]any, field, folder string) map[string]any {
+	command, is := table[field].([]any)
+	if !is || len(command) == 0 {
+		return table
+	}
+	if program, is := command[0].(string); is && isRelativeProgram(program) {
+		command = slices.Clone(command)
+		command[0] = filepath.Join(folder, program)
+		table = maps.Clone(table)
+		table[field] = command
+	}
+	return table
 }
 
 // checkPaths reports relative paths: no file is left that they could be relative to.

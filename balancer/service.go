@@ -26,7 +26,9 @@ type Service struct {
 	// Ports has at least one entry.
 	Ports []Port `toml:"ports"`
 	// Endpoints may be empty.
-	Endpoints []Endpoint `toml:"endpoints"`
+	Endpoints []Endpoint `toml:"-"`
+	// Discover finds further endpoints. Nil means that it finds none.
+	Discover *Discover `toml:"discover"`
 	Policy
 	// Affinity keeps a client on its endpoint. Default none.
 	Affinity Affinity `toml:"affinity"`
@@ -100,8 +102,12 @@ type Port struct {
 
 // Endpoint is one server of a service.
 type Endpoint struct {
-	// Address serves VIPs of the same family.
-	Address netip.Addr `toml:"address"`
+	// Address serves VIPs of the same family. It is invalid if the definition has a name instead.
+	Address netip.Addr `toml:"-"`
+	// Name is a DNS name in lower case. It stands for one endpoint at each of its addresses.
+	Name string `toml:"-"`
+	// From is the lookup that found the address. It is not part of a definition.
+	From Lookup `toml:"-"`
 	// Port replaces the target port of every port of the service. 0 disables it.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
@@ -125,6 +131,14 @@ const MaxWeight = 65535
 
 // maxMaxConnections is the maximum connection limit, because IPVS counts connections in 32 bits.
 const maxMaxConnections = math.MaxInt32
+
+// Host returns the address of e, or its name if the address is not known.
+func (e *Endpoint) Host() string {
+	if !e.Address.IsValid() {
+		return e.Name
+	}
+	return e.Address.String()
+}
 
 // TargetPort returns the port of e that serves p.
 func (e *Endpoint) TargetPort(p *Port) uint16 {

@@ -130,7 +130,7 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 	allowing := compileService(&env, &c, &Inputs{}).problems
 	for _, p := range slices.Concat(strict, slices.DeleteFunc(allowing, func(p Problem) bool { return !aboutEndpoints(p) })) {
 		switch {
-		case p.Kind == PortReserved:
+		case p.Kind == PortReserved, p.Field == "discover.exec": // no node allows it
 		case p.Kind == Refused:
 			p.Severity = SeverityWarning
 			p.Text = strings.Replace(p.Text, notServed, " is served only on nodes that allow it: ", 1)
@@ -156,6 +156,8 @@ type endpointRefusal string
 const (
 	// privateAddress is a loopback or link-local address.
 	privateAddress endpointRefusal = "private"
+	// privateAnswer is a loopback or link-local address in an answer of DNS.
+	privateAnswer endpointRefusal = "answer"
 	// metadataAddress is the address of a cloud's metadata service, which often has this host's
 	// credentials.
 	metadataAddress endpointRefusal = "metadata"
@@ -205,6 +207,19 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 		return nodePort
 	}
 	return ""
+}
+
+// refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Whoever
+// controls the name could otherwise lead clients to local programs. The name localhost, and
+// addresses in AllowedEndpoints, are meant.
+func (env *Env) refusesAnswer(e *Endpoint) bool {
+	switch e.From.Kind {
+	case HostLookup:
+		return strings.TrimSuffix(e.Name, ".") != "localhost" && !trustsAddress(env.AllowedEndpoints, e.Address, false)
+	case ServiceLookup:
+		return !trustsAddress(env.AllowedEndpoints, e.Address, false)
+	}
+	return false
 }
 
 // isMetadata reports whether a is a known address of a cloud's metadata service. Link-local

@@ -35,7 +35,7 @@ func (r *tableReader) checkEndpoints(s *Service) {
 
 // checkEndpoint checks a single endpoint. at returns the path of a field.
 func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
-	if !e.Address.IsValid() {
+	if !e.Address.IsValid() && e.Name == "" {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
 	} else if why := notUnicast(e.Address); why != "" {
 		r.errorf(at("address"), "%s is %s: an endpoint has an address of one host", e.Address, why)
@@ -115,12 +115,13 @@ func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 func (r *tableReader) checkDuplicates(s *Service) {
 	type target struct {
 		port int // index of the service's port
+		name string
 		at   netip.AddrPort
 	}
 	first := make(map[target]int, len(s.Endpoints)*len(s.Ports))
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if !e.Address.IsValid() {
+		if e.Host() == "" {
 			continue
 		}
 		shared := 0
@@ -128,7 +129,7 @@ func (r *tableReader) checkDuplicates(s *Service) {
 		name := ""
 		for j := range s.Ports {
 			p := &s.Ports[j]
-			t := target{j, netip.AddrPortFrom(e.Address, e.TargetPort(p))}
+			t := target{j, e.Name, netip.AddrPortFrom(e.Address, e.TargetPort(p))}
 			if k, again := first[t]; again {
 				shared = shared + 1
 				other = k
@@ -140,9 +141,9 @@ func (r *tableReader) checkDuplicates(s *Service) {
 		switch {
 		case shared == 0:
 		case shared == len(s.Ports):
-			r.errorf(element("endpoints", i, ""), "%s has the same ports as endpoints[%d], so it is a duplicate", e.Address, other)
+			r.errorf(element("endpoints", i, ""), "%s has the same ports as endpoints[%d], so it is a duplicate", e.Host(), other)
 		default:
-			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s: it counts once there", e.Address, other, name)
+			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s: it counts once there", e.Host(), other, name)
 		}
 	}
 }

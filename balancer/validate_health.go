@@ -179,11 +179,11 @@ func (r *tableReader) checkProbed(s *Service) {
 // checkSource reports a source address whose family no endpoint has. A source from [defaults] is
 // ignored, because it is meant for other services. Registered endpoints are unknown here.
 func (r *tableReader) checkSource(s *Service) {
-	if s.Health == nil || !s.Health.Source.IsValid() || !r.sets("health") || len(s.Endpoints) == 0 || r.isBroken("endpoints") {
+	if s.Health == nil || !s.Health.Source.IsValid() || !r.sets("health") || len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
 		return
 	}
 	v4 := s.Health.Source.Is4()
-	if !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Address.Is4() == v4 }) {
+	if !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Name != "" || e.Address.Is4() == v4 }) {
 		r.warnf("health.source", "%s is not used: no endpoint has an address of its family", s.Health.Source)
 	}
 }

@@ -18,6 +18,7 @@ func (r *tableReader) checkService(d *serviceTable) {
 	r.checkVIPs(d.VIPs)
 	r.checkPorts(d.Ports)
 	r.checkEndpoints(&d.Service)
+	r.checkDiscover(d.Discover)
 	r.checkSettings(&d.Service)
 	r.checkForward(&d.Service)
 	r.checkProtocols(&d.Service)
@@ -233,7 +234,7 @@ func (r *tableReader) checkProtocols(s *Service) {
 // checkLocality reports a locality that no endpoint can match. Registered endpoints are unknown
 // here, so a service without endpoints has no problem.
 func (r *tableReader) checkLocality(s *Service) {
-	if len(s.Endpoints) == 0 || r.isBroken("endpoints") {
+	if len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
 		return
 	}
 	node := slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Node != "" })

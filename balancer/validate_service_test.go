@@ -142,8 +142,8 @@ func TestWrongEndpoints(t *testing.T) {
 	checkWrong(t, []wrong{
 		{fields: web + `, "endpoints": ["10.0.0.1"]`, want: []string{`endpoints[0]: needs a table, such as { address = "192.168.1.11" }, not the text "10.0.0.1"`}},
 		{fields: web + `, "endpoints": [{}]`, want: []string{`endpoints[0].address: needs an address, such as 192.168.1.11`}},
-		{fields: web + `, "endpoints": [{"address": "web1.example.com"}, {"address": "10.0.0.1:80"}, {"address": "0.0.0.0"}, {"address": "239.1.1.1"}]`, want: []string{
-			`endpoints[0].address: "web1.example.com" is not an IP address, such as 192.168.1.11 or fd00::11`,
+		{fields: web + `, "endpoints": [{"address": "web1 example.com"}, {"address": "10.0.0.1:80"}, {"address": "0.0.0.0"}, {"address": "239.1.1.1"}]`, want: []string{
+			`endpoints[0].address: "web1 example.com" is not an IP address, such as 192.168.1.11 or fd00::11, nor a DNS name`,
 			`endpoints[1].address: "10.0.0.1:80" has a port; only the address belongs here: 10.0.0.1`,
 			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint has an address of one host`,
 			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,

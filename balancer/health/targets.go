@@ -31,6 +31,7 @@ type Subject struct {
 type Targets struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
+	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
 	env       balancer.Env
 	index     balancer.AddressIndex
 	wanted    snap.Map[balancer.Target, Subject]
@@ -47,6 +48,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 	dirty := t.dirty(env, in)
 	t.services = in.Services
 	t.endpoints = in.Endpoints
+	t.resolved = in.Resolved
 	t.env = *env
 	for name := range dirty {
 		t.replace(name, in)
@@ -61,6 +63,9 @@ func (t *Targets) dirty(env *balancer.Env, in *balancer.Inputs) map[balancer.Nam
 		dirty[name] = true
 	}
 	for id := range snap.Diff(t.endpoints, in.Endpoints) {
+		dirty[id.Service] = true
+	}
+	for id := range snap.Diff(t.resolved, in.Resolved) {
 		dirty[id.Service] = true
 	}
 	if env.AllowExec != t.env.AllowExec || env.TLSDir != t.env.TLSDir || env.Capabilities.ProxyProtocol != t.env.Capabilities.ProxyProtocol || !balancer.SameTrust(env, &t.env) {

@@ -39,7 +39,7 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, field := range fields(reflect.TypeFor[balancer.Service](), reflect.TypeFor[balancer.Port](), reflect.TypeFor[balancer.Endpoint](), reflect.TypeFor[balancer.Health]()) {
+	for _, field := range fields(reflect.TypeFor[balancer.Service](), reflect.TypeFor[balancer.Port](), reflect.TypeFor[balancer.Endpoint](), reflect.TypeFor[balancer.Discover](), reflect.TypeFor[balancer.Health]()) {
 		if !strings.Contains(string(page), `\fB`+field) && !strings.Contains(string(page), ", "+field) {
 			t.Errorf("vipd.toml(5) lacks the field %s", field)
 		}

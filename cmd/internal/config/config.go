@@ -50,6 +50,7 @@ type Config struct {
 	Hooks     Hooks          `toml:"hooks"`
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
+	Resolver  Resolver       `toml:"resolver"`
 	// Services and VIPs, the settings of addresses, belong to the store.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
@@ -267,6 +268,13 @@ func (h *Hooks) Commands() map[string][]string {
 // Tracing configures the receiver of spans; "" turns it off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
+}
+
+// Resolver configures how names of endpoints are looked up.
+type Resolver struct {
+	// Servers are DNS servers, each ADDRESS or ADDRESS:PORT. If empty, they are those of
+	// /etc/resolv.conf, and /etc/hosts is read first.
+	Servers []string `toml:"servers"`
 }
 
 // Default returns the configuration of an empty file.

@@ -38,6 +38,11 @@ func (c *Config) validate() []balancer.Problem {
 	c.checkPlaces(&f)
 	c.checkInterfaces(&f)
 	c.checkFleet(&f)
+	for i, server := range c.Resolver.Servers {
+		if !isServer(server) {
+			f.wrong(fmt.Sprintf("resolver.servers[%d]", i), `%q is not a DNS server's ADDRESS or ADDRESS:PORT, such as "192.168.1.53" or "[fd00::53]:5353"`, server)
+		}
+	}
 	for name, command := range c.Hooks.Commands() {
 		if command[0] == "" || strings.ContainsRune(strings.Join(command, ""), 0) {
 			f.wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
@@ -54,6 +59,13 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	slices.SortStableFunc(f, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })
 	return f
+}
+
+// isServer reports whether text is ADDRESS or ADDRESS:PORT.
+func isServer(text string) bool {
+	_, err := netip.ParseAddr(text)
+	at, withPort := netip.ParseAddrPort(text)
+	return err == nil || withPort == nil && at.Port() != 0
 }
 
 // checkPlaces checks paths, and addresses to listen on or to send to.

@@ -38,6 +38,10 @@ func generate(folder string) ([]byte, error) {
 	service := w.table(reflect.TypeFor[balancer.Service](), "services")
 	fields := service["properties"].(node)
 	fields["vips"] = w.described(node{"type": "array", "items": node{"type": "string"}}, "services", "vips")
+	endpoint := w.table(reflect.TypeFor[balancer.Endpoint](), "services.endpoints")
+	endpoint["properties"].(node)["address"] = w.described(node{"type": "string"}, "services.endpoints", "address")
+	endpoint["required"] = []string{"address"}
+	fields["endpoints"] = w.described(node{"type": "array", "items": endpoint}, "services", "endpoints")
 	service["required"] = []string{"vips", "ports"}
 	properties["services"] = node{"type": "object", "additionalProperties": service}
 	properties["vips"] = node{"type": "object", "additionalProperties": w.table(reflect.TypeFor[balancer.VIP](), "vips")}

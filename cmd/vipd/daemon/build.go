@@ -35,6 +35,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/metrics"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
@@ -44,6 +45,7 @@ import (
 	"vipd/dataplane"
 	onhost "vipd/dataplane/failover"
 	"vipd/dataplane/host"
+	"vipd/dataplane/resolve"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/etcd/client"
@@ -79,6 +81,7 @@ func (d *Daemon) build() (err error) {
 	if err := d.newChecks(published); err != nil {
 		return err
 	}
+	d.newNames(published)
 	d.outliers.Listen(first.Dataplane)
 	dataplane.Inherit(first.Dataplane, d.inherited)
 	d.inherited = nil
@@ -222,6 +225,12 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	return nil
 }
 
+// newNames creates the lookups of endpoints with a name.
+func (d *Daemon) newNames(published *model.Published) {
+	client := resolve.New(resolve.Options{Servers: func() []string { return d.configuration.Current().Resolver.Servers }})
+	d.names = names.New(names.Options{StateDir: d.stateDir, Answer: client.Answer, Kick: published.Kick})
+}
+
 // sourceTo returns the address of this host from which it reaches another. Nothing is sent.
 func sourceTo(a netip.Addr) netip.Addr {
 	c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
@@ -283,7 +292,7 @@ func (d *Daemon) newFailover(published *model.Published) error {
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
-		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
+		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
 		// Services of a fleet that an earlier vipd left in the kernel continue to be served, so

@@ -36,6 +36,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/metrics"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
@@ -104,6 +105,7 @@ type Daemon struct {
 	// reserved is nil if the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
+	names    *names.Names
 	outliers *outlier.Detector
 	// unanswered finds endpoints that leave connections without an answer.
 	unanswered *unanswered.Watch
@@ -313,6 +315,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"store":             func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) },
 		"fleet":             func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) },
 		"health":            d.checks.Run,
+		"names":             d.names.Run,
 		"fleet's checks":    d.checks.Fleet.Run,
 		"outlier detection": d.outliers.Run,
 		"unanswered":        d.unanswered.Run,

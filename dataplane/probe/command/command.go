@@ -13,11 +13,14 @@ type Command struct {
 	Env []string
 	// Input is its stdin; nil means that it is empty.
 	Input []byte
+	// Output is the number of bytes that are kept of stdout and of stderr: the last ones. 0 means
+	// 4 KiB.
+	Output int
 }
 
 // Result is the outcome of a program.
 type Result struct {
-	// Printed and Complained are the last 4 KiB that it wrote to stdout and stderr.
+	// Printed and Complained are the last bytes that it wrote to stdout and stderr.
 	Printed, Complained []byte
 	// Err is nil if it exited with 0, ErrLate if it was killed, and otherwise names its exit code
 	// or signal.

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,9 @@ import (
 	"vipd/balancer"
 )
 
-// maxOutput is the maximum number of bytes that are kept of stdout and of stderr: the last ones.
-// Everything is read, so that the program never waits for a reader.
-const maxOutput = 4 << 10
+// defaultOutput is the default of Command.Output. Everything is read, so that the program never
+// waits for a reader.
+const defaultOutput = 4 << 10
 
 // Run runs the program until it or ctx ends. The error says why it could not be started.
 func (c Command) Run(ctx context.Context) (Result, error) {
@@ -35,7 +36,8 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	output, complaints := &tail{}, &tail{}
+	size := cmp.Or(c.Output, defaultOutput)
+	output, complaints := &tail{size: size}, &tail{size: size}
 	cmd.Dir = "/"
 	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, c.Env...)
 	cmd.Stdout, cmd.Stderr = output, complaints
@@ -141,17 +143,18 @@ func identity(name string) (*syscall.Credential, error) {
 	return c, nil
 }
 
-// tail is a writer that keeps the last maxOutput bytes.
+// tail is a writer that keeps the last size bytes.
 type tail struct {
-	mu  sync.Mutex // the program may still write when its output is read
-	buf []byte
+	size int
+	mu   sync.Mutex // the program may still write when its output is read
+	buf  []byte
 }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.buf = append(t.buf, p[max(0, len(p)-maxOutput):]...)
-	if over := len(t.buf) - maxOutput; over > 0 {
+	t.buf = append(t.buf, p[max(0, len(p)-t.size):]...)
+	if over := len(t.buf) - t.size; over > 0 {
 		t.buf = t.buf[:copy(t.buf, t.buf[over:])]
 	}
 	return len(p), nil

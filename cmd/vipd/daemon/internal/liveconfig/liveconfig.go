@@ -142,7 +142,7 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	for i := range current.NumField() {
 		name := current.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health": // followed at run time
+		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver": // followed at run time
 			continue
 		case "node": // the fleet knows this node by it
 			if c.start.Store.Kind == config.FileStore {

@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
+	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
 	"vipd/store"
@@ -87,6 +88,7 @@ type Options struct {
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
+	Names    *names.Names
 	Outliers *outlier.Detector
 	// LocalAddresses lists the host's own addresses, and those with a network on their device.
 	LocalAddresses func() (own, networked []netip.Addr, err error)
@@ -255,6 +257,7 @@ func (m *Model) compile() {
 		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
+	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs)
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory

@@ -1,0 +1,264 @@
+package balancer
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer/decode"
+)
+
+// LookupKind is a way to find the addresses of endpoints.
+type LookupKind string
+
+// The kinds of lookups.
+const (
+	// HostLookup asks DNS for the addresses of a host: records of type A and AAAA.
+	HostLookup LookupKind = "host"
+	// ServiceLookup asks DNS for the hosts and ports of a service: records of type SRV.
+	ServiceLookup LookupKind = "srv"
+	// ProgramLookup runs a program that prints addresses.
+	ProgramLookup LookupKind = "exec"
+)
+
+// Lookup is a question whose answer has the addresses of endpoints. The zero value asks nothing.
+type Lookup struct {
+	Kind LookupKind `json:"kind"`
+	// Name is a DNS name in lower case, or a program and its arguments (see Args).
+	Name string `json:"name"`
+	// V4 and V6 say which addresses of hosts are needed.
+	V4 bool `json:"v4,omitempty"`
+	V6 bool `json:"v6,omitempty"`
+}
+
+// Compare orders by kind, name and families.
+func (l Lookup) Compare(other Lookup) int {
+	return cmp.Or(cmp.Compare(l.Kind, other.Kind), cmp.Compare(l.Name, other.Name),
+		cmp.Compare(boolToInt(l.V4), boolToInt(other.V4)), cmp.Compare(boolToInt(l.V6), boolToInt(other.V6)))
+}
+
+// argSeparator separates the arguments of a program, which can't contain it.
+const argSeparator = "\x00"
+
+// Args returns the program and its arguments.
+func (l Lookup) Args() []string { return strings.Split(l.Name, argSeparator) }
+
+// String returns the name, or the program and its arguments.
+func (l Lookup) String() string { return strings.ReplaceAll(l.Name, argSeparator, " ") }
+
+// LookupID identifies a lookup of a service.
+type LookupID struct {
+	Service Name
+	Lookup  Lookup
+}
+
+// Compare orders by service, then lookup.
+func (i LookupID) Compare(other LookupID) int {
+	return cmp.Or(i.Service.Compare(other.Service), i.Lookup.Compare(other.Lookup))
+}
+
+// Resolution is the state of a lookup. A published Resolution never changes.
+type Resolution struct {
+	// Members is the last good answer, sorted. It is empty if there was none.
+	Members []Member `json:"members"`
+	// Failure explains why the last attempt failed. "" means that it did not.
+	Failure string `json:"-"`
+}
+
+// Equal reports whether r and other are the same state. Either may be nil.
+func (r *Resolution) Equal(other *Resolution) bool {
+	if r == nil || other == nil {
+		return r == other
+	}
+	return r.Failure == other.Failure && slices.Equal(r.Members, other.Members)
+}
+
+// Member is an endpoint in an answer.
+type Member struct {
+	Addr netip.Addr `json:"addr"`
+	// Port is 0 if the answer has none.
+	Port   uint16 `json:"port,omitempty"`
+	Weight int    `json:"weight,omitempty"`
+	Backup bool   `json:"backup,omitempty"`
+	// Host is the DNS name of Addr, or "".
+	Host string `json:"host,omitempty"`
+}
+
+// Compare orders backups last, then by address, port and the rest.
+func (m Member) Compare(other Member) int {
+	return cmp.Or(cmp.Compare(boolToInt(m.Backup), boolToInt(other.Backup)), m.Addr.Compare(other.Addr),
+		cmp.Compare(m.Port, other.Port), cmp.Compare(m.Weight, other.Weight), cmp.Compare(m.Host, other.Host))
+}
+
+// Discover finds endpoints of a service, in addition to the defined ones. Exactly one of DNS and
+// Exec is set.
+type Discover struct {
+	// DNS is the name of SRV records.
+	DNS string `toml:"dns"`
+	// Exec is a program and its arguments. It prints one ADDRESS[:PORT] [weight=N] a line.
+	Exec []string `toml:"exec"`
+	// Interval is the maximum time between two lookups. Default 10s.
+	Interval time.Duration `toml:"interval" range:"1s,24h"`
+	// Max limits the endpoints. Default 1000.
+	Max int `toml:"max" range:"1,10000"`
+}
+
+// The defaults of Discover.
+const (
+	defaultDiscoverInterval = 10 * time.Second
+	defaultDiscoverMax      = 1000
+)
+
+// SetDefaults sets the interval and the limit.
+func (d *Discover) SetDefaults() { d.Interval, d.Max = defaultDiscoverInterval, defaultDiscoverMax }
+
+// Example returns valid settings, for messages.
+func (d *Discover) Example() string { return `{ dns = "_pg._tcp.example.org" }` }
+
+// lookup returns the lookup of d for services with these families.
+func (d *Discover) lookup(v4, v6 bool) Lookup {
+	if d.DNS != "" {
+		return Lookup{ServiceLookup, d.DNS, v4, v6}
+	}
+	return Lookup{Kind: ProgramLookup, Name: strings.Join(d.Exec, argSeparator)}
+}
+
+// families returns the address families that endpoints of s may have. Addresses of pools and node
+// ports may be of both.
+func (s *Service) families() (v4, v6 bool) {
+	if len(s.Pools) > 0 || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 }) {
+		return true, true
+	}
+	for _, vip := range s.VIPs {
+		v4, v6 = v4 || vip.Is4(), v6 || vip.Is6()
+	}
+	return v4, v6
+}
+
+// hostLookup returns the lookup of an endpoint's name.
+func (s *Service) hostLookup(e *Endpoint) Lookup {
+	v4, v6 := s.families()
+	return Lookup{HostLookup, e.Name, v4, v6}
+}
+
+// LookupsOf returns the lookups that s needs, and the maximum time between two of each. 0 means
+// that only the answer determines it.
+func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
+	var all map[Lookup]time.Duration
+	add := func(l Lookup, interval time.Duration) {
+		if all == nil {
+			all = map[Lookup]time.Duration{}
+		}
+		all[l] = interval
+	}
+	for _, e := range definedEndpoints(s, in) {
+		if e.Name != "" {
+			add(s.hostLookup(e), 0)
+		}
+	}
+	if d := s.Discover; d != nil && !runsForeignProgram(s) {
+		add(d.lookup(s.families()), d.Interval)
+	}
+	return all
+}
+
+// looksUp reports whether all lookups of s are made here. Programs that only check definitions make
+// none.
+func (in *Inputs) looksUp(s *Service) bool {
+	for l := range LookupsOf(s, in) {
+		if !in.Resolved.Has(LookupID{s.Name, l}) {
+			return false
+		}
+	}
+	return true
+}
+
+// runsForeignProgram reports whether s, which is not from the node's own files, names a program
+// that finds its endpoints. Such a program never runs.
+func runsForeignProgram(s *Service) bool {
+	return s.Discover != nil && s.Discover.DNS == "" && fromEtcd(s)
+}
+
+// resolved returns the endpoints for which e, with a name, stands now.
+func resolved(s *Service, e *Endpoint, in *Inputs) []*Endpoint {
+	l := s.hostLookup(e)
+	r := in.Resolved.At(LookupID{s.Name, l})
+	if r == nil {
+		return nil
+	}
+	all := make([]*Endpoint, len(r.Members))
+	for i, m := range r.Members {
+		found := *e
+		found.Address, found.From = m.Addr, l
+		all[i] = &found
+	}
+	return all
+}
+
+// discovered returns the endpoints that s.Discover has found, and how many more exceed its limit.
+func discovered(s *Service, in *Inputs) (all []*Endpoint, excess int) {
+	if s.Discover == nil {
+		return nil, 0
+	}
+	l := s.Discover.lookup(s.families())
+	r := in.Resolved.At(LookupID{s.Name, l})
+	if r == nil {
+		return nil, 0
+	}
+	members := r.Members
+	if excess = len(members) - s.Discover.Max; excess > 0 {
+		members = members[:s.Discover.Max]
+	}
+	for _, m := range members {
+		all = append(all, &Endpoint{Address: m.Addr, Name: m.Host, From: l, Port: m.Port, Weight: m.Weight, Backup: m.Backup})
+	}
+	return all, max(excess, 0)
+}
+
+// hostEntry is the address of an endpoint in a table: an IP address or a DNS name.
+type hostEntry struct {
+	addr netip.Addr // invalid for a name
+	name string
+}
+
+// UnmarshalText parses an address or a name.
+func (h *hostEntry) UnmarshalText(text []byte) error {
+	addr, err := decode.ParseAddr(string(text))
+	if err == nil {
+		*h = hostEntry{addr: addr}
+		return nil
+	}
+	if name := strings.ToLower(strings.TrimSpace(string(text))); IsHostName(name) {
+		*h = hostEntry{name: name}
+		return nil
+	}
+	if !strings.ContainsAny(string(text), ":/") {
+		return fmt.Errorf("%w, nor a DNS name", err)
+	}
+	return err
+}
+
+// MarshalText formats the entry as UnmarshalText parses it.
+func (h hostEntry) MarshalText() ([]byte, error) {
+	if h.name != "" {
+		return []byte(h.name), nil
+	}
+	return h.addr.MarshalText()
+}
+
+// IsHostName reports whether name can be a host's name in DNS, in lower case. A name of digits and
+// dots is a mistyped address.
+func IsHostName(name string) bool {
+	const maxName, maxLabel = 253, 63
+	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
+	if len(name) > maxName || strings.Trim(labels[len(labels)-1], "0123456789") == "" {
+		return false
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool {
+		return len(l) == 0 || len(l) > maxLabel || l[0] == '-' || l[len(l)-1] == '-' ||
+			strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
+	})
+}

@@ -1,0 +1,73 @@
+package balancer
+
+import (
+	"fmt"
+	"strings"
+)
+
+// checkDiscover checks the settings of discovery.
+func (r *tableReader) checkDiscover(d *Discover) {
+	if d == nil || r.isBroken("discover") {
+		return
+	}
+	switch {
+	case d.DNS == "" && len(d.Exec) == 0:
+		r.errorf("discover", `needs dns, the name of SRV records such as "_pg._tcp.example.org", or exec, a program with its arguments`)
+	case d.DNS != "" && len(d.Exec) > 0:
+		r.errorf("discover.exec", "dns is set too, and only one of them is possible")
+	case d.DNS != "" && !IsHostName(d.DNS):
+		r.errorf("discover.dns", `%q is not a DNS name, such as "_pg._tcp.example.org"`, d.DNS)
+	case len(d.Exec) > 0 && (d.Exec[0] == "" || strings.Contains(strings.Join(d.Exec, ""), argSeparator)):
+		r.errorf("discover.exec", `%q is not a program with its arguments, such as ["/etc/vipd/members", "web"]`, d.Exec)
+	case len(d.Exec) > 0 && isRelativeProgram(d.Exec[0]):
+		r.errorf("discover.exec[0]", "%q must be absolute, or a name that is looked up in PATH: each host runs its own program", d.Exec[0])
+	}
+}
+
+// reportUnresolved reports failed lookups of names, and those of discovery.
+func (u *compiledService) reportUnresolved(in *Inputs) {
+	s := u.service
+	reported := map[Lookup]bool{}
+	report := func(field string, l Lookup) {
+		r := in.Resolved.At(LookupID{s.Name, l})
+		if r == nil || r.Failure == "" || reported[l] {
+			return
+		}
+		reported[l] = true
+		remains := "it has no endpoints"
+		if n := len(r.Members); n > 0 {
+			remains = fmt.Sprintf("the last known endpoints (%d) stay in use", n)
+		}
+		u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, r.Failure, remains).Kind = Unresolved
+	}
+	for i := range s.Endpoints {
+		if e := &s.Endpoints[i]; e.Name != "" {
+			report(element("endpoints", i, "address"), s.hostLookup(e))
+		}
+	}
+	for _, e := range definedEndpoints(s, in) { // the rest are registered
+		if e.Name != "" {
+			report("endpoints", s.hostLookup(e))
+		}
+	}
+	if s.Discover != nil {
+		u.reportDiscovery(in, report)
+	}
+}
+
+// reportDiscovery reports problems of discovery.
+func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, l Lookup)) {
+	d := u.service.Discover
+	field := "discover.dns"
+	if d.DNS == "" {
+		field = "discover.exec"
+	}
+	if runsForeignProgram(u.service) {
+		u.refuse(Refused, field, "only services in a node's own files can run a program that finds endpoints, so this program does not run. Use dns, or define the service in the node's own file")
+		return
+	}
+	report(field, d.lookup(u.service.families()))
+	if _, excess := discovered(u.service, in); excess > 0 {
+		u.problem(SeverityWarning, "discover.max", "%d endpoints were found, but only the first %d are used: raise max, or split the service", d.Max+excess, d.Max)
+	}
+}

@@ -1,0 +1,266 @@
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"vipd/balancer"
+)
+
+// Client answers lookups. Its methods may be called by any goroutine.
+type Client struct {
+	o      Options
+	config followed[*dns.ClientConfig]
+	hosts  followed[hosts]
+}
+
+// Options configures a Client.
+type Options struct {
+	// Servers returns the DNS servers, each as ADDRESS or ADDRESS:PORT. Nil, or an empty list,
+	// means the servers of ConfigFile, and that HostsFile is read first.
+	Servers func() []string
+	// ConfigFile and HostsFile are the files of the system's resolver. They are read again when
+	// they change. Defaults are the constants of these names.
+	ConfigFile, HostsFile string
+}
+
+// New returns a Client.
+func New(o Options) *Client {
+	if o.Servers == nil {
+		o.Servers = func() []string { return nil }
+	}
+	o.ConfigFile, o.HostsFile = cmp.Or(o.ConfigFile, ConfigFile), cmp.Or(o.HostsFile, HostsFile)
+	return &Client{o: o}
+}
+
+// Answer is the outcome of a lookup.
+type Answer struct {
+	balancer.Resolution
+	// TTL is the time for which the answer is valid.
+	TTL time.Duration
+}
+
+// hostsTTL is the time after which names are looked up again in the hosts file.
+const hostsTTL = 5 * time.Second
+
+// Answer looks l up. If it fails, or only a part of it, the members of last stay.
+func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) Answer {
+	var found answers
+	var err error
+	switch l.Kind {
+	case balancer.ProgramLookup:
+		found.members, err = runProgram(ctx, l.Args())
+		found.ttl = math.MaxInt64
+	case balancer.ServiceLookup:
+		found, err = c.service(ctx, l, last)
+	default:
+		found, err = c.host(ctx, l, last)
+	}
+	if err == nil && len(found.members) == 0 {
+		err = errors.New("the answer is empty")
+	}
+	a := Answer{Resolution: balancer.Resolution{Members: found.members}, TTL: found.ttl}
+	if len(found.members) == 0 {
+		a.Members = last
+	}
+	if err != nil {
+		a.Failure = err.Error()
+	}
+	slices.SortFunc(a.Members, balancer.Member.Compare)
+	a.Members = slices.Compact(a.Members)
+	return a
+}
+
+// answers are the members that a lookup found, and the time for which they are valid.
+type answers struct {
+	members []balancer.Member
+	ttl     time.Duration
+}
+
+// shorten limits the time by that of a record.
+func (a *answers) shorten(records []dns.RR) {
+	for _, rr := range records {
+		a.ttl = min(a.ttl, time.Duration(rr.Header().Ttl)*time.Second)
+	}
+}
+
+// host looks the addresses of a host up. The first of its possible names with an address counts. A
+// server that fails ends the search: the next name may belong to another host.
+func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
+	if members := c.inHosts(l); len(members) > 0 {
+		return answers{members, hostsTTL}, nil
+	}
+	s := c.settings()
+	for _, name := range s.names(l.Name) {
+		found, err := s.addresses(ctx, name, l, last)
+		if len(found.members) > 0 || err != nil {
+			return found, err
+		}
+	}
+	return answers{}, errors.New("DNS has no address for this name")
+}
+
+// inHosts returns the addresses of a name in the hosts file, unless DNS servers are configured.
+func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
+	name := strings.TrimSuffix(l.Name, ".")
+	if len(c.o.Servers()) > 0 && name != "localhost" {
+		return nil
+	}
+	for _, a := range c.hosts.read(c.o.HostsFile, parseHosts)[name] {
+		if a.Is4() && l.V4 || a.Is6() && l.V6 {
+			members = append(members, balancer.Member{Addr: a, Host: l.Name})
+		}
+	}
+	return members
+}
+
+// addresses asks for the addresses of name in the families of l. A family whose lookup fails keeps
+// its members of last, and the error says so.
+func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
+	out := answers{ttl: math.MaxInt64}
+	var failed error
+	for _, family := range []struct {
+		kind   uint16
+		wanted bool
+	}{{dns.TypeA, l.V4}, {dns.TypeAAAA, l.V6}} {
+		if !family.wanted {
+			continue
+		}
+		found, all, err := s.records(ctx, name, family.kind)
+		if err != nil {
+			failed = err
+			for _, m := range last {
+				if m.Addr.Is4() == (family.kind == dns.TypeA) {
+					out.members = append(out.members, m)
+				}
+			}
+			continue
+		}
+		for _, rr := range found {
+			if a, ok := addressOf(rr); ok {
+				out.members = append(out.members, balancer.Member{Addr: a, Host: l.Name})
+			}
+		}
+		if len(found) > 0 {
+			out.shorten(all)
+		}
+	}
+	return out, failed
+}
+
+// service looks SRV records up, and then the addresses of their hosts. Records with a higher
+// priority number than the lowest become backups.
+func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
+	s := c.settings()
+	for _, name := range s.names(l.Name) {
+		found, all, err := s.records(ctx, name, dns.TypeSRV)
+		if err != nil {
+			return answers{}, err
+		}
+		if len(found) > 0 {
+			out := answers{ttl: math.MaxInt64}
+			out.shorten(all)
+			return s.targets(ctx, l, found, all, last, out)
+		}
+	}
+	return answers{}, errors.New("DNS has no SRV records for this name")
+}
+
+// maxQuestions limits the simultaneous lookups of hosts for one answer.
+const maxQuestions = 8
+
+// targets finds the addresses of the hosts in SRV records: in the answer itself, or by lookups.
+func (s *settings) targets(ctx context.Context, l balancer.Lookup, records, all []dns.RR, last []balancer.Member, out answers) (answers, error) {
+	known := map[string][]balancer.Member{}
+	for _, rr := range all {
+		if a, ok := addressOf(rr); ok && (a.Is4() && l.V4 || a.Is6() && l.V6) {
+			host := strings.ToLower(rr.Header().Name)
+			known[host] = append(known[host], balancer.Member{Addr: a})
+		}
+	}
+	var mu sync.Mutex // guards failures and out
+	var failures []string
+	var asking sync.WaitGroup
+	free := make(chan struct{}, maxQuestions)
+	lowest := slices.MinFunc(records, func(a, b dns.RR) int { return cmp.Compare(a.(*dns.SRV).Priority, b.(*dns.SRV).Priority) }).(*dns.SRV).Priority
+	for host, at := range byTarget(records) {
+		asking.Go(func() {
+			found, err := answers{members: known[host], ttl: math.MaxInt64}, error(nil)
+			if len(found.members) == 0 {
+				free <- struct{}{}
+				found, err = s.target(ctx, host, l, last)
+				<-free
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failures = append(failures, err.Error())
+			}
+			out.ttl = min(out.ttl, found.ttl)
+			for _, r := range at {
+				for _, m := range found.members {
+					out.members = append(out.members, balancer.Member{
+						Addr: m.Addr, Port: r.Port, Weight: max(1, int(r.Weight)), Backup: r.Priority > lowest, Host: strings.TrimSuffix(host, "."),
+					})
+				}
+			}
+		})
+	}
+	asking.Wait()
+	if len(failures) > 0 { // the first by text, so that equal failures have equal texts
+		return out, errors.New(slices.Min(failures))
+	}
+	return out, nil
+}
+
+// byTarget returns the SRV records of each host. The host "." means that there is no service.
+func byTarget(records []dns.RR) map[string][]*dns.SRV {
+	all := map[string][]*dns.SRV{}
+	for _, rr := range records {
+		r := rr.(*dns.SRV)
+		if host := strings.ToLower(r.Target); host != "." {
+			all[host] = append(all[host], r)
+		}
+	}
+	return all
+}
+
+// target looks one host of SRV records up. A host without addresses is left out, and the error
+// says so.
+func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.Member) (answers, error) {
+	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
+	found, err := s.addresses(ctx, host, l, own)
+	if err == nil && len(found.members) == 0 {
+		err = fmt.Errorf("%s has no address, so it is left out", strings.TrimSuffix(host, "."))
+	}
+	return found, err
+}
+
+// parseMember parses a line of a program: ADDRESS[:PORT] [weight=N].
+func parseMember(line string) (balancer.Member, error) {
+	m := balancer.Member{Weight: 1}
+	fields := strings.Fields(line)
+	if at, err := netip.ParseAddrPort(fields[0]); err == nil && at.Port() != 0 {
+		m.Addr, m.Port = at.Addr().Unmap(), at.Port()
+	} else if a, err := netip.ParseAddr(fields[0]); err == nil && a.Zone() == "" {
+		m.Addr = a.Unmap()
+	} else {
+		return m, fmt.Errorf("%q is not ADDRESS[:PORT], such as 192.168.1.11 or 192.168.1.11:8080", fields[0])
+	}
+	for _, field := range fields[1:] {
+		if n, err := fmt.Sscanf(field+"\n", "weight=%d\n", &m.Weight); n != 1 || err != nil || m.Weight < 0 || m.Weight > balancer.MaxWeight {
+			return m, fmt.Errorf("%q is not weight=N, with N from 0 to %d", field, balancer.MaxWeight)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,280 @@
+package resolve_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/resolve"
+	"vipd/test/dnskit"
+	"vipd/test/wait"
+)
+
+// client returns a client of DNS servers, with the options and search domains of config.
+func client(t *testing.T, config string, servers ...string) *resolve.Client {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(file, []byte(config+"\noptions timeout:1 attempts:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return resolve.New(resolve.Options{Servers: func() []string { return servers }, ConfigFile: file, HostsFile: "/nonexistent"})
+}
+
+// hostOf returns a lookup of addresses of both families.
+func hostOf(name string) balancer.Lookup {
+	return balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: true, V6: true}
+}
+
+// text formats an answer: its members, its TTL in seconds, and its failure.
+func text(a resolve.Answer) string {
+	var words []string
+	for _, m := range a.Members {
+		word := m.Addr.String()
+		if m.Port != 0 {
+			word = netip.AddrPortFrom(m.Addr, m.Port).String()
+		}
+		if m.Weight != 0 {
+			word += fmt.Sprintf("*%d", m.Weight)
+		}
+		if m.Backup {
+			word += "(backup)"
+		}
+		words = append(words, word)
+	}
+	if a.Failure != "" {
+		return strings.Join(append(words, "! "+a.Failure), " ")
+	}
+	return strings.Join(append(words, fmt.Sprintf("for %s", a.TTL)), " ")
+}
+
+// members returns members at addresses.
+func members(addresses ...string) (all []balancer.Member) {
+	for _, a := range addresses {
+		all = append(all, balancer.Member{Addr: netip.MustParseAddr(a), Host: "db.example.org"})
+	}
+	return all
+}
+
+// zone is the records of the tests.
+var zone = []string{
+	"db.example.org. 60 IN A 192.0.2.1", "db.example.org. 30 IN A 192.0.2.2", "db.example.org. 300 IN AAAA 2001:db8::1",
+	"only4.example.org. 60 IN A 192.0.2.1",
+	"alias.example.org. 7 IN CNAME alias2.example.org.", "alias2.example.org. 60 IN CNAME only4.example.org.",
+	"loop.example.org. 60 IN CNAME loop.example.org.",
+	"nothing.example.org. 60 IN TXT nothing",
+	"db.search.example.org. 60 IN A 192.0.2.9",
+	"_pg._tcp.example.org. 20 IN SRV 10 0 5432 pg1.example.org.", "_pg._tcp.example.org. 20 IN SRV 10 5 5433 pg2.example.org.",
+	"_pg._tcp.example.org. 20 IN SRV 20 1 5432 pg3.example.org.",
+	"pg1.example.org. 60 IN A 192.0.2.11", "pg1.example.org. 60 IN AAAA 2001:db8::11",
+	"pg2.example.org. 60 IN A 192.0.2.12", "pg3.example.org. 10 IN A 192.0.2.13",
+	"_dead._tcp.example.org. 20 IN SRV 1 1 80 dead.example.org.", "_dead._tcp.example.org. 20 IN SRV 1 1 80 pg2.example.org.",
+	"_none._tcp.example.org. 20 IN SRV 0 0 0 .",
+}
+
+// TestAnswers asks a scripted server. Each fault must yield the right answer, or keep the last one
+// and say why.
+func TestAnswers(t *testing.T) {
+	srv := balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
+	last := members("192.0.2.7", "2001:db8::7")
+	for name, c := range map[string]struct {
+		lookup balancer.Lookup
+		broken string // the question to answer wrongly; "" means all
+		fault  dnskit.Fault
+		lazy   bool
+		config string
+		last   []balancer.Member
+		want   string
+	}{
+		"both families":      {want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
+		"one family":         {lookup: balancer.Lookup{Kind: balancer.HostLookup, Name: "db.example.org", V6: true}, want: "2001:db8::1 for 5m0s"},
+		"no IPv6 records":    {lookup: hostOf("only4.example.org"), want: "192.0.2.1 for 1m0s"},
+		"aliases":            {lookup: hostOf("alias.example.org"), want: "192.0.2.1 for 7s"},
+		"aliases, lazy":      {lookup: hostOf("alias.example.org"), lazy: true, want: "192.0.2.1 for 7s"},
+		"alias loop":         {lookup: hostOf("loop.example.org"), last: last, want: "192.0.2.7 2001:db8::7 ! more than 16 aliases follow each other"},
+		"no such name":       {lookup: hostOf("missing.example.org"), last: last, want: "192.0.2.7 2001:db8::7 ! DNS has no address for this name"},
+		"no addresses":       {lookup: hostOf("nothing.example.org"), want: "! DNS has no address for this name"},
+		"NXDOMAIN":           {fault: dnskit.Missing, last: last, want: "192.0.2.7 2001:db8::7 ! DNS has no address for this name"},
+		"empty":              {fault: dnskit.Empty, last: last, want: "192.0.2.7 2001:db8::7 ! DNS has no address for this name"},
+		"SERVFAIL":           {fault: dnskit.Failure, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER answered SERVFAIL"},
+		"REFUSED":            {fault: dnskit.Refusal, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER answered REFUSED"},
+		"silence":            {fault: dnskit.Silence, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: no answer within 1s"},
+		"wrong ID":           {fault: dnskit.WrongID, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: no answer within 1s"},
+		"wrong ID first":     {fault: dnskit.WrongFirst, want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
+		"other question":     {fault: dnskit.OtherQuestion, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: the answer belongs to another question"},
+		"garbage":            {fault: dnskit.Garbage, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: dns: short read"},
+		"truncation":         {fault: dnskit.Truncation, want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
+		"no TCP":             {fault: dnskit.TCPRefused, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: EOF"},
+		"no EDNS":            {fault: dnskit.NoEDNS, want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
+		"IPv6 fails":         {broken: "AAAA db.example.org.", fault: dnskit.Failure, last: last, want: "192.0.2.1 192.0.2.2 2001:db8::7 ! DNS server SERVER answered SERVFAIL"},
+		"IPv6 is missing":    {broken: "AAAA db.example.org.", fault: dnskit.Missing, last: last, want: "192.0.2.1 192.0.2.2 for 30s"},
+		"search":             {lookup: hostOf("db"), config: "search example.com search.example.org example.org", want: "192.0.2.9 for 1m0s"},
+		"search, absolute":   {lookup: hostOf("db."), config: "search example.org", want: "! DNS has no address for this name"},
+		"search fails":       {lookup: hostOf("db"), config: "search search.example.org example.org", broken: "db.search.example.org.", fault: dnskit.Failure, want: "! DNS server SERVER answered SERVFAIL"},
+		"enough dots":        {lookup: hostOf("db.example.org"), config: "search search.example.org", want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
+		"ndots":              {lookup: hostOf("db.search"), config: "search example.org\noptions ndots:2", want: "192.0.2.9 for 1m0s"},
+		"SRV":                {lookup: srv, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
+		"SRV, lazy":          {lookup: srv, lazy: true, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
+		"SRV truncation":     {lookup: srv, fault: dnskit.Truncation, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
+		"SRV NXDOMAIN":       {lookup: srv, fault: dnskit.Missing, last: last, want: "192.0.2.7 2001:db8::7 ! DNS has no SRV records for this name"},
+		"SRV SERVFAIL":       {lookup: srv, fault: dnskit.Failure, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER answered SERVFAIL"},
+		"SRV without a host": {lookup: balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_dead._tcp.example.org", V4: true}, want: "192.0.2.12:80*1 ! dead.example.org has no address, so it is left out"},
+		"SRV of no service":  {lookup: balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_none._tcp.example.org", V4: true}, last: last, want: "192.0.2.7 2001:db8::7 ! the answer is empty"},
+		"SRV, a host fails": {lookup: srv, broken: "pg1.example.org.", fault: dnskit.Failure,
+			last: []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.77"), Port: 1, Weight: 9, Host: "pg1.example.org"}, {Addr: netip.MustParseAddr("192.0.2.78"), Host: "gone.example.org"}},
+			want: "192.0.2.12:5433*5 192.0.2.77:5432*1 192.0.2.13:5432*1(backup) ! DNS server SERVER answered SERVFAIL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dns := dnskit.New(t, "127.0.0.1")
+			dns.Set(t, zone...)
+			if c.broken == "" {
+				c.broken = "*"
+			}
+			dns.Break(c.broken, c.fault)
+			if c.lazy {
+				dns.Lazy()
+			}
+			if c.lookup.Kind == "" {
+				c.lookup = hostOf("db.example.org")
+			}
+			before := slices.Clone(c.last)
+			got := text(client(t, c.config, dns.Address).Answer(t.Context(), c.lookup, c.last))
+			if got = strings.ReplaceAll(got, dns.Address, "SERVER"); got != c.want {
+				t.Errorf("Answer(%s) = %s\nwant %s", c.lookup, got, c.want)
+			}
+			if !slices.Equal(c.last, before) {
+				t.Errorf("Answer changed the last members to %v", c.last)
+			}
+		})
+	}
+}
+
+// TestNextServer breaks the first of two servers. The second must answer.
+func TestNextServer(t *testing.T) {
+	for _, fault := range []dnskit.Fault{dnskit.Failure, dnskit.Silence, dnskit.Refusal} {
+		broken, good := dnskit.New(t, "127.0.0.1"), dnskit.New(t, "127.0.0.1")
+		broken.Break("*", fault)
+		good.Set(t, zone...)
+		if got, want := text(client(t, "", broken.Address, good.Address).Answer(t.Context(), hostOf("only4.example.org"), nil)), "192.0.2.1 for 1m0s"; got != want {
+			t.Errorf("the first server makes the fault %s: Answer = %s, want %s", fault, got, want)
+		}
+	}
+}
+
+// TestManyRecords asks for more records than UDP can carry. All of them must arrive over TCP.
+func TestManyRecords(t *testing.T) {
+	const names, each = 4, 2500
+	dns := dnskit.New(t, "127.0.0.1")
+	var lines []string
+	for i := range names * each {
+		lines = append(lines, fmt.Sprintf("many%d.example.org. 60 IN A 10.%d.%d.%d", i/each, 1+i/each, i%each/250, i%250))
+	}
+	dns.Set(t, lines...)
+	c, total := client(t, "", dns.Address), 0
+	for i := range names {
+		a := c.Answer(t.Context(), hostOf(fmt.Sprintf("many%d.example.org", i)), nil)
+		if a.Failure != "" || len(a.Members) != each {
+			t.Errorf("name %d: %d members, failure %q, want %d members", i, len(a.Members), a.Failure, each)
+		}
+		total += len(a.Members)
+	}
+	if over := dns.OverTCP(); total != names*each || over != names {
+		t.Errorf("%d records with %d questions over TCP, want %d and %d", total, over, names*each, names)
+	}
+}
+
+// TestSystemFiles replaces resolv.conf and hosts. The next lookups must use the new content.
+func TestSystemFiles(t *testing.T) {
+	one := dnskit.New(t, "127.0.0.1")
+	one.Set(t, "db.example.org. 60 IN A 192.0.2.1", "db.example.com. 60 IN A 192.0.2.2")
+	dir := t.TempDir()
+	conf, hosts := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hosts")
+	save := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers := []string{one.Address}
+	c := resolve.New(resolve.Options{Servers: func() []string { return servers }, ConfigFile: conf, HostsFile: hosts})
+	asks := func(name, want string) {
+		t.Helper()
+		if got := text(c.Answer(t.Context(), hostOf(name), nil)); got != want {
+			t.Errorf("Answer(%s) = %s, want %s", name, got, want)
+		}
+	}
+	save(conf, "search example.org\n")
+	asks("db", "192.0.2.1 for 1m0s")
+	save(conf, "search example.com\n")
+	asks("db", "192.0.2.2 for 1m0s")
+
+	servers = nil
+	save(conf, "nameserver 192.0.2.53\noptions timeout:1 attempts:1\n")
+	save(hosts, "192.0.2.5 db db.local # a comment\nfe80::1%lo db\n2001:db8::5 DB\n")
+	asks("db", "192.0.2.5 2001:db8::5 for 5s")
+	asks("localhost", "127.0.0.1 ::1 for 5s")
+	save(hosts, "192.0.2.6 db\n")
+	asks("db", "192.0.2.6 for 5s")
+}
+
+// TestPrograms runs programs that print endpoints. Output that can't be read must keep the last
+// members.
+func TestPrograms(t *testing.T) {
+	last := members("192.0.2.7")
+	for script, want := range map[string]string{
+		`printf '192.0.2.2:81 weight=3\n\n# no endpoint\n192.0.2.1\n[2001:db8::1]:80\n'`: "192.0.2.1*1 192.0.2.2:81*3 [2001:db8::1]:80*1",
+		`echo 192.0.2.1 weight=0`:                        "192.0.2.1",
+		`echo 192.0.2.1; echo db1`:                       `192.0.2.7 ! line 2 of its output: "db1" is not ADDRESS[:PORT], such as 192.168.1.11 or 192.168.1.11:8080`,
+		`echo 192.0.2.1 weight=x`:                        `192.0.2.7 ! line 1 of its output: "weight=x" is not weight=N, with N from 0 to 65535`,
+		`echo 192.0.2.1 weight=1x`:                       `192.0.2.7 ! line 1 of its output: "weight=1x" is not weight=N, with N from 0 to 65535`,
+		`echo 192.0.2.1 weight=70000`:                    `192.0.2.7 ! line 1 of its output: "weight=70000" is not weight=N, with N from 0 to 65535`,
+		`true`:                                           "192.0.2.7 ! the answer is empty",
+		`echo 192.0.2.1; echo 'no database' >&2; exit 3`: `192.0.2.7 ! the program exited with 3: "no database"`,
+	} {
+		l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", script}, "\x00")}
+		got, _, _ := strings.Cut(text(client(t, "").Answer(t.Context(), l, last)), " for ")
+		if got != want {
+			t.Errorf("%s:\nAnswer = %s\nwant     %s", script, got, want)
+		}
+	}
+	l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", `i=0; while [ $i -lt 10000 ]; do echo 10.1.$((i/250)).$((i%250)):8080 weight=5; i=$((i+1)); done`}, "\x00")}
+	if a := client(t, "").Answer(t.Context(), l, nil); len(a.Members) != 10000 || a.Failure != "" {
+		t.Errorf("a program printed 10000 endpoints: got %d, failure %q", len(a.Members), a.Failure)
+	}
+}
+
+// TestNothingLeaks repeats lookups of all kinds of answers. No socket and no goroutine may remain.
+func TestNothingLeaks(t *testing.T) {
+	dns := dnskit.New(t, "127.0.0.1")
+	dns.Set(t, zone...)
+	dns.Break("truncated.example.org.", dnskit.Truncation)
+	dns.Break("failing.example.org.", dnskit.Failure)
+	dns.Break("refusing.example.org.", dnskit.TCPRefused)
+	c := client(t, "", dns.Address)
+	names := []string{"db.example.org", "alias.example.org", "truncated.example.org", "failing.example.org", "refusing.example.org", "missing.example.org"}
+	open := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip("needs /proc")
+		}
+		return len(files)
+	}
+	before := open()
+	for i := range wait.Soak(2000, 1_000_000) {
+		l := hostOf(names[i%len(names)])
+		if i%10 == 0 {
+			l = balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
+		}
+		c.Answer(t.Context(), l, nil)
+	}
+	wait.For(t, time.Minute, fmt.Sprintf("no more than %d open files", before), func() bool { return open() <= before })
+}

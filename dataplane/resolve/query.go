@@ -1,0 +1,159 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// udpSize is the maximum size of answers over UDP: larger packets would often be fragmented.
+const udpSize = 1232
+
+// query asks the servers one after the other for records of name, which is absolute. The first
+// answer counts: records, or that there are none. The error explains why no server answered.
+func (s *settings) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
+	var last error
+	for range s.attempts {
+		for _, server := range s.servers {
+			reply, err := s.ask(ctx, server, name, kind)
+			if err == nil {
+				return reply, nil
+			}
+			if last = err; ctx.Err() != nil {
+				return nil, last
+			}
+		}
+	}
+	return nil, last
+}
+
+// ask asks one server. A server that does not know EDNS is asked again without it, and a truncated
+// answer is requested again over TCP.
+func (s *settings) ask(ctx context.Context, server, name string, kind uint16) (*dns.Msg, error) {
+	reply, err := s.exchange(ctx, "udp", server, name, kind, true)
+	if err == nil && (reply.Rcode == dns.RcodeFormatError || reply.Rcode == dns.RcodeNotImplemented) {
+		reply, err = s.exchange(ctx, "udp", server, name, kind, false)
+	}
+	if err == nil && reply.Truncated {
+		reply, err = s.exchange(ctx, "tcp", server, name, kind, true)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("DNS server %s: %w", server, describe(err, s))
+	case reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError:
+		return nil, fmt.Errorf("DNS server %s answered %s", server, rcodeText(reply.Rcode))
+	}
+	return reply, nil
+}
+
+func rcodeText(code int) string {
+	if text := dns.RcodeToString[code]; text != "" {
+		return text
+	}
+	return fmt.Sprintf("error %d", code)
+}
+
+// describe shortens the errors of sockets, whose addresses differ each time.
+func describe(err error, s *settings) error {
+	var op *net.OpError
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %s", s.timeout)
+	case errors.As(err, &op):
+		return op.Err
+	}
+	return err
+}
+
+// exchange sends one question and returns its answer. Answers with another number are ignored.
+func (s *settings) exchange(ctx context.Context, network, server, name string, kind uint16, extended bool) (*dns.Msg, error) {
+	question := new(dns.Msg).SetQuestion(name, kind)
+	if extended {
+		question.SetEdns0(udpSize, false)
+	}
+	client := dns.Client{Net: network, Timeout: s.timeout}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	reply, _, err := client.ExchangeContext(ctx, question, server)
+	if err != nil {
+		return nil, err
+	}
+	asked := question.Question[0]
+	if !reply.Response || len(reply.Question) != 1 || reply.Question[0].Qtype != kind || !strings.EqualFold(reply.Question[0].Name, asked.Name) {
+		return nil, errors.New("the answer belongs to another question")
+	}
+	return reply, nil
+}
+
+// maxAliases limits a chain of CNAME records.
+const maxAliases = 16
+
+// records returns the records of a kind at name, and all records of the answer that contains them.
+// It follows aliases, within one answer and over several. No records and no error mean that there
+// are none.
+func (s *settings) records(ctx context.Context, name string, kind uint16) (found, all []dns.RR, err error) {
+	var passed []dns.RR // the aliases of earlier answers
+	for range maxAliases {
+		reply, err := s.query(ctx, name, kind)
+		if err != nil {
+			return nil, nil, err
+		}
+		owner, aliases, err := finalName(reply.Answer, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		passed = append(passed, aliases...)
+		for _, rr := range reply.Answer {
+			if rr.Header().Rrtype == kind && strings.EqualFold(rr.Header().Name, owner) {
+				found = append(found, rr)
+			}
+		}
+		if len(found) > 0 {
+			return found, slices.Concat(passed, found, reply.Extra), nil
+		}
+		if owner == name || reply.Rcode == dns.RcodeNameError {
+			return nil, nil, nil
+		}
+		name = owner // the server did not follow the alias
+	}
+	return nil, nil, fmt.Errorf("more than %d aliases follow each other", maxAliases)
+}
+
+// finalName follows the aliases from name in an answer, and returns the last name and the aliases.
+func finalName(answer []dns.RR, name string) (string, []dns.RR, error) {
+	next := map[string]*dns.CNAME{}
+	for _, rr := range answer {
+		if alias, is := rr.(*dns.CNAME); is {
+			next[strings.ToLower(alias.Hdr.Name)] = alias
+		}
+	}
+	var passed []dns.RR
+	for {
+		alias := next[strings.ToLower(name)]
+		if alias == nil {
+			return name, passed, nil
+		}
+		if passed = append(passed, alias); len(passed) > maxAliases {
+			return "", nil, fmt.Errorf("more than %d aliases follow each other", maxAliases)
+		}
+		name = alias.Target
+	}
+}
+
+// addressOf returns the address of an A or AAAA record.
+func addressOf(rr dns.RR) (a netip.Addr, ok bool) {
+	switch r := rr.(type) {
+	case *dns.A:
+		a, ok = netip.AddrFromSlice(r.A)
+	case *dns.AAAA:
+		a, ok = netip.AddrFromSlice(r.AAAA)
+	}
+	return a.Unmap(), ok
+}

@@ -1,0 +1,166 @@
+package resolve
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/wake"
+	"vipd/balancer/snap"
+)
+
+// Runner repeats lookups. All methods may be called by any goroutine.
+type Runner struct {
+	o    RunnerOptions
+	wake wake.Signal   // holds a token: other lookups are wanted
+	free chan struct{} // limits simultaneous lookups
+
+	mu      sync.Mutex // guards the fields below
+	wanted  map[balancer.Lookup]time.Duration
+	answers snap.Map[balancer.Lookup, *balancer.Resolution]
+}
+
+// RunnerOptions configures a Runner.
+type RunnerOptions struct {
+	// Answer looks something up, see [Client.Answer].
+	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.Member) Answer
+	// Changed is called when Answers has changed. It must not block.
+	Changed func()
+	// Kept are the answers of an earlier run. They count until the first good answer.
+	Kept snap.Map[balancer.Lookup, *balancer.Resolution]
+}
+
+// maxLookups limits simultaneous lookups, each of which may have some sockets.
+const maxLookups = 64
+
+// The limits of the time between two lookups. After a failure it doubles from the minimum.
+const (
+	minPause    = time.Second
+	maxPause    = time.Hour
+	failedPause = 30 * time.Second
+)
+
+// NewRunner returns a Runner without lookups.
+func NewRunner(o RunnerOptions) *Runner {
+	return &Runner{o: o, wake: wake.New(), free: make(chan struct{}, maxLookups), answers: o.Kept}
+}
+
+// Set replaces the lookups, each with the maximum time between two; 0 means that only the answer
+// determines it. The map must not change from now on. Answers of other lookups are forgotten, and a
+// new lookup is empty until its first answer.
+func (r *Runner) Set(wanted map[balancer.Lookup]time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wanted = wanted
+	for l := range r.answers.Keys() {
+		if _, ok := wanted[l]; !ok {
+			r.answers = r.answers.Delete(l)
+		}
+	}
+	for l := range wanted {
+		if !r.answers.Has(l) {
+			r.answers = r.answers.Set(l, &balancer.Resolution{})
+		}
+	}
+	r.wake.Send()
+}
+
+// Answers returns the state of each lookup.
+func (r *Runner) Answers() snap.Map[balancer.Lookup, *balancer.Resolution] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.answers
+}
+
+// part is a running lookup.
+type part struct {
+	interval time.Duration
+	stop     func()
+}
+
+// Run repeats the lookups until ctx ends.
+func (r *Runner) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	parts := map[balancer.Lookup]part{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		}
+		r.mu.Lock()
+		wanted := r.wanted
+		r.mu.Unlock()
+		maps.DeleteFunc(parts, func(l balancer.Lookup, p part) bool {
+			interval, ok := wanted[l]
+			if stays := ok && interval == p.interval; stays {
+				return false
+			}
+			p.stop()
+			return true
+		})
+		for l, interval := range wanted {
+			if _, runs := parts[l]; runs {
+				continue
+			}
+			repeating, stop := context.WithCancel(ctx)
+			parts[l] = part{interval, stop}
+			running.Go(func() { r.repeat(repeating, l, interval) })
+		}
+	}
+}
+
+// repeat repeats one lookup until ctx ends.
+func (r *Runner) repeat(ctx context.Context, l balancer.Lookup, interval time.Duration) {
+	if interval == 0 {
+		interval = maxPause
+	}
+	retry := minPause
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r.free <- struct{}{}:
+		}
+		a := r.o.Answer(ctx, l, r.last(l))
+		<-r.free
+		if ctx.Err() != nil {
+			return
+		}
+		r.publish(l, &a.Resolution)
+		pause := min(max(a.TTL, minPause), interval)
+		if a.Failure != "" {
+			pause, retry = min(retry, interval), min(2*retry, failedPause)
+		} else {
+			retry = minPause
+		}
+		if !wake.Sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// last returns the last good answer.
+func (r *Runner) last(l balancer.Lookup) []balancer.Member {
+	if last := r.Answers().At(l); last != nil {
+		return last.Members
+	}
+	return nil
+}
+
+// publish stores an answer. An equal one changes nothing.
+func (r *Runner) publish(l balancer.Lookup, a *balancer.Resolution) {
+	r.mu.Lock()
+	_, wanted := r.wanted[l]
+	changed := wanted && !a.Equal(r.answers.At(l))
+	if changed {
+		r.answers = r.answers.Set(l, a)
+	}
+	r.mu.Unlock()
+	if changed {
+		r.o.Changed()
+	}
+}

@@ -1,0 +1,250 @@
+package dnskit
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// Fault is a mistake of a Server.
+type Fault string
+
+// The mistakes.
+const (
+	// None answers correctly. An answer that is too large for UDP is truncated.
+	None Fault = ""
+	// Failure, Refusal and Missing answer SERVFAIL, REFUSED and NXDOMAIN.
+	Failure Fault = "SERVFAIL"
+	Refusal Fault = "REFUSED"
+	Missing Fault = "NXDOMAIN"
+	// Silence answers nothing.
+	Silence Fault = "silence"
+	// Empty answers without records.
+	Empty Fault = "empty"
+	// WrongID answers with another number, twice, and not correctly.
+	WrongID Fault = "wrong ID"
+	// WrongFirst answers with another number and a wrong address before the correct answer.
+	WrongFirst Fault = "wrong ID first"
+	// OtherQuestion answers another question.
+	OtherQuestion Fault = "other question"
+	// Garbage answers with bytes that are not a message.
+	Garbage Fault = "garbage"
+	// Truncation sets the truncated flag of each answer over UDP, and leaves out the records.
+	Truncation Fault = "truncation"
+	// TCPRefused is Truncation, and closes connections without an answer.
+	TCPRefused Fault = "no TCP"
+	// NoEDNS answers FORMERR to questions with EDNS.
+	NoEDNS Fault = "no EDNS"
+)
+
+// Server is a DNS server over UDP and TCP.
+type Server struct {
+	// Address is ADDRESS:PORT.
+	Address string
+
+	mu      sync.Mutex // guards the fields below
+	records map[string][]dns.RR
+	faults  map[string]Fault
+	lazy    bool
+	asked   map[string]int
+	overTCP int
+}
+
+// New starts a server at a free port of an address, until the test ends.
+func New(t testing.TB, address string) *Server {
+	t.Helper()
+	s := &Server{records: map[string][]dns.RR{}, faults: map[string]Fault{}, asked: map[string]int{}}
+	packets, connections := listen(t, address)
+	s.Address = packets.LocalAddr().String()
+	var serving sync.WaitGroup
+	for _, server := range []*dns.Server{{PacketConn: packets, Handler: s}, {Listener: connections, Handler: s}} {
+		started := make(chan struct{})
+		server.NotifyStartedFunc = func() { close(started) }
+		serving.Go(func() { _ = server.ActivateAndServe() })
+		<-started
+		t.Cleanup(func() { _ = server.Shutdown() })
+	}
+	return s
+}
+
+// listen opens the same free port for UDP and TCP.
+func listen(t testing.TB, address string) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var problems error
+	for range 20 { // another program may have the port for TCP
+		packets, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		connections, err := net.Listen("tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, connections
+		}
+		problems = errors.Join(problems, err, packets.Close())
+	}
+	t.Fatal(problems)
+	return nil, nil
+}
+
+// Set replaces all records by lines in the format of zone files, with absolute names.
+func (s *Server) Set(t testing.TB, lines ...string) {
+	t.Helper()
+	records := map[string][]dns.RR{}
+	for _, line := range lines {
+		rr, err := dns.NewRR(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.ToLower(rr.Header().Name)
+		records[name] = append(records[name], rr)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.records = records
+}
+
+// Break makes the server answer questions about name with a mistake. The name "*" means all names
+// without a mistake of their own. A type may precede the name: "AAAA db.example.org.".
+func (s *Server) Break(name string, fault Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[name] = fault
+}
+
+// Lazy makes the server leave out the records that an alias leads to.
+func (s *Server) Lazy() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lazy = true
+}
+
+// Asked returns the number of questions about name, and OverTCP the number of all over TCP.
+func (s *Server) Asked(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[name]
+}
+
+// OverTCP returns the number of questions over TCP.
+func (s *Server) OverTCP() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.overTCP
+}
+
+// ServeDNS answers one question.
+func (s *Server) ServeDNS(w dns.ResponseWriter, question *dns.Msg) {
+	udp := w.LocalAddr().Network() == "udp"
+	q := question.Question[0]
+	reply, fault := s.reply(question, udp)
+	edns := question.IsEdns0()
+	switch fault {
+	case Silence:
+		return
+	case Failure, Refusal, Missing:
+		reply.Answer, reply.Rcode = nil, dns.StringToRcode[string(fault)]
+	case Empty:
+		reply.Answer = nil
+	case WrongID, WrongFirst:
+		wrong := reply.Copy()
+		wrong.Id++
+		wrong.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(203, 0, 113, 66)}}
+		_, _ = w.Write(pack(wrong))
+		_, _ = w.Write(pack(wrong))
+		if fault == WrongID {
+			return
+		}
+	case OtherQuestion:
+		reply.Question[0].Name = "other.example.org."
+	case Garbage:
+		_, _ = w.Write([]byte("garbage"))
+		return
+	case Truncation, TCPRefused:
+		if udp {
+			reply.Answer, reply.Extra, reply.Truncated = nil, nil, true
+		} else if fault == TCPRefused {
+			_ = w.Close()
+			return
+		}
+	case NoEDNS:
+		if edns != nil {
+			reply.Answer, reply.Rcode = nil, dns.RcodeFormatError
+		}
+	}
+	if size := dns.MinMsgSize; udp {
+		if edns != nil {
+			size = int(edns.UDPSize())
+		}
+		reply.Truncate(size)
+	}
+	_ = w.WriteMsg(reply)
+}
+
+func pack(m *dns.Msg) []byte {
+	text, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// reply returns the correct answer, and the mistake to make.
+func (s *Server) reply(question *dns.Msg, udp bool) (*dns.Msg, Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := question.Question[0]
+	name := strings.ToLower(q.Name)
+	s.asked[name]++
+	if !udp {
+		s.overTCP++
+	}
+	reply := new(dns.Msg).SetReply(question)
+	reply.Compress = true
+	if reply.Answer = s.find(name, q.Qtype); len(s.records[name]) == 0 {
+		reply.Rcode = dns.RcodeNameError
+	}
+	for _, rr := range reply.Answer {
+		if srv, is := rr.(*dns.SRV); is && !s.lazy {
+			host := strings.ToLower(srv.Target)
+			for _, fault := range []string{host, "A " + host, "AAAA " + host} {
+				if s.faults[fault] != None {
+					host = ""
+				}
+			}
+			for _, rr := range s.records[host] {
+				if kind := rr.Header().Rrtype; kind == dns.TypeA || kind == dns.TypeAAAA {
+					reply.Extra = append(reply.Extra, rr)
+				}
+			}
+		}
+	}
+	for _, key := range []string{dns.TypeToString[q.Qtype] + " " + name, name, "*"} {
+		if fault, ok := s.faults[key]; ok {
+			return reply, fault
+		}
+	}
+	return reply, None
+}
+
+// find returns the records of a kind at name, with the aliases on the way.
+func (s *Server) find(name string, kind uint16) (found []dns.RR) {
+	for range 30 {
+		next := ""
+		for _, rr := range s.records[name] {
+			if alias, is := rr.(*dns.CNAME); is {
+				next = strings.ToLower(alias.Target)
+				found = append(found, rr)
+			} else if rr.Header().Rrtype == kind {
+				found = append(found, rr)
+			}
+		}
+		if name = next; next == "" || s.lazy {
+			break
+		}
+	}
+	return found
+}
