@@ -62,14 +62,22 @@ func runConvert(c *cli.Call) error {
 	if err := c.Print(result.TOML); err != nil {
 		return err
 	}
-	if result.Services+result.Disabled == 0 {
+	if result.Services+result.Disabled+result.Groups+result.DisabledGroups == 0 {
 		return noServices(file, format, result)
+	}
+	if result.Groups > 0 {
+		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) takes the place of keepalived; docs/migration.md has the order of hosts", wording.Count(result.Groups, "group"))
 	}
 	if len(result.Notes) > 0 {
 		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))
 	}
+	if result.DisabledGroups > 0 {
+		c.Hint("%s of VRRP commented out, with the reasons above each", wording.Count(result.DisabledGroups, "group"))
+	}
 	if result.Disabled > 0 {
 		c.Hint("%s commented out, with the reasons above each: they would not do what the origin does", wording.Count(result.Disabled, "service"))
+	}
+	if result.Disabled+result.DisabledGroups > 0 {
 		return &cli.ExitError{Code: cli.ExitDifferences}
 	}
 	return nil

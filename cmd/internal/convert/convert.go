@@ -3,6 +3,7 @@ package convert
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -27,6 +28,9 @@ type Result struct {
 	// Disabled is the number of services that TOML contains as comments, with the reasons above
 	// them.
 	Disabled int
+	// Groups is the number of groups of VRRP in TOML, and DisabledGroups the number of those that
+	// TOML contains as comments.
+	Groups, DisabledGroups int
 	// Empty is the reason why there are no services; "" means that the text is not about services.
 	Empty string
 	// Notes are the lines that have no exact equivalent, in the order of their lines.
@@ -85,10 +89,13 @@ func Convert(ctx context.Context, format, file string, text []byte, o Options) (
 	if err := read(d); err != nil {
 		return nil, err
 	}
-	if err := d.fitAll(); err != nil {
+	if err := errors.Join(d.fitAll(), d.fitGroups()); err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
-	disabled := d.disabled()
-	return &Result{TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Empty: d.empty, Notes: d.notes}, nil
+	disabled, groups := d.disabled(), d.liveGroups()
+	return &Result{
+		TOML: d.text(), Services: len(d.services) - disabled, Disabled: disabled, Groups: groups, DisabledGroups: len(d.groups) - groups,
+		Empty: d.empty, Notes: d.notes,
+	}, nil
 }

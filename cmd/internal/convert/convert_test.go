@@ -16,6 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/store"
 	"vipd/store/tomlfile"
 	"vipd/test/wait"
 )
@@ -145,6 +148,29 @@ func enabled(text string) string {
 	return b.String()
 }
 
+// ownershipProblems returns the errors that vipd finds in the groups of VRRP and their VIPs.
+func ownershipProblems(doc store.Document, result *Result) (problems []balancer.Problem) {
+	c, found := config.Decode(doc)
+	var vips snap.Map[netip.Addr, *balancer.VIP]
+	tables, _ := doc.Tree()["vips"].(map[string]any)
+	for name, fields := range tables {
+		v, bad := balancer.DecodeVIP(name, fields.(map[string]any), nil, balancer.SeverityError)
+		if found = append(found, bad...); v != nil {
+			vips = vips.Set(v.Addr, v)
+		}
+	}
+	groups, bad := c.VRRPGroups(vips)
+	for _, p := range append(found, bad...) {
+		if p.Severity == balancer.SeverityError {
+			problems = append(problems, p)
+		}
+	}
+	if len(groups) != result.Groups {
+		problems = append(problems, balancer.Problem{Text: fmt.Sprintf("%d groups, want %d", len(groups), result.Groups)})
+	}
+	return problems
+}
+
 // problemsOf returns the errors that vipd finds in the output. The output with all services must
 // also be TOML.
 func problemsOf(result *Result) []balancer.Problem {
@@ -156,6 +182,7 @@ func problemsOf(result *Result) []balancer.Problem {
 	if all == nil {
 		return problems
 	}
+	problems = append(problems, ownershipProblems(doc, result)...)
 	services, _ := doc.Tree()["services"].(map[string]any)
 	allServices, _ := all.Tree()["services"].(map[string]any)
 	if len(services) != result.Services || len(allServices) != result.Services+result.Disabled {

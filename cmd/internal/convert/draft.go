@@ -28,6 +28,9 @@ type draft struct {
 	// unbound is the line by which another program owns the addresses; 0 means that there is none.
 	unbound  int
 	services []*service
+	// groups are the groups of VRRP, and announce is the interval of announcements of their VIPs.
+	groups   []*vrrpGroup
+	announce *setting
 	// empty is the reason why there are no services.
 	empty string
 	notes []Note

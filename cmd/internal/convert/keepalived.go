@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -12,15 +11,21 @@ import (
 // keepalived is a configuration of keepalived while it is read.
 type keepalived struct {
 	*draft
-	groups map[string]*statement
+	servers map[string]*statement // the groups of virtual servers
+	// version is the VRRP version of instances that give none; 0 means keepalived's default.
+	version int
+	// held names the group that has an address.
+	held map[netip.Addr]string
 }
 
 // keepalivedAnswers are about features of keepalived that vipd lacks.
 func keepalivedAnswers() []answer {
 	return []answer{
 		{"file", "virtual_server_group", ""},
-		{"file", "vrrp_sync_group vrrp_script vrrp_track_process static_ipaddress static_routes static_rules linkbeat_use_polling " +
-			"track_file vrrp_track_file bfd_instance net_namespace global_defs garp_group track_bfd", "stays with keepalived; vipd needs none of it"},
+		{"file", "global_defs linkbeat_use_polling garp_group net_namespace", "vipd needs none of it"},
+		{"file", "static_ipaddress static_routes static_rules", "vipd sets none of it; add it to the host's network configuration"},
+		{"file", "vrrp_script vrrp_track_process track_file vrrp_track_file bfd_instance track_bfd", nearCondition},
+		{"file", "vrrp_sync_group", "VIPs of one [ownership.vrrp.NAME] move together: when all hosts run vipd, write the VIPs of these instances into one group"},
 		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
 		// These are read elsewhere, or describe vipd's usual behavior: a failing endpoint keeps its
 		// connections, and counts after its first check.
@@ -37,17 +42,21 @@ func keepalivedAnswers() []answer {
 }
 
 const (
-	nearHook     = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
-	nearWithdraw = "nearest is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
+	nearHook      = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
+	nearCondition = "a host can't own a VIP while a service on it has no usable endpoint (require in [vips.\"ADDRESS\"]); nearest for other conditions is a service with a check of type exec"
+	nearWithdraw  = "nearest is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
 )
 
 func readKeepalived(d *draft) error {
-	d.answers = keepalivedAnswers()
-	k := &keepalived{draft: d, groups: map[string]*statement{}}
+	d.answers = append(keepalivedAnswers(), keepalivedInstanceAnswers()...)
+	k := &keepalived{draft: d, servers: map[string]*statement{}, held: map[netip.Addr]string{}}
 	nodes := d.parseBlocks(d.keepalivedLines(), "", false)
 	for _, n := range nodes {
-		if n.word(0) == "virtual_server_group" {
-			k.groups[n.word(1)] = n
+		switch n.word(0) {
+		case "virtual_server_group":
+			k.servers[n.word(1)] = n
+		case "global_defs":
+			k.globals(n)
 		}
 	}
 	for _, n := range nodes {
@@ -75,29 +84,23 @@ func (k *keepalived) top(n *statement) error {
 	case "virtual_server":
 		return k.virtualServer(n)
 	case "vrrp_instance":
-		k.unbound = n.line
-		k.empty = cmp.Or(k.empty, "its VRRP instances stay with keepalived, and it has no virtual_server")
-		k.note(n.line, "stays with keepalived, which holds %s; bind = false lets vipd use the addresses as they come and go", k.held(n))
+		return k.vrrpInstance(n)
 	default:
 		k.answer(n.line, "file", first)
 	}
 	return nil
 }
 
-// held lists the addresses of a vrrp_instance.
-func (k *keepalived) held(n *statement) string {
-	var out []string
+// globals reads the settings of global_defs that instances have by default.
+func (k *keepalived) globals(n *statement) {
 	for _, c := range n.children {
-		if strings.HasPrefix(c.word(0), "virtual_ipaddress") {
-			for _, a := range c.children {
-				out = append(out, a.word(0))
-			}
+		switch word := c.word(0); {
+		case word == "vrrp_version" && (c.word(1) == "2" || c.word(1) == "3"):
+			k.version = int(number(c.word(1)))
+		case strings.HasPrefix(word, "vrrp_"):
+			k.answer(c.line, "vrrp", strings.TrimPrefix(word, "vrrp_"))
 		}
 	}
-	if len(out) == 0 {
-		return "its addresses"
-	}
-	return strings.Join(out, ", ")
 }
 
 func (k *keepalived) virtualServer(n *statement) error {
@@ -115,7 +118,7 @@ func (k *keepalived) virtualServer(n *statement) error {
 	var failed []error
 	if n.word(1) == "group" {
 		name = n.word(2)
-		group := k.groups[name]
+		group := k.servers[name]
 		if group == nil {
 			failed = append(failed, k.errorf(n.line, "there is no virtual_server_group %q in this file; convert a file that has it", plain(name)))
 			group = &statement{}

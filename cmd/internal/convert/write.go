@@ -32,6 +32,7 @@ func (d *draft) text() string {
 	if d.unbound > 0 {
 		w.printf("\n[addresses]\nbind = false%s\n", w.comment(d.unbound))
 	}
+	w.ownership()
 	for _, s := range d.services {
 		w.block(s)
 	}

@@ -1,0 +1,298 @@
+package convert
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+)
+
+// keepalivedInstanceAnswers are about the words of a vrrp_instance without an exact equivalent.
+func keepalivedInstanceAnswers() []answer {
+	const (
+		announces = "vipd owner announces its VIPs when it takes them and every announce_every, and again when another host claims one"
+		noRoutes  = "vipd sets no routes and rules with a VIP; nearest is [hooks] on_vip"
+	)
+	return []answer{
+		// Read elsewhere, or what vipd does anyway.
+		{"vrrp", "interface virtual_router_id priority advert_int version nopreempt preempt preempt_delay unicast_src_ip mcast_src_ip unicast_peer authentication " +
+			"virtual_ipaddress virtual_ipaddress_excluded down_timer_adverts v3_checksum_as_v2 garp_master_refresh accept native_ipv6 debug skip_check_adv_addr", ""},
+		{"vrrp", "state", "left out: each host starts as a backup, and the highest priority owns the group"},
+		{"vrrp", "garp_master_delay garp_master_repeat garp_master_refresh_repeat garp_lower_prio_delay garp_lower_prio_repeat garp_interval gna_interval garp_extra_if", announces},
+		{"vrrp", "track_script track_process track_file track_bfd", nearCondition},
+		{"vrrp", "track_interface", "an interface of adverts or VIPs that is down gives the VIPs away; others don't count"},
+		{"vrrp", "dont_track_primary", "an interface of adverts or VIPs that is down gives the VIPs away"},
+		{"vrrp", "notify notify_master notify_backup notify_fault notify_stop notify_deleted notify_master_rx_lower_pri smtp_alert",
+			"nearest is [hooks] on_vip, one program for all groups: VIPD_TEXT begins with took, gave, resigned or lost"},
+		{"vrrp", "use_vmac use_vmac_addr use_ipvlan vmac_xmit_base", "VIPs have the MAC of the host, as with keepalived without use_vmac"},
+		{"vrrp", "virtual_routes virtual_rules promote_secondaries", noRoutes},
+		{"vrrp", "lvs_sync_daemon_interface", "vipd does not copy connections to the other host; scheduler = \"mh\" lets both choose the same endpoint"},
+		{"vrrp", "no_accept strict_mode", "vipd accepts packets to its VIPs, as keepalived does by default"},
+		{"vrrp", "unicast_ttl check_unicast_src unicast_fault_no_peer", "nearest is unicast_ttl in [ownership.vrrp.NAME], the lowest TTL that is accepted"},
+	}
+}
+
+// instance is a vrrp_instance while it is read.
+type instance struct {
+	*keepalived
+	*vrrpGroup
+	n *statement
+	// listed are the addresses in adverts, and excluded the others.
+	listed, excluded []netip.Addr
+	version          int
+}
+
+// vrrpInstance converts a vrrp_instance into a group of VRRP.
+func (k *keepalived) vrrpInstance(n *statement) error {
+	if err := k.spend(n.line, n.size()); err != nil {
+		return err
+	}
+	in := &instance{keepalived: k, vrrpGroup: k.newGroup(n.line, cmp.Or(n.word(1), "vrrp")), n: n, version: cmp.Or(k.version, 2)}
+	for _, doubtful := range doubts(n) {
+		in.reasons = append(in.reasons, k.newNote(doubtful.line, "%s", doubtful.doubt))
+	}
+	for _, c := range n.children {
+		in.address(c)
+	}
+	if slices.ContainsFunc(in.listed, netip.Addr.Is6) {
+		in.version = 3 // as keepalived does
+	}
+	if c := in.last("version"); c != nil && (c.word(1) == "2" || c.word(1) == "3") {
+		in.version = int(number(c.word(1)))
+	}
+	for _, c := range n.children {
+		in.statement(c)
+	}
+	in.defaults()
+	in.advertise()
+	return nil
+}
+
+// advertise writes the addresses in adverts if they are not all of the family, or are of IPv6: a
+// group of IPv6 may have the router ID of a group of IPv4.
+func (in *instance) advertise() {
+	if len(in.listed) == 0 || len(in.excluded) == 0 && in.listed[0].Is4() {
+		return
+	}
+	var all []any
+	for _, a := range in.listed {
+		all = append(all, a.String())
+	}
+	in.settings = put(in.settings, setting{name: "advertise", value: all, why: "virtual_ipaddress"})
+}
+
+// last returns the last statement of the instance with a word; nil means there is none.
+func (in *instance) last(word string) (found *statement) {
+	for _, c := range in.n.children {
+		if c.word(0) == word {
+			found = c
+		}
+	}
+	return found
+}
+
+// address reads the addresses of a block.
+func (in *instance) address(c *statement) {
+	listed := c.word(0) == "virtual_ipaddress"
+	if !listed && c.word(0) != "virtual_ipaddress_excluded" {
+		return
+	}
+	for _, e := range c.children {
+		text, length, _ := strings.Cut(e.word(0), "/")
+		a, err := parseAddr(text)
+		if err == nil {
+			_, problems := balancer.DecodeVIP(a.String(), map[string]any{"hold": "one"}, nil, balancer.SeverityError)
+			if i := slices.IndexFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }); i >= 0 {
+				in.note(e.line, "left out: %s", problems[i].Text)
+				continue
+			}
+		}
+		switch owner := in.held[a]; {
+		case err != nil:
+			in.note(e.line, "left out: %v", err)
+			continue
+		case owner != "":
+			in.note(e.line, "left out: %s already has this address", owner)
+			continue
+		}
+		in.held[a] = in.name
+		in.vips = append(in.vips, listElement{value: a.String(), line: e.line})
+		if listed && (len(in.listed) == 0 || in.listed[0].Is4() == a.Is4()) {
+			in.listed = append(in.listed, a)
+		} else {
+			in.excluded = append(in.excluded, a)
+		}
+		if length != "" && length != strconv.Itoa(a.BitLen()) {
+			in.note(e.line, "vipd adds %s without its network: the interface needs an own address in that network", a)
+		}
+		for i, word := range e.words {
+			if word == "dev" && in.last("interface") != nil && e.word(i+1) != in.last("interface").word(1) {
+				in.note(e.line, "vipd adds a VIP to the interface whose network has it, which may not be %s", plain(e.word(i+1)))
+			}
+		}
+	}
+}
+
+// statement reads a statement of the instance.
+func (in *instance) statement(c *statement) {
+	word := c.word(1)
+	switch c.word(0) {
+	case "interface":
+		in.set(c.line, "interface", word)
+	case "virtual_router_id":
+		in.set(c.line, "router_id", number(word))
+	case "priority":
+		in.priority(c)
+	case "advert_int":
+		in.interval(c)
+	case "unicast_src_ip", "mcast_src_ip":
+		in.source(c)
+	case "unicast_peer":
+		in.peers(c)
+	case "authentication":
+		in.authentication(c)
+	case "down_timer_adverts":
+		in.downAdverts(c)
+	case "v3_checksum_as_v2":
+		if word != "off" && word != "false" && word != "no" && in.version == 3 && slices.ContainsFunc(in.listed, netip.Addr.Is4) {
+			in.set(c.line, "checksum", string(config.PlainChecksum))
+		}
+	case "garp_master_refresh":
+		if n := number(word); n > 0 && n <= 86400 {
+			in.announce = &setting{name: "announce_every", value: seconds(time.Duration(n) * time.Second), line: c.line}
+		}
+	case "nopreempt":
+		in.noPreempt(c)
+	case "preempt_delay":
+		in.preemptDelay(c)
+	default:
+		if includes(c) {
+			in.note(c.line, "not read: convert the included file as well")
+			return
+		}
+		in.answer(c.line, "vrrp", c.word(0))
+	}
+}
+
+func (in *instance) priority(c *statement) {
+	switch n := number(c.word(1)); {
+	case n == 255:
+		in.set(c.line, "priority", int64(254))
+		in.note(c.line, "priority is 254: 255 is for the host whose own address it is")
+	case n < 1 || n > 255:
+		in.note(c.line, "left out: a priority is 1 to 254; keepalived's default, 100, is used")
+	default:
+		in.set(c.line, "priority", n)
+	}
+}
+
+// interval reads the time between adverts, in seconds with decimals.
+func (in *instance) interval(c *statement) {
+	f, err := strconv.ParseFloat(c.word(1), 64)
+	if err != nil || f <= 0 || f > 255 {
+		in.reasons = append(in.reasons, in.newNote(c.line, "%q is not a number of seconds", plain(c.word(1))))
+		return
+	}
+	d := time.Duration(f * float64(time.Second)).Round(10 * time.Millisecond)
+	in.set(c.line, "advert_interval", seconds(d))
+}
+
+func (in *instance) source(c *statement) {
+	a, err := parseAddr(c.word(1))
+	if err != nil {
+		in.note(c.line, "left out: %v", err)
+		return
+	}
+	in.set(c.line, "source", a.String())
+}
+
+func (in *instance) peers(c *statement) {
+	var all []any
+	for _, e := range c.children {
+		a, err := parseAddr(e.word(0))
+		switch {
+		case err != nil:
+			in.note(e.line, "left out: %v", err)
+			continue
+		case len(e.words) > 1:
+			in.note(e.line, "options of a peer are left out; unicast_ttl in [ownership.vrrp.%s] is for all peers", in.name)
+		}
+		all = append(all, a.String())
+	}
+	if len(all) > 0 {
+		in.set(c.line, "peers", all)
+	}
+}
+
+// authentication reads a password. keepalived ignores it in version 3, and uses 8 bytes.
+func (in *instance) authentication(c *statement) {
+	kind, password, line := "PASS", "", c.line
+	for _, e := range c.children {
+		switch e.word(0) {
+		case "auth_type":
+			kind = e.word(1)
+		case "auth_pass":
+			password, line = strings.Join(e.rest(1), " "), e.line
+		}
+	}
+	switch {
+	case in.version == 3:
+		in.note(c.line, "left out: version 3 has no authentication, and keepalived ignores it there too; peers limits who is received")
+	case kind != "PASS" && kind != "1":
+		in.reasons = append(in.reasons, in.newNote(c.line, "vipd knows authentication by PASS, and not by %s", plain(kind)))
+	case password != "":
+		const longest = 8
+		if len(password) > longest {
+			in.note(line, "password has the first 8 bytes, as keepalived uses them")
+		}
+		in.settings = put(in.settings, setting{name: "password", value: strings.ToValidUTF8(password[:min(len(password), longest)], ""), why: "sent in the clear"})
+	}
+}
+
+func (in *instance) downAdverts(c *statement) {
+	n := number(c.word(1))
+	if n < 3 || n > 10 {
+		in.reasons = append(in.reasons, in.newNote(c.line, "vipd accepts 3 to 10, and all hosts of the group must have the same"))
+		return
+	}
+	in.set(c.line, "down_adverts", n)
+}
+
+// noPreempt reads nopreempt, which keepalived ignores on a host whose state is MASTER.
+func (in *instance) noPreempt(c *statement) {
+	if s := in.last("state"); s != nil && s.word(1) == "MASTER" {
+		in.note(c.line, "left out: keepalived ignores it with state MASTER; preempt = \"never\" is what it means")
+		return
+	}
+	in.set(c.line, "preempt", "never")
+}
+
+func (in *instance) preemptDelay(c *statement) {
+	if find(in.settings, "preempt") != nil {
+		return
+	}
+	f, err := strconv.ParseFloat(c.word(1), 64)
+	if err != nil || f < 0 || f > 86400 {
+		in.note(c.line, "left out: %q is not a number of seconds", plain(c.word(1)))
+		return
+	}
+	in.set(c.line, "preempt", seconds(time.Duration(f*float64(time.Second)).Round(time.Millisecond)))
+}
+
+// defaults writes keepalived's defaults that differ from vipd's.
+func (in *instance) defaults() {
+	in.settings = defaulted(in.settings, "advert_interval", "1s")
+	in.settings = defaulted(in.settings, "preempt", "0s")
+	switch c := in.last("version"); {
+	case in.version != 2:
+	case c != nil:
+		in.set(c.line, "version", int64(2))
+	default:
+		in.settings = defaulted(in.settings, "version", int64(2))
+	}
+}
