@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
+	"vipd/dataplane/resolve"
 	"vipd/store/statedir"
 	"vipd/store/tomlfile"
 )
@@ -27,6 +29,8 @@ type localDefinitions struct {
 	vips     snap.Map[netip.Addr, *balancer.VIP]
 	// config is the daemon's part of the file. It has the defaults if the file is missing.
 	config config.Config
+	// resolved are the answers of lookups. Only lookUp makes them.
+	resolved snap.Map[balancer.LookupID, *balancer.Resolution]
 	// problems are all problems found, by file and line.
 	problems []balancer.Problem
 }
@@ -89,7 +93,7 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	if env.Node == "" {
 		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
 	}
-	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips}, time.Now())
+	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips, Resolved: d.resolved}, time.Now())
 	for _, problems := range desired.Problems.All() {
 		d.problems = append(d.problems, *problems...)
 	}
@@ -99,6 +103,19 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 		frontends = append(frontends, f)
 	}
 	return frontends
+}
+
+// lookUp looks the names of endpoints up. It runs no programs.
+func (d *localDefinitions) lookUp(ctx context.Context) {
+	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})
+	for name, s := range d.services.All() {
+		for l := range balancer.LookupsOf(s, &balancer.Inputs{Services: d.services}) {
+			if l.Kind != balancer.ProgramLookup {
+				answer := client.Answer(ctx, l, nil)
+				d.resolved = d.resolved.Set(balancer.LookupID{Service: name, Lookup: l}, &answer.Resolution)
+			}
+		}
+	}
 }
 
 // localAddresses returns the host's own addresses. It omits VIPs that a running vipd holds, on its

@@ -143,6 +143,11 @@ func describeService(p *cli.Printer, d *described) string {
 	if s.Check != nil {
 		out.text("check", rulesText(s.Check))
 	}
+	label = "lookups"
+	for _, l := range s.Lookups {
+		out.text(label, lookupText(p, &l))
+		label = ""
+	}
 	out.problems(s.Problems)
 	out.section("ports", describedPorts(p, s))
 	out.section("endpoints", describedEndpoints(p, s))
@@ -155,6 +160,20 @@ func describeService(p *cli.Printer, d *described) string {
 		out.section("frontends", describedFrontends(s))
 	}
 	return out.b.String()
+}
+
+// lookupText describes a lookup and its last answer. Only a host knows answers.
+func lookupText(p *cli.Printer, l *api.Lookup) string {
+	text := map[balancer.LookupKind]string{
+		balancer.HostLookup: "addresses of ", balancer.ServiceLookup: "SRV records of ", balancer.ProgramLookup: "output of ",
+	}[l.Kind] + l.Name
+	switch {
+	case p.FleetWide:
+		return text
+	case l.Failure != "":
+		return fmt.Sprintf("%s: %s in use; the last attempt failed: %s", text, wording.Count(l.Endpoints, "endpoint"), l.Failure)
+	}
+	return fmt.Sprintf("%s: %s", text, wording.Count(l.Endpoints, "endpoint"))
 }
 
 // reached describes the path to a VIP on this host.
@@ -207,13 +226,13 @@ func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
 	return t
 }
 
-// placed describes the place of an endpoint, and whether it is a backup.
+// placed describes the place of an endpoint, whether it is a backup, and its name.
 func placed(e *api.Endpoint) string {
 	at := strings.Trim(e.Node+"/"+e.Zone, "/")
 	if e.Backup {
-		at = strings.TrimSpace(at + " backup")
+		at += " backup"
 	}
-	return at
+	return strings.TrimSpace(at + " " + e.Name)
 }
 
 func describedOverrides(p *cli.Printer, s *api.Service) *table.Table {

@@ -46,6 +46,7 @@ func runPlan(c *cli.Call) error {
 	}
 	mode, note := planned(cmp.Or(name, d.runningMode(c), d.config.Mode))
 	fmt.Fprint(c.Stderr, note)
+	d.lookUp(c.Context)
 	frontends := d.compile(c.Flags.String("node"), mode.Capabilities())
 	for _, p := range d.problems {
 		fmt.Fprintln(c.Stderr, table.Line(problemLine(&p)))

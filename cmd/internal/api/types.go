@@ -1,7 +1,9 @@
 package api
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -145,12 +147,37 @@ type Service struct {
 	Withdrawn []string   `json:"withdrawn,omitempty"`
 	Ports     []Port     `json:"ports"`
 	Endpoints []Endpoint `json:"endpoints"`
+	// Lookups are the lookups of its endpoints.
+	Lookups []Lookup `json:"lookups,omitempty"`
 	// Frontends are the keys that this service holds, with their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
 	// Refused reports whether no definition of the service was ever accepted, for a reason in
 	// Problems. Such a service has only a name.
 	Refused bool `json:"refused,omitempty"`
+}
+
+// Lookup is a lookup of endpoints.
+type Lookup struct {
+	Kind balancer.LookupKind `json:"kind"`
+	// Name is a DNS name, or a program and its arguments.
+	Name string `json:"name"`
+	// Endpoints is the number of endpoints in the last good answer, and Failure says why the last
+	// attempt failed.
+	Endpoints int    `json:"endpoints"`
+	Failure   string `json:"failure,omitempty"`
+}
+
+// LookupsOf returns the lookups of a service, sorted.
+func LookupsOf(s *balancer.Service, in *balancer.Inputs) (all []Lookup) {
+	for _, l := range slices.SortedFunc(maps.Keys(balancer.LookupsOf(s, in)), balancer.Lookup.Compare) {
+		one := Lookup{Kind: l.Kind, Name: l.String()}
+		if r := in.Resolved.At(balancer.LookupID{Service: s.Name, Lookup: l}); r != nil {
+			one.Endpoints, one.Failure = len(r.Members), r.Failure
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // CheckRules are the rules of a service's health check, including defaults.
@@ -198,9 +225,11 @@ type Endpoint struct {
 	Service balancer.Name `json:"service"`
 	// Address is the target of connections, as ADDRESS:PORT.
 	Address string `json:"address"`
-	Port    string `json:"port,omitempty"`
-	Node    string `json:"node,omitempty"`
-	Zone    string `json:"zone,omitempty"`
+	// Name is the DNS name that has the address, if a lookup found it.
+	Name string `json:"name,omitempty"`
+	Port string `json:"port,omitempty"`
+	Node string `json:"node,omitempty"`
+	Zone string `json:"zone,omitempty"`
 	// Configured is the defined weight, and Weight the effective weight.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`

@@ -28,7 +28,7 @@ const (
 	noPorts      = "services have ports; write one that lists the ports in use"
 	nearLog      = "nearest is access_log of the service or of [userspace], in logfmt or as JSON"
 	nearBound    = "nearest is max_connections in the endpoints"
-	selfRegister = "endpoints have addresses; servers that come and go join with \"vipctl register\""
+	ownResolver  = "vipd follows names by itself; [resolver] in vipd.toml sets other servers than /etc/resolv.conf has"
 	ownAddress   = "connections leave with this host's address"
 )
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/decode"
 )
 
@@ -155,7 +156,7 @@ func (d *draft) freeName(text string) string {
 	return name
 }
 
-// endpointAt adds the endpoint at an address and port of the line. No port, or 0, means the
+// endpointAt adds the endpoint at an address, or DNS name, and port of the line. No port, or 0, means the
 // service's. It notes a mistake and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
@@ -166,11 +167,17 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 			return nil
 		}
 	}
-	addr, ok := d.host(line, host)
-	if !ok || d.spend(line, endpointWork) != nil {
+	if name := strings.ToLower(host); name != "localhost" && balancer.IsHostName(name) {
+		host = name
+	} else if addr, ok := d.host(line, host); ok {
+		host = addr.String()
+	} else {
+		return nil
+	}
+	if d.spend(line, endpointWork) != nil {
 		return nil // fitAll returns the error of spend
 	}
-	return s.endpoint(line, addr, port)
+	return s.endpoint(line, host, port)
 }
 
 // amount sets the weight or max_connections of an endpoint, unless it is the default. The word

@@ -12,7 +12,7 @@ func (f *fitter) fitFamilies(s *service) {
 		return
 	}
 	has := func(entries []listElement, v4 bool) bool {
-		return slices.ContainsFunc(entries, func(e listElement) bool { return e.address().Is4() == v4 })
+		return slices.ContainsFunc(entries, func(e listElement) bool { return e.in(v4) })
 	}
 	for _, v4 := range []bool{true, false} {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[v4]
@@ -32,7 +32,7 @@ func (f *fitter) fitFamilies(s *service) {
 // without removes the entries of a family, with a note for each.
 func (f *fitter) without(entries []listElement, v4 bool, why string) []listElement {
 	return slices.DeleteFunc(entries, func(e listElement) bool {
-		if e.address().Is4() != v4 {
+		if !e.in(v4) || e.in(!v4) {
 			return false
 		}
 		f.note(e.line, "%s", why)
@@ -40,7 +40,13 @@ func (f *fitter) without(entries []listElement, v4 bool, why string) []listEleme
 	})
 }
 
-// address returns the address of a VIP or of an endpoint.
+// in reports whether a VIP or an endpoint may have an address of the family. A name may have both.
+func (e *listElement) in(v4 bool) bool {
+	a := e.address()
+	return !a.IsValid() || a.Is4() == v4
+}
+
+// address returns the address of a VIP or of an endpoint. It is invalid for a name.
 func (e *listElement) address() netip.Addr {
 	text, isVIP := e.value.(string)
 	if !isVIP {

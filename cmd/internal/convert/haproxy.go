@@ -27,7 +27,7 @@ func haproxyAnswers() []answer {
 		{"section", "backend defaults", ""},
 		{"section", "global", "settings of HAProxy's process; vipd needs none of them"},
 		{"section", "peers", "vipd instances share nothing about clients; nearest is scheduler = \"mh\", which needs no table"},
-		{"section", "resolvers", selfRegister},
+		{"section", "resolvers", ownResolver},
 		{"", "bind default_backend use_backend description id disabled enabled guid no", ""},
 		{"", "retries", "vipd tries each endpoint once, then the next one, before the client notices"},
 		{"", "maxconn fullconn rate-limit", nearBound},
@@ -47,7 +47,7 @@ func haproxyAnswers() []answer {
 		{"server", "observe error-limit on-error", "nearest is a short fast_interval in the health table"},
 		{"server", "minconn maxqueue", "nearest is max_connections; vipd has no queue"},
 		{"server", "downinter", "vipd checks endpoints that are down at the usual interval"},
-		{"server", "resolvers init-addr resolve-prefer resolve-opts", selfRegister},
+		{"server", "resolvers init-addr resolve-prefer resolve-opts", ownResolver},
 		{"server", "source usesrc interface", ownAddress},
 		{"server", "id namespace redir on-marked-up log-bufsize socks4 init-state pool-max-conn pool-purge-delay pool-low-conn check-proto check-alpn shard log-proto tcp-ut max-reuse guid hash-key", noEquivalent},
 	}

@@ -210,7 +210,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	if !exists {
 		i = len(s.endpoints)
 		s.indexes[netip.AddrPortFrom(addr, port)] = i
-		s.endpoint(line, addr, port)
+		s.endpoint(line, addr.String(), port)
 		s.ways = append(s.ways, "")
 	}
 	s.endpoints[i] = listElement{value: map[string]any{"address": addr.String()}, port: port, line: line}

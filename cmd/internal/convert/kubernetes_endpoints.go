@@ -274,7 +274,7 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 // the targets of the service.
 func (g *portGroup) writeEndpoints(s *service) {
 	for _, e := range g.endpoints {
-		fields := s.endpoint(e.node.line(), e.addr, 0)
+		fields := s.endpoint(e.node.line(), e.addr.String(), 0)
 		own := map[string]any{}
 		for _, p := range g.ports {
 			if port := e.ports[p.name]; port != g.target(p) {

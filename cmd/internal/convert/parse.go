@@ -154,14 +154,14 @@ func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	return span{time: t, line: line}, err == nil
 }
 
-// host reads the address of an endpoint. It notes a name, and returns false.
+// host reads the address of an endpoint. It notes any other text, and returns false.
 func (d *draft) host(line int, text string) (netip.Addr, bool) {
 	if text == "localhost" {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
 	}
 	addr, err := parseAddr(text)
 	if err != nil {
-		d.note(line, "left out: endpoints have addresses, and %q is a name; write its address, or let the server join with \"vipctl register\"", plain(text))
+		d.note(line, "left out: %q is neither an address nor a DNS name; write its address, or let the server join with \"vipctl register\"", plain(text))
 		return addr, false
 	}
 	return addr, true

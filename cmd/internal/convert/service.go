@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"net/netip"
 	"slices"
 )
 
@@ -74,8 +73,8 @@ func find(all []setting, name string) *setting {
 }
 
 // endpoint adds an endpoint, without the fields that have their default.
-func (s *service) endpoint(line int, address netip.Addr, port uint16) map[string]any {
-	fields := map[string]any{"address": address.String()}
+func (s *service) endpoint(line int, address string, port uint16) map[string]any {
+	fields := map[string]any{"address": address}
 	s.endpoints = append(s.endpoints, listElement{value: fields, port: port, line: line})
 	return fields
 }

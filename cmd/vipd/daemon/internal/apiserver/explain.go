@@ -92,10 +92,21 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 			}
 		}
 		if e := endpoints[b.Addr.String()]; e != nil {
-			return why(e)
+			return withName(why(e), e.Name)
 		}
 		return ""
 	}
+}
+
+// withName adds an endpoint's DNS name, if it has any, to the explanation of its state.
+func withName(why, name string) string {
+	switch {
+	case name == "":
+		return why
+	case why == "":
+		return "an address of " + name
+	}
+	return why + "; an address of " + name
 }
 
 // why explains the state of an endpoint.

@@ -27,7 +27,7 @@ func (v *View) Services() []api.Service {
 		endpoints := v.EndpointsOf(s)
 		out := api.Service{
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
-			Endpoints: endpoints, Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so that JSON has []
+			Endpoints: endpoints, Lookups: api.LookupsOf(s, &v.State.Inputs), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so that JSON has []
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
@@ -162,7 +162,7 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 	return &api.Endpoint{
 		Ejection: ejection,
-		Service:  s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Service:  s.Name, Address: at.String(), Name: e.Name, Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.State.Inputs, t), Health: v.State.Inputs.Health.At(t), State: "unused",
 		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
 	}
