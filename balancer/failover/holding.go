@@ -83,7 +83,8 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if !h.session.owns(v) {
 		h.unbind(v)
 	} else if moved && v.flapping(h.now) {
-		h.do(local.Note{Kind: local.NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so it stays here for a while", v.name, maxMoves)})
+		h.do(local.Note{Kind: local.NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so failing checks and preempt don't move it for %s",
+			v.name, maxMoves, formatSeconds(movesTime-h.now.Since(v.changed[0])))})
 	}
 }
 

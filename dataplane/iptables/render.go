@@ -25,9 +25,9 @@ type form struct {
 // render returns the form of f. slots holds the slots of backends in sticky sets; it is nil if f
 // has no affinity.
 //
-// The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. It ends with a rule that no
-// packet reaches while there are backends. Its comment, the note, describes the content of the
-// chain.
+// The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. It ends with
+// a rule that no packet reaches while there are backends. Its comment, the note, describes the
+// content of the chain.
 func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
 	targets := targetsOf(f)

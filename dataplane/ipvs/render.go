@@ -79,7 +79,8 @@ func gcd(a, b int) int {
 // target returns the wanted state of the kernel, given its current state and the time: the virtual
 // server, which does not exist without destinations, and its destinations sorted by address.
 //
-// A withdrawn frontend has no destinations. A backend that gets no new connections only keeps an existing destination for its connections.
+// A withdrawn frontend has no destinations. A backend that gets no new connections only keeps an
+// existing destination for its connections.
 func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	var all []ipvsnl.Destination
 	quiet := false

@@ -17,9 +17,9 @@ import (
 
 // redirect is the interception by netfilter (guard.Redirects). All TCP frontends of a family share
 // a port. A UDP frontend has its own port, because UDP sockets do not know the original
-// destination. A frontend without active backends keeps its redirect unless it is withdrawn. It then
-// leads to a closed port that vipd holds. Otherwise any program of the host that listens on the
-// same port would get the clients.
+// destination. A frontend without active backends keeps its redirect, unless it is withdrawn. It
+// then leads to a closed port that vipd holds. Otherwise any program of the host that listens on
+// the same port would get the clients.
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
