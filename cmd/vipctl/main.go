@@ -12,8 +12,13 @@ import (
 
 func main() {
 	execpath.AddFolders()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stopToo := signal.NotifyContext(interrupted, syscall.SIGTERM)
 	code := cli.Run(ctx, cli.ThisProcess(), verbs(), os.Args[1:])
+	if code == cli.ExitInterrupted && interrupted.Err() == nil {
+		code = cli.ExitTerminated
+	}
+	stopToo()
 	stop()
 	os.Exit(code)
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"vipd/cmd/internal/cli"
 )
 
 // TestRegisterPassesSignals signals vipctl register. The command must receive signals that are not
@@ -25,4 +27,18 @@ func TestRegisterPassesSignals(t *testing.T) {
 	}
 	p.interrupt()
 	p.ends(3)
+}
+
+// TestTerminated ends a wait by SIGTERM. The exit code is not the code of Ctrl-C.
+func TestTerminated(t *testing.T) {
+	f := newStage(t)
+	f.start("gw1", at(40))
+	f.there(1)
+	p := f.launch("wait", "--revision", "41")
+	p.says("waiting: gw1")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(cli.ExitTerminated)
+	p.says("vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40")
 }

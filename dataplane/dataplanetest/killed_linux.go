@@ -28,6 +28,7 @@ func testKilled(r *rig) {
 		return
 	}
 	checkStreamsEnd(r, web.Name, "alone")
+	checkEndedAreNotKilled(r)
 	needs := r.dp.Traits().Needs
 	if h, ok := r.host.(interface{ SetMode(dataplane.Needs) }); ok && needs.Resets {
 		h.SetMode(needs.And(dataplane.Needs{Forward: true, LocalIn: true}))
@@ -60,6 +61,30 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 				r.Fatalf("%s, a stream %s that was ended: %v", when, which, err)
 			}
 		}
+	}
+}
+
+// checkEndedAreNotKilled closes all connections to a frontend. Killing them then ends nothing,
+// although conntrack still remembers them.
+func checkEndedAreNotKilled(r *rig) {
+	r.Helper()
+	q := dataplane.ConnectionQuery{Frontend: keyOf(r.w.vip[0], vipPort, balancer.TCP)}
+	r.mustAsk(r.w.client, q.Frontend)
+	lab.Eventually(r, settleTime, "the end of the connections", func() error {
+		open := 0
+		err := optional[dataplane.ListsConnections](r).Connections(r.Context(), q, func(c *dataplane.Connection) error {
+			if !c.Closed() {
+				open++
+			}
+			return nil
+		})
+		if err == nil && open > 0 {
+			err = fmt.Errorf("%d are open", open)
+		}
+		return err
+	})
+	if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), q); n != 0 || err != nil {
+		r.Errorf("killed connections = %d, %v, want none because all have ended", n, err)
 	}
 }
 

@@ -45,7 +45,7 @@ Flags may stand anywhere; "--" ends them. All commands have:
 
 Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff)
 or services that need a decision (convert); 4 a service is down (status
---exit-code); 130 interrupted with Ctrl-C.
+--exit-code); 130 interrupted with Ctrl-C; 143 ended by SIGTERM.
 `)
 	return b.String()
 }

@@ -49,6 +49,8 @@ const (
 	ExitDown = 4
 	// ExitInterrupted means that Ctrl-C ended the verb; it is the code of SIGINT in shells.
 	ExitInterrupted = 130
+	// ExitTerminated means that SIGTERM ended the verb; it is also the code of shells.
+	ExitTerminated = 143
 )
 
 // Run executes a command line of these verbs, prints an error in one line, and returns the exit

@@ -77,7 +77,8 @@ func newTraffic(o *observed) *traffic {
 	for _, i := range o.interfaces {
 		for _, a := range i.Addrs {
 			t.on[a] = cmp.Or(t.on[a], i.Name)
-			if is4 := a.Is4(); !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !o.vips[a] {
+			// With arp_ignore = 1, which vipd sets, no host of the LAN finds an address on lo.
+			if is4 := a.Is4(); i.Name != "lo" && !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !o.vips[a] {
 				found[is4], t.gateways[is4] = true, a.String()
 			}
 		}

@@ -62,6 +62,19 @@ func TestArrivalAmongNeighbours(t *testing.T) {
 	m.arrives(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
 }
 
+// TestRouteAvoidsLoopback puts an address of another program on lo. The advised route must lead
+// through the address of a NIC, because other hosts don't find addresses on lo.
+func TestRouteAvoidsLoopback(t *testing.T) {
+	m := newMade()
+	nics, _ := m.Interfaces()
+	nics[0].Addrs = []netip.Addr{netip.MustParseAddr("10.9.9.9")}
+	m.Interfaces = func() ([]Interface, error) { return nics, nil }
+	all := Examine(t.Context(), m.Host)
+	if got, want := all[len(all)-1].Mend, "ip route add 10.96.0.10 via 192.168.1.5  # on those other hosts, or on their router"; got != want {
+		t.Errorf("command = %q, want %q", got, want)
+	}
+}
+
 // arrives checks the finding about the traffic of VIPs.
 func (m *made) arrives(t *testing.T, level Level, want string) {
 	t.Helper()

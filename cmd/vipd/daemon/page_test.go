@@ -27,7 +27,7 @@ ports = [{ port = "<b>" }]
 `)
 	ask("127.40.0.1:8080")
 	for path, parts := range map[string][]string{
-		"/":             {"<h1>n1</h1>", "userspace mode", `href="/services/web"`, "2 of 2", "&lt;b&gt;", "All is applied"},
+		"/":             {"<h1>n1</h1>", "userspace mode", `href="/services/web"`, "2 of 2", "1 service, 1 frontend, 2 endpoints", "&lt;b&gt;", "All is applied"},
 		"/services/web": {"<h1>web on n1</h1>", "127.40.1.1:9001", "127.40.1.1:9002", ">active<", "<strong>127.40.0.1:8080/tcp</strong>"},
 	} {
 		r, err := http.Get("http://" + n.daemon.Web().String() + path)
