@@ -2,16 +2,13 @@ package failover
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,11 +39,17 @@ type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
 
-	mu         sync.Mutex // guards the rest
+	// reopening guards the fields up to closed. It is held while the kernel is asked, which may
+	// take long.
+	reopening  sync.Mutex
 	interfaces []string
-	sockets    map[advertLink]*advertSocket
 	running    sync.WaitGroup
 	closed     bool
+
+	// mu guards the rest. An advert that is sent waits for it, so it is held for a moment only.
+	mu       sync.Mutex
+	sockets  map[advertLink]*advertSocket
+	failures map[advertLink]error
 }
 
 // advertLink is an interface and a family.
@@ -58,54 +61,59 @@ type advertLink struct {
 // NewAdverts returns Adverts without interfaces. It calls received with each packet, from several
 // goroutines.
 func NewAdverts(received func(Advert), log *slog.Logger) *Adverts {
-	return &Adverts{received: received, log: log, sockets: map[advertLink]*advertSocket{}}
+	return &Adverts{received: received, log: log}
 }
 
 // Follow sets the interfaces. A missing interface is followed once it appears.
-func (x *Adverts) Follow(interfaces []string) error {
-	x.mu.Lock()
+func (x *Adverts) Follow(interfaces []string) {
+	x.reopening.Lock()
+	defer x.reopening.Unlock()
 	x.interfaces = slices.Clone(interfaces)
-	x.mu.Unlock()
-	return x.reopen()
+	x.reopen()
+}
+
+// Failure returns why an existing interface has no socket of a family; nil means it has one.
+func (x *Adverts) Failure(on string, v4 bool) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.failures[advertLink{on, v4}]
 }
 
 // reopen opens the sockets that are missing, and replaces the sockets of interfaces that have
 // another index: such an interface was renamed or created again, and the group was left with its
-// predecessor.
-func (x *Adverts) reopen() error {
+// predecessor. If the interfaces can't be listed, nothing changes.
+func (x *Adverts) reopen() {
+	all, err := net.Interfaces()
+	if err != nil {
+		x.log.Warn("listing the interfaces of VRRP", "err", err)
+	}
+	if err != nil || x.closed {
+		return
+	}
+	before, sockets, failures := x.sockets, map[advertLink]*advertSocket{}, map[advertLink]error{}
+	for _, device := range all {
+		if !slices.Contains(x.interfaces, device.Name) {
+			continue
+		}
+		for _, link := range []advertLink{{device.Name, true}, {device.Name, false}} {
+			if s := before[link]; s != nil && s.index == device.Index {
+				sockets[link] = s
+			} else if s, err := openAdverts(link, device.Index); err != nil {
+				failures[link] = err
+			} else {
+				sockets[link] = s
+				x.running.Go(func() { s.receive(x.received) })
+			}
+		}
+	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.closed {
-		return nil
-	}
-	index := map[string]int{}
-	for _, name := range x.interfaces {
-		if device, err := net.InterfaceByName(name); err == nil {
-			index[name] = device.Index
-		}
-	}
-	for link, s := range x.sockets {
-		if s.index != index[link.name] {
+	x.sockets, x.failures = sockets, failures
+	x.mu.Unlock()
+	for link, s := range before {
+		if sockets[link] != s {
 			_ = s.file.Close() // its interface has gone
-			delete(x.sockets, link)
 		}
 	}
-	var all []error
-	for name, i := range index {
-		for _, link := range []advertLink{{name, true}, {name, false}} {
-			if x.sockets[link] != nil {
-				continue
-			}
-			s, err := openAdverts(link, i)
-			if err != nil {
-				all = append(all, err)
-				continue
-			}
-			x.sockets[link] = s
-			x.running.Go(func() { s.receive(x.received) })
-		}
-	}
-	return errors.Join(all...)
 }
 
 // Run follows changes of the interfaces until ctx ends, and then closes the sockets.
@@ -116,12 +124,12 @@ func (x *Adverts) Run(ctx context.Context) {
 		}
 		wake.Sleep(ctx, time.Second)
 	}
-	x.mu.Lock()
+	x.reopening.Lock()
 	x.closed = true
 	for _, s := range x.sockets {
 		_ = s.file.Close() // nothing is sent any longer
 	}
-	x.mu.Unlock()
+	x.reopening.Unlock()
 	x.running.Wait()
 }
 
@@ -135,9 +143,9 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
 	for {
-		if err := x.reopen(); err != nil {
-			x.log.Warn("adverts can't be sent on an interface", "err", err)
-		}
+		x.reopening.Lock()
+		x.reopen()
+		x.reopening.Unlock()
 		if _, err := s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return errors.Join(fmt.Errorf("reading events: %w", err), s.Close())
 		}
@@ -159,138 +167,4 @@ func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 		return fmt.Errorf("sending an advert from %s to %s on %s: %w", from, to, on, err)
 	}
 	return nil
-}
-
-// advertSocket is the socket of an interface and a family.
-type advertSocket struct {
-	link  advertLink
-	index int // of the interface
-	file  *os.File
-	raw   syscall.RawConn
-}
-
-// openAdverts opens a socket that is a member of the group.
-func openAdverts(link advertLink, index int) (s *advertSocket, err error) {
-	family, set := unix.AF_INET6, setAdvert6
-	if link.v4 {
-		family, set = unix.AF_INET, setAdvert4
-	}
-	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocolVRRP)
-	if err == nil {
-		err = errors.Join(
-			unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link.name),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-			set(fd, index),
-		)
-		if err != nil {
-			_ = unix.Close(fd)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("opening a socket for VRRP on %s: %w", link.name, err)
-	}
-	s = &advertSocket{link: link, index: index, file: os.NewFile(uintptr(fd), "vrrp")}
-	s.raw, err = s.file.SyscallConn()
-	return s, err
-}
-
-// networkControl is the traffic class of routing protocols (CS6).
-const networkControl = 0xc0
-
-func setAdvert4(fd, index int) error {
-	return errors.Join(
-		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, advertTTL),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, advertTTL),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 0),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, networkControl),
-		unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: vrrpGroup(true).As4(), Ifindex: int32(index)}),
-	)
-}
-
-func setAdvert6(fd, index int) error {
-	return errors.Join(
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, advertTTL),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, advertTTL),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, networkControl),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1),
-		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1),
-		unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: vrrpGroup(false).As16(), Interface: uint32(index)}),
-	)
-}
-
-func (s *advertSocket) send(from, to netip.Addr, data []byte) (err error) {
-	var source []byte
-	var dest unix.Sockaddr
-	if s.link.v4 {
-		source = unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(s.index), Spec_dst: from.As4()})
-		dest = &unix.SockaddrInet4{Addr: to.As4()}
-	} else {
-		source = unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: uint32(s.index), Addr: from.As16()})
-		dest = &unix.SockaddrInet6{Addr: to.As16(), ZoneId: uint32(s.index)}
-	}
-	closed := s.raw.Control(func(fd uintptr) {
-		_, err = unix.SendmsgN(int(fd), data, source, dest, unix.MSG_DONTWAIT)
-	})
-	return errors.Join(closed, err)
-}
-
-// receive calls received with each packet until the socket is closed.
-func (s *advertSocket) receive(received func(Advert)) {
-	b, control := make([]byte, 1<<16), make([]byte, 256)
-	for {
-		var n, size int
-		var from unix.Sockaddr
-		var err error
-		closed := s.raw.Read(func(fd uintptr) bool {
-			n, size, _, from, err = unix.Recvmsg(int(fd), b, control, unix.MSG_DONTWAIT)
-			return !errors.Is(err, unix.EAGAIN)
-		})
-		if closed != nil {
-			return
-		}
-		if err != nil {
-			continue // the interface went down, or a peer's host answered by ICMP
-		}
-		if a, ok := s.advert(b[:n], control[:size], from); ok {
-			received(a)
-		}
-	}
-}
-
-// advert reads a packet. It reports whether the packet is whole.
-func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, ok bool) {
-	a = Advert{On: s.link.name, At: time.Now()}
-	const minHeader = 20
-	switch from := from.(type) {
-	case *unix.SockaddrInet4: // the kernel passes the header on, and has checked it
-		if len(b) < minHeader || len(b) < int(b[0]&15)*4 {
-			return a, false
-		}
-		a.From, a.To, a.TTL = netip.AddrFrom4(from.Addr), netip.AddrFrom4([4]byte(b[16:20])), int(b[8])
-		b = b[int(b[0]&15)*4:]
-	case *unix.SockaddrInet6:
-		a.From = netip.AddrFrom16(from.Addr)
-	}
-	a.Data = slices.Clone(b)
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return a, false
-	}
-	for _, m := range messages {
-		a.read(m)
-	}
-	return a, true
-}
-
-// read reads a control message.
-func (a *Advert) read(m unix.SocketControlMessage) {
-	switch d, h := m.Data, m.Header; {
-	case h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS && len(d) >= 16:
-		a.At = time.Unix(int64(binary.NativeEndian.Uint64(d)), int64(binary.NativeEndian.Uint64(d[8:])))
-	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT && len(d) >= 4:
-		a.TTL = int(binary.NativeEndian.Uint32(d))
-	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(d) >= 16:
-		a.To = netip.AddrFrom16([16]byte(d))
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -44,7 +45,10 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	r := &router{ns: ns, own4: netip.MustParseAddr(own4), received: make(chan Advert, 1000)}
 	r.Adverts = NewAdverts(r.receive, slog.New(slog.DiscardHandler))
 	wait.For(t, wait.Patience, "a link-local address", func() bool { r.own6 = linkLocal(t, ns); return r.own6.IsValid() })
-	if err := ns.Do(func() error { return r.Follow([]string{"lan"}) }); err != nil {
+	if err := ns.Do(func() error {
+		r.Follow([]string{"lan"})
+		return errors.Join(r.Failure("lan", true), r.Failure("lan", false))
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -69,6 +73,9 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	}
 	return a
 }
+
+// message returns a message of the router 51.
+func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
 // next returns the next packet that the router receives.
 func (r *router) next(t *testing.T) Advert {
@@ -107,7 +114,7 @@ func TestAdvertsArrive(t *testing.T) {
 		{"IPv6 source that is a VIP", netip.MustParseAddr("fe80::100"), vrrpGroup(false)},
 	} {
 		before := time.Now()
-		if err := a.Send("lan", c.from, c.to, []byte(c.name)); err != nil {
+		if err := a.Send("lan", c.from, c.to, message(c.name)); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
@@ -116,7 +123,7 @@ func TestAdvertsArrive(t *testing.T) {
 			t.Errorf("%s: received at %s, want a moment after %s", c.name, got.At, before)
 		}
 		got.At = time.Time{}
-		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: []byte(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
+		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: message(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: received %v, want %v", c.name, got, want)
 		}
 	}
@@ -144,7 +151,7 @@ func TestAdvertsTTL(t *testing.T) {
 			err = limit(c)
 		}
 		if err == nil {
-			_, err = c.WriteTo([]byte("far"), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
+			_, err = c.WriteTo(message("far"), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
 			err = errors.Join(err, c.Close())
 		}
 		if err != nil {
@@ -161,6 +168,65 @@ func TestAdvertsTTL(t *testing.T) {
 	}
 }
 
+// TestAdvertsFilter sends packets that are not adverts, in both families. They must not reach the
+// process.
+func TestAdvertsFilter(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	a, b := newRouter(t, lan, l.Add("a"), "10.9.0.1"), newRouter(t, lan, l.Add("b"), "10.9.0.2")
+	for _, v4 := range []bool{true, false} {
+		source := a.own6
+		if v4 {
+			source = a.own4
+		}
+		for _, data := range [][]byte{{0x41, 51, 0x31, 0x31}, {0x32, 51}, {}, message("wanted")} {
+			if err := a.Send("lan", source, vrrpGroup(v4), data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := b.next(t); string(got.Data) != string(message("wanted")) {
+			t.Errorf("received %q first, want the advert", got.Data)
+		}
+	}
+}
+
+// TestAdvertsWhileReopening sends a packet while the interfaces are being listed. It must not wait
+// for that.
+func TestAdvertsWhileReopening(t *testing.T) {
+	l := lab.New(t)
+	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
+	a.reopening.Lock()
+	defer a.reopening.Unlock()
+	sent := make(chan error, 1)
+	go func() { sent <- a.Send("lan", a.own4, vrrpGroup(true), message("now")) }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(wait.Patience):
+		t.Error("the packet waits")
+	}
+}
+
+// TestAdvertSources lists the addresses of an interface with a VIP. The VIP is not a source. A
+// missing interface has none.
+func TestAdvertSources(t *testing.T) {
+	l := lab.New(t)
+	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
+	a.ns.AddAddr("lan", "10.9.0.100/32")
+	for name, want := range map[string][]netip.Addr{"lan": {a.own4, a.own6}, "wan": nil} {
+		var got []netip.Addr
+		err := a.ns.Do(func() (err error) {
+			got, err = AdvertSources(name, []netip.Addr{netip.MustParseAddr("10.9.0.100")})
+			return err
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("sources of %s = %v, %v; want %v", name, got, err, want)
+		}
+	}
+}
+
 // TestAdvertsQueued delays a receiver. The packets that wait carry the time of their arrival, so
 // the receiver can drop them.
 func TestAdvertsQueued(t *testing.T) {
@@ -170,7 +236,7 @@ func TestAdvertsQueued(t *testing.T) {
 	held := make(chan bool)
 	b.held.Store(&held)
 	for range 3 {
-		if err := a.Send("lan", a.own4, vrrpGroup(true), []byte("queued")); err != nil {
+		if err := a.Send("lan", a.own4, vrrpGroup(true), message("queued")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -235,14 +301,14 @@ func arrives(from, to *router, v4 bool) bool {
 		source = from.own4
 	}
 	text := fmt.Sprint(time.Now().UnixNano())
-	if from.Send("lan", source, vrrpGroup(v4), []byte(text)) != nil {
+	if from.Send("lan", source, vrrpGroup(v4), message(text)) != nil {
 		return false
 	}
 	timeout := time.After(100 * time.Millisecond)
 	for {
 		select {
 		case a := <-to.received:
-			if string(a.Data) == text {
+			if string(a.Data) == string(message(text)) {
 				return true
 			}
 		case <-timeout:

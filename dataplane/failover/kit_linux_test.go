@@ -41,7 +41,7 @@ func own(texts []string) error {
 		a := netip.MustParseAddr(text)
 		vips, devices[a] = append(vips, a), "lan"
 	}
-	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: devices}, Gone: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: devices}, Gone: func() {}, Links: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}

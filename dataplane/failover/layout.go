@@ -33,6 +33,8 @@ type Layout struct {
 	// VIPs are all VIPs, also those without an interface here. Own are the VIPs that this host has
 	// for itself: no gate may silence them, and no other host may have them.
 	VIPs, Own []netip.Addr
+	// Away are the VIPs whose interface can't serve them now, and why.
+	Away map[netip.Addr]string
 }
 
 // LayoutOptions limit a layout.
@@ -58,11 +60,41 @@ func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	for _, v := range vips {
 		if device := l.Devices[v]; device != "" && next.Devices[v] == "" && !slices.Contains(next.Own, v) {
 			next.Devices[v] = device // which is away, or down
+			next.Away[v] = fmt.Sprintf("interface %s has no address in the network of %s", device, v)
+		}
+	}
+	down, err := Down(slices.Compact(slices.Sorted(maps.Values(next.Devices))))
+	if err != nil {
+		return Layout{}, err
+	}
+	for v, device := range next.Devices {
+		if why := down[device]; why != "" {
+			next.Away[v] = "interface " + device + " " + why
 		}
 	}
 	next.Reach = next.within(o.Reach)
 	next.Interfaces = slices.DeleteFunc(slices.Clone(next.On), func(name string) bool { return name == "" })
 	return next, nil
+}
+
+// Down returns why the interfaces among these that can carry no packet can't.
+func Down(names []string) (map[string]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing devices: %w", err)
+	}
+	down := map[string]string{}
+	for _, name := range names {
+		switch i := slices.IndexFunc(all, func(d net.Interface) bool { return d.Name == name }); {
+		case i < 0:
+			down[name] = "is missing"
+		case all[i].Flags&net.FlagUp == 0:
+			down[name] = "is down"
+		case all[i].Flags&net.FlagRunning == 0:
+			down[name] = "has no carrier"
+		}
+	}
+	return down, nil
 }
 
 // Equal reports whether nothing on this host is different. The VIPs may be.
@@ -85,7 +117,7 @@ func (l Layout) Unplaced() (vips []netip.Addr) {
 // find returns the layout of this moment. The interface of a VIP is the one whose network contains
 // it.
 func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
-	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips}
+	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips, Away: map[netip.Addr]string{}}
 	all, err := net.Interfaces()
 	if err != nil {
 		return l, fmt.Errorf("listing devices: %w", err)

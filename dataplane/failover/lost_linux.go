@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch calls Gone when addresses have left an interface, and wakes the announcer when an interface
-// has changed, until ctx ends. It starts with both, because earlier events are lost.
+// watch calls Gone when addresses have left an interface, and Links and the announcer when an
+// interface has changed, until ctx ends. It starts with both, because earlier events are lost.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -39,6 +39,7 @@ func (k *Kernel) departures(ctx context.Context) error {
 		}
 		if changed {
 			k.announcer.links.Send()
+			k.o.Links()
 		}
 		gone, changed = false, false
 		m, err := s.Receive()
@@ -50,7 +51,7 @@ func (k *Kernel) departures(ctx context.Context) error {
 		}
 		for m.Next() {
 			gone = gone || m.Kind == unix.RTM_DELADDR
-			changed = changed || m.Kind == unix.RTM_NEWLINK
+			changed = changed || m.Kind == unix.RTM_NEWLINK || m.Kind == unix.RTM_DELLINK
 		}
 	}
 }

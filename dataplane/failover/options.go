@@ -22,6 +22,8 @@ type KernelOptions struct {
 	Rival func(Rival)
 	// Gone is called if an address may have left an interface: Lost lists the VIPs that have.
 	Gone func()
+	// Links is called if an interface may have changed.
+	Links func()
 	// Reached is called if one of the hosts answers that must be within reach on an interface, with
 	// all of them.
 	Reached func(on string, hosts []netip.Addr)

@@ -16,10 +16,12 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Routers returns the default gateways of this host, in order. It returns nil if they can't be
-// read.
-func Routers() (all []netip.Addr) {
-	routes, _ := netlink.RouteList(nil, netlink.FAMILY_ALL)
+// Routers returns the default gateways of this host, in order.
+func Routers() (all []netip.Addr, err error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("listing routes: %w", err)
+	}
 	add := func(gateway net.IP) {
 		if a, ok := netip.AddrFromSlice(gateway); ok {
 			all = append(all, a.Unmap())
@@ -35,7 +37,7 @@ func Routers() (all []netip.Addr) {
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
+	return slices.Compact(all), nil
 }
 
 // isDefault reports whether a destination is the default route's.

@@ -1,6 +1,8 @@
 package failover
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -8,29 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AdvertSources returns the addresses of an interface that adverts are sent from: the first IPv4
-// address and the link-local IPv6 address that are not VIPs. An address is the zero Addr if the
-// interface has none or it may not be used yet.
-func AdvertSources(name string, vips []netip.Addr) (v4, v6 netip.Addr) {
+// AdvertSources returns the addresses of an interface that adverts may be sent from, in the
+// kernel's order: they are not VIPs, and may already be used. A missing interface has none.
+func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error) {
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return v4, v6
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
 	}
-	all, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return v4, v6
+		return nil, fmt.Errorf("looking at interface %s: %w", name, err)
+	}
+	held, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("listing the addresses of %s: %w", name, err)
 	}
 	const unusable = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
-	for _, one := range all {
+	for _, one := range held {
 		a, ok := netip.AddrFromSlice(one.IP)
-		a = a.Unmap()
-		switch {
-		case !ok || one.Flags&unusable != 0 || slices.Contains(vips, a):
-		case a.Is4() && !v4.IsValid():
-			v4 = a
-		case a.IsLinkLocalUnicast() && a.Is6() && !v6.IsValid():
-			v6 = a
+		if a = a.Unmap(); ok && one.Flags&unusable == 0 && !slices.Contains(vips, a) {
+			all = append(all, a)
 		}
 	}
-	return v4, v6
+	return all, nil
 }

@@ -24,7 +24,7 @@ func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.Hardwa
 func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
 
 // Routers finds none.
-func Routers() []netip.Addr { return nil }
+func Routers() ([]netip.Addr, error) { return nil, nil }
 
 // FollowRouters waits until ctx ends.
 func FollowRouters(ctx context.Context, _ func()) { <-ctx.Done() }

@@ -109,6 +109,27 @@ func (b *Bridge) Join(n *NS, addrs ...string) {
 	}
 }
 
+// Plug connects the port of a namespace that has joined, or disconnects it. The namespace's link
+// keeps its carrier.
+func (b *Bridge) Plug(n *NS, in bool) {
+	b.ns.lab.t.Helper()
+	args := []string{"link", "set", n.Name, "nomaster"}
+	if in {
+		args = []string{"link", "set", n.Name, "master", "br"}
+	}
+	b.ns.Exec("ip", args...)
+}
+
+// Carrier gives the link of a namespace that has joined its carrier, or removes it.
+func (b *Bridge) Carrier(n *NS, on bool) {
+	b.ns.lab.t.Helper()
+	state := "down"
+	if on {
+		state = "up"
+	}
+	b.ns.Exec("ip", "link", "set", n.Name, state)
+}
+
 // Tap adds a tap device to the switch, for a guest (vm.Options.Tap). within calls a function in its
 // namespace, which opens the device.
 func (b *Bridge) Tap(name string) (within func(func() error) error) {

@@ -23,15 +23,8 @@ type Packet struct {
 	Data []byte // bytes after the IP header
 }
 
-// Ask sends another request to the hosts that must be within reach of an interface. [Node.Reached]
-// receives the answers.
-type Ask struct{ On int }
-
 // Action marks an Action.
 func (Send) Action() {}
-
-// Action marks an Action.
-func (Ask) Action() {}
 
 // Datagram is a packet that arrived.
 type Datagram struct {

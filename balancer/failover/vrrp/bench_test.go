@@ -19,11 +19,11 @@ type bench struct {
 	open   bool
 	bound  map[netip.Addr]bool
 	// sent has the adverts since the last check. If sendErr is not nil, sending fails.
-	sent         []vrrp.Advert
-	sums         []vrrp.Checksum
-	sendErr      error
-	notes        []string
-	probes, asks int
+	sent    []vrrp.Advert
+	sums    []vrrp.Checksum
+	sendErr error
+	notes   []string
+	probes  int
 	// found are the answers to Probes.
 	found map[netip.Addr]string
 	// mute keeps OpenGate, CloseGate and Unbind from being answered.
@@ -92,8 +92,6 @@ func (b *bench) do(actions []local.Action) {
 		case local.Probe:
 			b.probes++
 			b.do(b.node.Probed(b.now, a.Addrs, b.found))
-		case vrrp.Ask:
-			b.asks++
 		}
 	}
 }

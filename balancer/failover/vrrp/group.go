@@ -105,21 +105,21 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	if len(g.Link.Peers) > 0 && g.Link.MinTTL > 0 {
 		minTTL = g.Link.MinTTL
 	}
+	a, sum, err := Decode(d.Data, d.From, d.To)
+	listed := err == nil && slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) })
 	switch {
 	case d.TTL < minTTL:
-		return nil, "", dropf(LowTTL, "has TTL %d, less than %d", d.TTL, minTTL)
+		return nil, "", &DropError{LowTTL, fmt.Sprintf("has TTL %d, less than %d", d.TTL, minTTL), listed}
 	case len(g.Link.Peers) > 0 && !slices.Contains(g.Link.Peers, d.From):
-		return nil, "", dropf(WrongPeer, "comes from an address that is not in peers")
-	}
-	a, sum, err := Decode(d.Data, d.From, d.To)
-	if err != nil {
+		return nil, "", &DropError{WrongPeer, "comes from an address that is not in peers", listed}
+	case err != nil:
 		return nil, "", err
 	}
 	own := g.advert(g.Priority)
 	switch {
 	// This check is first, because another router with the same ID must not look like an owner of
 	// these VIPs.
-	case !slices.ContainsFunc(a.Addrs, func(v netip.Addr) bool { return slices.Contains(g.VIPs, v) }):
+	case !listed:
 		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
 	case a.Version != g.Version:
 		return nil, "", dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)

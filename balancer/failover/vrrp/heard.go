@@ -55,12 +55,13 @@ func (r *router) heardAsBackup(p *peer) {
 		r.restart(a.Interval)
 	case a.Priority == unwell:
 		r.hurry() // it can't serve the VIPs
-	case !r.fitness.preempts(r.now, r.g.Preempt):
+	case !r.fitness.preempts(r.now, r.g.Preempt) || !r.witnessed():
 		r.restart(a.Interval)
 	}
 }
 
-// heardAsOwner leaves the VIPs to a higher router, and makes a lower router yield.
+// heardAsOwner leaves the VIPs to a higher router, and makes a lower router yield if this host is
+// connected.
 func (r *router) heardAsOwner(p *peer) {
 	a, own := p.advert, r.priority()
 	switch {
@@ -69,6 +70,9 @@ func (r *router) heardAsOwner(p *peer) {
 	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
 		text := fmt.Sprintf("gave %s to %s (priority %d over %d)", r.g.label(), p.addr, a.Priority, own)
 		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d over %d", p.addr, a.Priority, own)}, a.Interval)
+	case r.witness.here && !r.witnessed():
+		// This host may have been cut off, and the other one not.
+		r.resign(Backup, cause{"witness", fmt.Sprintf("%s is Active as well, and no host that must be within reach answers", p.addr)})
 	default:
 		r.reply()
 		r.heardRival(p)

@@ -27,6 +27,8 @@ type scenario struct {
 	losses int
 	// ends reports whether the first host ends, so a fault of the second leaves no owner.
 	ends bool
+	// spoil changes packets on their way.
+	spoil func(from *host, d *vrrp.Datagram)
 }
 
 func startAt(w *world, h *host, d time.Duration) {
@@ -34,9 +36,11 @@ func startAt(w *world, h *host, d time.Duration) {
 	h.start()
 }
 
+// preempting is the longest time for which both answer if a peer takes over at a stop.
+const preempting = gateTime
+
 // scenarios are all courses of a pair.
 func scenarios() []scenario {
-	const preempting = gateTime // a peer may take over within the gate's time of a stop
 	return []scenario{
 		{name: "an owner and a backup", groups: pair(150, 100, 0), from: 500 * ms, to: 610 * ms, losses: 1, prepare: func(w *world) {
 			w.hosts[0].start()
@@ -64,7 +68,34 @@ func scenarios() []scenario {
 			h := w.hosts[0]
 			h.input(h.node.Stop)
 		}},
+		refused("the backup refuses the owner's adverts", pair(150, 100, 0), func(from *host, d *vrrp.Datagram) {
+			if from == from.w.hosts[0] {
+				d.TTL = 64
+			}
+		}),
+		refused("both refuse adverts that may be forwarded", pair(150, 100, 0), func(_ *host, d *vrrp.Datagram) { d.TTL = 64 }),
+		refused("both refuse adverts of unknown peers", strangers(pair(150, 100, 0)), nil),
+		refused("both refuse adverts of another version", pair(150, 100, 0), func(_ *host, d *vrrp.Datagram) {
+			d.Data = (&vrrp.Advert{Version: 2, RouterID: 51, Priority: d.Data[2], Interval: time.Second, Addrs: addrs("10.9.0.100")}).Append(nil, d.From, d.To, vrrp.Plain)
+		}),
 	}
+}
+
+// refused returns a scenario in which only the router that preempts the other one can end the
+// double ownership.
+func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
+	return scenario{name: name, groups: groups, spoil: spoil, from: 320 * ms, to: 400 * ms, both: 5 * interval, prepare: func(w *world) {
+		w.hosts[0].start()
+		startAt(w, w.hosts[1], 7*ms)
+	}}
+}
+
+// strangers gives each group peers that do not have the other's address.
+func strangers(groups []vrrp.Group) []vrrp.Group {
+	for i := range groups {
+		groups[i].Link.Peers = addrs("10.9.0.77")
+	}
+	return groups
 }
 
 // faults are all that the model knows. A stop is shorter than the gate's time, or close to the
@@ -100,7 +131,7 @@ type history struct {
 
 func (h *history) run(verbose bool) *world {
 	w := newWorld(h.groups...)
-	w.mistake, w.verbose = h.mistake, verbose
+	w.mistake, w.verbose, w.spoil = h.mistake, verbose, h.spoil
 	v := w.hosts[h.victim]
 	v.fault = h.fault
 	before := 0
@@ -111,7 +142,11 @@ func (h *history) run(verbose bool) *world {
 	}
 	v.lost = func(n int) bool { return n <= before && n > before-h.lost }
 	h.prepare(w)
-	w.run(h.to + h.lasts + 700*ms)
+	after := 700 * ms
+	if h.both > preempting {
+		after += h.both + silence // the last double ownership may begin late
+	}
+	w.run(h.to + h.lasts + after)
 	return w
 }
 
@@ -119,6 +154,7 @@ func (h *history) run(verbose bool) *world {
 // adverts.
 func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	w := newWorld(s.groups...)
+	w.spoil = s.spoil
 	s.prepare(w)
 	w.run(s.from)
 	first = w.hosts[victim].acts
@@ -146,7 +182,7 @@ func (s *scenario) visit(mistake string, check func(h *history)) (histories int)
 // wrong describes the broken rule of a history, or returns "".
 func (h *history) wrong(w *world) string {
 	most := h.both
-	if h.both > 0 && h.fault.hangs {
+	if h.both == preempting && h.fault.hangs {
 		most = h.groups[0].OwnerTime() // the gate of a host that hangs is refreshed for longer
 	}
 	alone := h.ends && h.victim == 1

@@ -211,24 +211,20 @@ func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]strin
 	return n.step()
 }
 
-// Reached processes an answer of a host that must be within reach of an interface.
-func (n *Node) Reached(now local.Time, on int) []local.Action {
+// Reached processes an answer of a host that must be within reach of a group.
+func (n *Node) Reached(now local.Time, group string) []local.Action {
 	n.begin(now)
-	for _, r := range n.routers {
-		if r.g.Link.On == on {
-			r.reached()
-		}
+	if r := n.find(group); r != nil {
+		r.reached()
 	}
 	return n.step()
 }
 
-// Reaching processes that other hosts must be within reach of an interface.
-func (n *Node) Reaching(now local.Time, on int) []local.Action {
+// Reaching processes that other hosts must be within reach of a group.
+func (n *Node) Reaching(now local.Time, group string) []local.Action {
 	n.begin(now)
-	for _, r := range n.routers {
-		if r.g.Link.On == on {
-			r.witness = witness{}
-		}
+	if r := n.find(group); r != nil {
+		r.witness = witness{}
 	}
 	return n.step()
 }

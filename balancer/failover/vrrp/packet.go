@@ -149,10 +149,12 @@ type DropError struct {
 	Reason Reason
 	// Text completes "the advert of 192.168.1.12 ...".
 	Text string
+	// listed reports whether the advert is otherwise whole, and lists a VIP of the group.
+	listed bool
 }
 
 func (e *DropError) Error() string { return e.Text }
 
 func dropf(r Reason, format string, args ...any) error {
-	return &DropError{r, fmt.Sprintf(format, args...)}
+	return &DropError{Reason: r, Text: fmt.Sprintf(format, args...)}
 }

@@ -24,6 +24,7 @@ type peer struct {
 	// is the time of the last note about that.
 	drop             *DropError
 	droppedAt, noted local.Time
+	rival            rival
 }
 
 // peers are the other routers of a group.
@@ -36,6 +37,7 @@ type peers struct {
 	// yielded is the reason for leaving the VIPs to a router that ignores this host's adverts; ""
 	// means this host does not.
 	yielded string
+	notes   noteLimit
 }
 
 // maxPeers is the maximum number of remembered routers, because any host on the network can pretend
@@ -73,21 +75,30 @@ func (p *peer) interval(unknown time.Duration) time.Duration {
 
 // counts reports whether the sender of a dropped packet may be an owner of the group's VIPs.
 func (e *DropError) counts() bool {
-	return e.Reason == WrongChecksum || e.Reason == WrongVersion || e.Reason == WrongInterval || e.Reason == WrongPassword
-}
-
-// owned reports whether another router has been the owner a moment ago.
-func (p *peers) owned(now local.Time, g *Group) bool {
-	for _, one := range p.of {
-		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
-		if one.advert != nil && one.advert.Priority != resigns && within(one.at, one.advert.Interval) {
-			return true
-		}
-		if one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, g.Interval) {
-			return true
-		}
+	switch e.Reason {
+	case WrongChecksum, WrongVersion, WrongInterval, WrongPassword:
+		return true
+	case LowTTL, WrongPeer:
+		return e.listed
 	}
 	return false
+}
+
+// distant reports whether the last packet of the router was dropped because it may come from
+// another network. Such a packet alone does not show that the router has the VIPs.
+func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL && p.droppedAt > p.at }
+
+// owners are the routers that were owners a moment ago, in order.
+func (p *peers) owners(now local.Time, g *Group) (all []netip.Addr) {
+	for _, one := range p.sorted() {
+		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
+		accepted := one.advert != nil && one.advert.Priority != resigns && within(one.at, one.advert.Interval)
+		dropped := one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, g.Interval)
+		if accepted || dropped {
+			all = append(all, one.addr)
+		}
+	}
+	return all
 }
 
 // resigned reports whether the owner has resigned a moment ago.
@@ -109,13 +120,13 @@ func (p *peers) heardLast() (last *peer) {
 // claimed returns the reason why this host takes over.
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
-	case o == nil && p.owned(now, g):
+	case o == nil && len(p.owners(now, g)) > 0:
 		return cause{"silence", "the adverts of " + p.heardLast().addr.String() + " are dropped"}
 	case o == nil:
 		return cause{"silence", "no other owner was heard"}
 	case p.resigned(now, g):
 		return cause{"resigned", o.addr.String() + " resigned"}
-	case p.owned(now, g):
+	case len(p.owners(now, g)) > 0:
 		return cause{"preempted", fmt.Sprintf("the priority of %s is %d", o.addr, o.advert.Priority)}
 	default:
 		return cause{"silence", fmt.Sprintf("%s was silent for %s", o.addr, formatSeconds(now.Since(o.at)))}
@@ -159,15 +170,35 @@ func (p *peer) differs(g *Group) string {
 	return strings.Join(all, "; ")
 }
 
-// noteEvery is the time between two notes about the same router.
-const noteEvery = time.Minute
+// noteEvery is the time between two notes about the same router, and maxNotes is the maximum number
+// of notes about other routers in this time.
+const (
+	noteEvery = time.Minute
+	maxNotes  = 10
+)
+
+// noteLimit limits the notes about other routers, because anybody on the network can cause them.
+type noteLimit struct {
+	since local.Time
+	count int
+}
+
+// allow reports whether there may be another note.
+func (l *noteLimit) allow(now local.Time) bool {
+	if l.count == 0 || now.Since(l.since) >= noteEvery {
+		*l = noteLimit{since: now}
+	}
+	l.count++
+	return l.count <= maxNotes
+}
 
 // dropped records a packet that a group can't use.
 func (p *peers) dropped(e *env, g *Group, from *peer, err error) {
 	var drop *DropError
 	errors.As(err, &drop)
 	p.drops[drop.Reason]++
-	if from.drop == nil || from.drop.Reason != drop.Reason || e.now.Since(from.noted) >= noteEvery {
+	news := from.drop == nil || from.drop.Reason != drop.Reason || e.now.Since(from.noted) >= noteEvery
+	if news && p.notes.allow(e.now) {
 		from.noted = e.now
 		text := fmt.Sprintf("dropped adverts of %s for %s: the advert %s", from.addr, g.Name, drop.Text)
 		e.do(local.Note{Kind: local.NoteRefused, Text: text, Why: string(drop.Reason)})

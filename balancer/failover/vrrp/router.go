@@ -39,6 +39,10 @@ type router struct {
 	witness witness
 	peers   peers
 	history history
+	// unsent is the reason why the last advert of a tenure could not be sent, at unsentAt; "" means
+	// it left.
+	unsent   string
+	unsentAt local.Time
 }
 
 // tenure is the time as Claiming and Active.
@@ -49,12 +53,11 @@ type tenure struct {
 	sent  local.Time
 	// replied is the time of the last answer to another router.
 	replied local.Time
-	// preempts reports whether another router was the owner at its start; probes counts the Probes
-	// since active.
-	preempts bool
-	active   local.Time
-	probes   int
-	rival    rival
+	// preempted are the routers that were owners when the tenure began. Active is the time when the
+	// VIPs were bound, and probes counts the Probes since then.
+	began, active local.Time
+	preempted     []netip.Addr
+	probes        int
 }
 
 // newRouter returns the router of a group that knows nothing yet.
@@ -131,7 +134,7 @@ func (r *router) backUp(why cause, interval time.Duration) {
 func (r *router) restart(interval time.Duration) {
 	r.last = interval
 	r.due = r.now.Add(r.g.DownTime(r.priority(), interval))
-	r.witness.asks, r.witness.blocked = 0, false
+	r.witness.waits, r.witness.blocked = false, false
 }
 
 // hurry shortens the down timer to the skew, because the owner has resigned.
@@ -143,7 +146,7 @@ func (r *router) claim() {
 	why := r.peers.claimed(r.now, &r.g)
 	r.fitness.moving = false
 	r.peers.yielded = ""
-	r.tenure = tenure{first: r.number + 1, preempts: r.peers.owned(r.now, &r.g)}
+	r.tenure = tenure{first: r.number + 1, began: r.now, preempted: r.peers.owners(r.now, &r.g)}
 	r.become(Claiming, why)
 	r.due = r.now.Add(settle)
 	r.advertise(r.priority())
@@ -224,10 +227,15 @@ func (r *router) reply() {
 func (r *router) sent(number uint64, at local.Time, err error) {
 	if err == nil {
 		r.history.sent++
+		r.unsent = ""
 	}
 	switch {
 	case number < r.tenure.first || r.state != Claiming && r.state != Active:
 	case err != nil:
+		if text := err.Error(); r.state == Claiming && r.unsent != text {
+			r.do(local.Note{Kind: local.NoteRefused, Text: "did not take " + r.g.label() + ": adverts can't be sent: " + text, VIPs: len(r.g.VIPs), Why: "send"})
+		}
+		r.unsent, r.unsentAt = err.Error(), r.now
 		r.lose(cause{"send", "adverts can't be sent: " + err.Error()})
 	default:
 		r.tenure.sent = max(r.tenure.sent, at)

@@ -174,12 +174,15 @@ func (r *router) problems(now local.Time) (all []string) {
 	if r.peers.yielded != "" {
 		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, r.peers.yielded))
 	}
-	rival := r.ignores(now)
-	if rival != "" {
-		all = append(all, rival)
+	if r.unsent != "" && now.Since(r.unsentAt) < max(problemKept, 2*r.g.DownTime(unwell, r.g.Interval)) {
+		all = append(all, fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", r.g.Name, r.unsent))
+	}
+	rival := r.rival(now)
+	if rival != nil {
+		all = append(all, r.ignores(rival))
 	}
 	for _, p := range r.peers.sorted() {
-		if rival != "" && p.addr == r.tenure.rival.addr || r.peers.yielded != "" {
+		if p == rival || r.peers.yielded != "" {
 			continue
 		}
 		if d := p.differs(&r.g); d != "" && now.Since(max(p.at, p.droppedAt)) < problemKept {

@@ -6,35 +6,47 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// witness is the knowledge of the hosts that must be within reach.
+// witness is the knowledge of the hosts that must be within reach. They are asked all the time.
 type witness struct {
 	answered local.Time
 	// here reports whether a witness has answered while this host was Active, and lost whether all
 	// have been silent since.
 	here, lost bool
-	// asks counts the questions since the down timer ended, and blocked reports whether all were
-	// unanswered.
-	asks    int
-	blocked bool
+	// waits reports whether the down timer has ended and an answer is awaited, and blocked whether
+	// none was received.
+	waits, blocked bool
 }
 
 // The times of the witness.
 const (
 	witnessLost   = 2 * time.Second
 	witnessRecent = time.Second
-	askEvery      = 50 * time.Millisecond
-	maxAsks       = 3
+	witnessWait   = 150 * time.Millisecond
 )
 
-// reached processes an answer.
+// reached processes an answer. If this host may have been cut off, another router may have become
+// the owner: it waits for its adverts, and has to be well for a while again.
 func (r *router) reached() {
 	w := &r.witness
+	cut := w.lost || w.blocked
 	w.answered, w.lost = r.now, false
 	w.here = w.here || r.state == Active
-	if w.asks > 0 && r.state == Backup {
-		w.asks, w.blocked = 0, false
+	switch {
+	case cut:
+		r.fitness.since = r.now
+		if r.state == Backup {
+			r.restart(r.last)
+		}
+	case w.waits && r.state == Backup:
 		r.due = r.now // the down timer has ended
 	}
+}
+
+// witnessed reports whether a host that must be within reach has answered a moment ago. Without
+// such hosts there is no need.
+func (r *router) witnessed() bool {
+	w := &r.witness
+	return r.g.Witness == NoWitness || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent
 }
 
 // fellSilent reports whether no witness has answered for a while, although one did while this host
@@ -51,14 +63,13 @@ func (w *witness) fellSilent(now local.Time) bool {
 // cut off.
 func (r *router) hasWitness() bool {
 	w := &r.witness
-	if r.g.Witness != WitnessRequired || r.peers.resigned(r.now, &r.g) || r.peers.owned(r.now, &r.g) || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent {
-		w.asks, w.blocked = 0, false
+	if r.g.Witness != WitnessRequired || r.peers.resigned(r.now, &r.g) || len(r.peers.owners(r.now, &r.g)) > 0 || r.witnessed() {
+		w.waits, w.blocked = false, false
 		return true
 	}
-	if w.asks < maxAsks {
-		w.asks++
-		r.due = r.now.Add(askEvery)
-		r.do(Ask{On: r.g.Link.On})
+	if !w.waits {
+		w.waits = true
+		r.due = r.now.Add(witnessWait)
 		return false
 	}
 	if !w.blocked {
@@ -66,7 +77,5 @@ func (r *router) hasWitness() bool {
 		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.g.label() + ": no host that must be within reach answers", Why: "witness"})
 	}
 	r.due = r.now.Add(witnessRecent)
-	w.asks = 1 // so an answer ends the wait
-	r.do(Ask{On: r.g.Link.On})
 	return false
 }

@@ -30,8 +30,11 @@ type world struct {
 	hosts []*host
 	// mistake is the rule that the world breaks; "" means none.
 	mistake string
-	// packets has the packets under way.
+	// packets has the packets under way, and later has the inputs of a later time.
 	packets []packet
+	later   []laterInput
+	// spoil changes the packets of a host on their way; nil means none is changed.
+	spoil func(from *host, d *vrrp.Datagram)
 	// random delays packets by up to 5 ms; nil means 1 ms.
 	random *rand.Rand
 	// log has all that happened, if verbose.
@@ -42,6 +45,12 @@ type world struct {
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
+}
+
+type laterInput struct {
+	at local.Time
+	to *host
+	f  func(local.Time) []local.Action
 }
 
 type packet struct {
@@ -136,6 +145,13 @@ func (w *world) deliver() {
 			p.d.At = w.now
 			p.to.input(func(now local.Time) []local.Action { return p.to.node.Heard(now, p.d) })
 			w.packets = slices.Delete(w.packets, i, i+1)
+			i--
+		}
+	}
+	for i := 0; i < len(w.later); i++ {
+		if p := w.later[i]; p.at <= w.now {
+			p.to.input(p.f)
+			w.later = slices.Delete(w.later, i, i+1)
 			i--
 		}
 	}
@@ -258,11 +274,26 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 			h.loop.todo = append(h.loop.todo, func() { h.send(a) })
 		case local.Note:
 			h.w.notef("%s: %s", h.group.Link.Source, a.Text)
-		case local.Probe, vrrp.Ask:
+		case local.Probe:
+			h.probe(a)
 		default:
 			h.worker.todo = append(h.worker.todo, func() { h.work(a) })
 		}
 	}
+}
+
+// probing is the time for which a Probe waits for answers.
+const probing = 300 * ms
+
+// probe asks the other hosts for VIPs.
+func (h *host) probe(a local.Probe) {
+	found := map[netip.Addr]string{}
+	for _, other := range h.w.hosts {
+		if other != h && other.answers() {
+			found[a.Addrs[0]] = "02:00:00:00:00:01"
+		}
+	}
+	h.w.later = append(h.w.later, laterInput{h.w.now.Add(probing), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
 }
 
 // send sends an advert. It reads the time in one act, sends in another, and reports that in a
@@ -282,9 +313,11 @@ func (h *host) send(s vrrp.Send) {
 				if h.w.random != nil {
 					delay = time.Duration(1+h.w.random.IntN(5)) * ms
 				}
-				h.w.packets = append(h.w.packets, packet{other, h.w.now.Add(delay), vrrp.Datagram{
-					From: s.Source, To: s.Packets[0].To, TTL: vrrp.TTL, Data: s.Packets[0].Data,
-				}})
+				d := vrrp.Datagram{From: s.Source, To: s.Packets[0].To, TTL: vrrp.TTL, Data: s.Packets[0].Data}
+				if h.w.spoil != nil {
+					h.w.spoil(h, &d)
+				}
+				h.w.packets = append(h.w.packets, packet{other, h.w.now.Add(delay), d})
 			}
 		}
 	}

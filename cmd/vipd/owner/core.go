@@ -26,7 +26,7 @@ type core struct {
 	rivals  rivals
 	inputs  chan input
 	probes  sync.WaitGroup
-	ended   <-chan struct{}
+	ended   chan struct{} // closed when the loop has ended
 	// layout describes the host's connections, as the loop knows them.
 	layout onhost.Layout
 	// another is closed when etcd has another history: then this core ends as if it were killed.
@@ -36,15 +36,16 @@ type core struct {
 // tick is the interval of the loop.
 const tick = 10 * time.Millisecond
 
-// newCore returns a core whose gate is closed. No VIP is bound.
-func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal) (c *core, err error) {
+// newCore returns a core whose gate is closed. No VIP is bound. It calls links if an interface may
+// have changed.
+func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
 		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
-		inputs: make(chan input, 1024),
+		ended: make(chan struct{}), inputs: make(chan input, 1024),
 	}
 	gone := wake.New()
 	kernel, err := newKernel(onhost.KernelOptions{
-		Gate: o.gate(), Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Gone: gone.Send, Reached: c.reached,
+		Gate: o.gate(), Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Gone: gone.Send, Links: links, Reached: c.reached,
 	})
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ const farewell = 2 * time.Second
 // run owns VIPs until ctx ends, and then gives all away.
 func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
-	c.ended, c.worker.done = background.Done(), background.Done()
+	c.worker.done = background.Done()
 	close(started)
 	var parts sync.WaitGroup
 	parts.Go(func() { c.decider.run(background) })
@@ -98,6 +99,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 		c.worker.gate.run(background.Done())
 	})
 	c.loop(ctx, background)
+	close(c.ended)
 	end()
 	parts.Wait()
 	c.probes.Wait()
@@ -116,8 +118,16 @@ func (c *core) loop(ctx, background context.Context) {
 	defer ticker.Stop()
 	stop := ctx.Done()
 	var limit <-chan time.Time
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
 	for {
+		if next := c.decider.Next(); next > 0 {
+			due.Reset(next.Since(now()))
+		}
 		select {
+		case <-due.C:
+			c.lapse(background)
+			c.handle(background, c.decider.Tick)
 		case <-stop:
 			stop, limit = nil, time.After(farewell)
 			c.handle(background, c.decider.Stop)

@@ -16,6 +16,8 @@ type decider interface {
 	gateUser
 	// Tick is called each tick.
 	Tick(now local.Time) []local.Action
+	// Next returns when Tick has something to do at the latest; 0 means that is not known.
+	Next() local.Time
 	// Deadline returns until when VIPs may be served; 0 means not now. The gate is refreshed while
 	// local.Passes allows it.
 	Deadline() local.Time

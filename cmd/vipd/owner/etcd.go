@@ -32,6 +32,9 @@ type byEtcd struct {
 	member atomic.Pointer[failover.Member]
 }
 
+// Next is not known: etcd's owners have time until the next Tick.
+func (d *byEtcd) Next() local.Time { return 0 }
+
 // newID returns an unused ID.
 func newID() failover.ID {
 	var b [8]byte

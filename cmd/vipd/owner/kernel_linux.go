@@ -15,6 +15,6 @@ func newAdverts(received func(onhost.Advert), log *slog.Logger) adverts {
 	return onhost.NewAdverts(received, log)
 }
 
-func advertSources(name string, vips []netip.Addr) (v4, v6 netip.Addr) {
+func advertSources(name string, vips []netip.Addr) ([]netip.Addr, error) {
 	return onhost.AdvertSources(name, vips)
 }

@@ -18,4 +18,4 @@ func newKernel(onhost.KernelOptions) (Kernel, error) {
 // newAdverts is never called, because no core is made without a Kernel.
 func newAdverts(func(onhost.Advert), *slog.Logger) adverts { return nil }
 
-func advertSources(string, []netip.Addr) (v4, v6 netip.Addr) { return v4, v6 }
+func advertSources(string, []netip.Addr) ([]netip.Addr, error) { return nil, nil }

@@ -226,7 +226,7 @@ const doubtful = time.Minute
 
 // begin runs a core until it is stopped.
 func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
-	c, err := newCore(f.o, l, f.doubt, f.journal)
+	c, err := newCore(f.o, l, f.doubt, f.journal, f.wake.Send)
 	if err != nil {
 		return err
 	}

@@ -77,11 +77,11 @@ func TestRemovedAtOnce(t *testing.T) {
 	}
 	ctx, end := context.WithCancel(t.Context())
 	k := &removing{}
-	c := &core{inputs: make(chan func(local.Time) []local.Action), ended: ctx.Done(), decider: &byEtcd{Node: failover.New(failover.Options{NewID: newID})}}
+	c := &core{inputs: make(chan func(local.Time) []local.Action), ended: make(chan struct{}), decider: &byEtcd{Node: failover.New(failover.Options{NewID: newID})}}
 	c.worker = newWorker(k, c.decider, 0, c.tell, nil, nil)
 	c.worker.done = ctx.Done()
 	var parts sync.WaitGroup
-	t.Cleanup(func() { end(); parts.Wait() })
+	t.Cleanup(func() { close(c.ended); end(); parts.Wait() })
 	parts.Go(c.worker.run)
 	handled := make(chan bool, 1)
 	go func() {

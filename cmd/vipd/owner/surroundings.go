@@ -28,7 +28,12 @@ func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
 	}
 }
 
-func (x *surroundings) findRouters() { x.set(&x.routers, onhost.Routers()) }
+// findRouters finds the default gateways. If they can't be read, the last ones count.
+func (x *surroundings) findRouters() {
+	if all, err := onhost.Routers(); err == nil {
+		x.set(&x.routers, all)
+	}
+}
 
 // set changes a list.
 func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -31,8 +32,10 @@ type VRRPOptions struct {
 
 // adverts sends and receives the packets of VRRP. Any goroutine may call its methods.
 type adverts interface {
-	// Follow sets the interfaces.
-	Follow(interfaces []string) error
+	// Follow sets the interfaces, and opens their sockets.
+	Follow(interfaces []string)
+	// Failure returns why an interface has no socket of a family; nil means it has one.
+	Failure(on string, v4 bool) error
 	// Send sends a packet from one of the host's addresses. It never waits.
 	Send(on string, from, to netip.Addr, data []byte) error
 	// Run receives until ctx ends.
@@ -44,12 +47,9 @@ type byVRRP struct {
 	*vrrp.Node
 	core    *core
 	adverts adverts
-	// first are the interfaces at the start.
-	first []string
 
-	// The loop uses the rest. report is vipd's last, and links are the interfaces with the
-	// addresses of their adverts, by the index that the node knows. Cannot are the reasons why VIPs
-	// can't be served here.
+	// The loop uses the rest. report is vipd's last, and links are the interfaces by the index that
+	// the node knows. Cannot are the reasons why VIPs can't be served here.
 	report *api.OwnerReport
 	layout onhost.Layout
 	links  []advertLink
@@ -61,20 +61,15 @@ type byVRRP struct {
 	// groups are the node's.
 	groups    []vrrp.Group
 	strangers strangers
-}
-
-// advertLink is an interface that sends adverts.
-type advertLink struct {
-	name   string
-	v4, v6 netip.Addr
+	witness   witness
 }
 
 // newByVRRP returns the decider of a core whose gate is closed.
 func newByVRRP(c *core) *byVRRP {
 	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}
+	d.witness.takes = c.o.VRRP.ReachTakes
 	d.adverts = newAdverts(d.received, c.o.Log)
-	d.links = d.find(c.layout, nil)
-	d.first = names(d.links)
+	d.links = d.find(c.layout, nil) // before a group's timer starts
 	return d
 }
 
@@ -85,15 +80,8 @@ func newNode(gate time.Duration) *vrrp.Node {
 	return n
 }
 
-// names returns the names of the interfaces.
-func names(links []advertLink) (all []string) {
-	for _, link := range links {
-		all = append(all, link.name)
-	}
-	return all
-}
-
-// find returns the interfaces of a layout and of the groups, in the order of before.
+// find returns the interfaces of a layout and of the groups, in the order of before, and opens
+// their sockets. If their addresses can't be listed, the earlier ones count.
 func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink) {
 	all := names(before)
 	for _, name := range slices.Concat(l.On, d.core.o.VRRP.Interfaces) {
@@ -101,14 +89,24 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 			all = append(all, name)
 		}
 	}
-	for _, name := range all {
-		v4, v6 := advertSources(name, l.VIPs)
-		links = append(links, advertLink{name, v4, v6})
+	d.adverts.Follow(all)
+	down, err := onhost.Down(all)
+	if err != nil {
+		d.core.o.Log.Warn("looking at the interfaces of VRRP", "err", err)
+	}
+	for i, name := range all {
+		link := advertLink{name: name, down: down[name]}
+		if link.sources, err = advertSources(name, l.VIPs); err != nil && i < len(before) {
+			d.core.o.Log.Warn("looking at the addresses of adverts", "err", err)
+			link.sources = before[i].sources
+		}
+		link.failure4, link.failure6 = describeFailure(d.adverts.Failure(name, true)), describeFailure(d.adverts.Failure(name, false))
+		links = append(links, link)
 	}
 	return links
 }
 
-// listen follows the interfaces of another layout, and their addresses.
+// listen follows the interfaces of another layout, and their addresses and sockets.
 func (d *byVRRP) listen(former, after onhost.Layout) error {
 	got := make(chan []advertLink, 1)
 	d.core.tell(func(local.Time) []local.Action { got <- d.links; return nil })
@@ -119,11 +117,8 @@ func (d *byVRRP) listen(former, after onhost.Layout) error {
 		return nil
 	}
 	links := d.find(after, before)
-	if err := d.adverts.Follow(names(links)); err != nil {
-		// A host without IPv6, for instance, still serves its IPv4 groups. Adverts has logged it.
-		d.core.o.Log.Debug("adverts can't be sent on an interface", "err", err)
-	}
-	if !slices.Equal(links, before) || !slices.Equal(former.On, after.On) {
+	same := slices.EqualFunc(links, before, func(a, b advertLink) bool { return a.equal(&b) })
+	if !same || !slices.Equal(former.On, after.On) {
 		d.core.tell(func(now local.Time) []local.Action {
 			d.core.layout.On = after.On
 			d.links = links
@@ -148,18 +143,25 @@ func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
 
 // apply passes the groups that can be on this host to the node, and whether it can serve them.
 func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
-	d.problems = nil
+	before, all := d.problems, d.core.o.VRRP.Groups(d.report)
+	for _, group := range d.witness.follow(d.layout, all) {
+		actions = append(actions, d.Node.Reaching(now, group)...)
+	}
+	d.problems = d.witness.problems()
 	var groups []vrrp.Group
-	for _, c := range d.core.o.VRRP.Groups(d.report) {
+	for _, c := range all {
 		g, why := d.group(&c)
-		if why != "" {
-			d.problems = append(d.problems, fmt.Sprintf("%s is not on this host: %s", c.Name, why))
+		if why == "" {
+			groups = append(groups, g)
 			continue
 		}
-		groups = append(groups, g)
+		text := fmt.Sprintf("%s is not on this host: %s", c.Name, why)
+		if d.problems = append(d.problems, text); !slices.Contains(before, text) {
+			actions = append(actions, local.Note{Kind: local.NoteRefused, Text: text})
+		}
 	}
 	d.groups = groups
-	actions = d.SetGroups(now, groups)
+	actions = append(actions, d.SetGroups(now, groups)...)
 	for _, g := range groups {
 		actions = append(actions, d.Ready(now, g.Name, d.lacks(g.VIPs))...)
 	}
@@ -169,7 +171,7 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 // lacks returns why this host can't serve one of these VIPs; "" means it can.
 func (d *byVRRP) lacks(vips []netip.Addr) string {
 	for _, a := range vips {
-		switch why := d.cannot[a]; {
+		switch why := cmp.Or(d.layout.Away[a], d.cannot[a]); {
 		case why != "" && len(vips) > 1:
 			return fmt.Sprintf("%s: %s", a, why)
 		case why != "":
@@ -194,35 +196,19 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	case on < 0:
 		return g, "interface " + name + " is missing"
 	}
-	link, source := d.links[on], c.Source
-	if !source.IsValid() {
-		if source = link.v6; c.Advertise[0].Is4() {
-			source = link.v4
-		}
+	source, why := d.links[on].source(c)
+	if why != "" {
+		return g, why
 	}
-	switch peer := slices.Index(c.Peers, source); {
-	case !source.IsValid():
-		return g, fmt.Sprintf("interface %s has no address to send adverts from", name)
-	case peer >= 0:
+	if slices.Contains(c.Peers, source) {
 		return g, fmt.Sprintf("peers has %s, which is this host's own address: list the other hosts", source)
 	}
 	return vrrp.Group{
 		Name: c.Name, RouterID: uint8(c.RouterID), Priority: uint8(c.Priority), Version: c.Version, Interval: c.AdvertInterval,
 		DownAdverts: c.DownAdverts, Preempt: time.Duration(c.Preempt), Advertise: c.Advertise, VIPs: c.VIPs, Password: c.Password,
-		Checksum: checksumOf(c.Checksum), Unyielding: !c.Yield, Witness: d.witness(name),
+		Checksum: checksumOf(c.Checksum), Unyielding: !c.Yield, Witness: d.witness.of(c),
 		Link: vrrp.Link{On: on, Source: source, Peers: c.Peers, MinTTL: c.UnicastTTL},
 	}, ""
-}
-
-// witness returns what the hosts that must be within reach of an interface decide.
-func (d *byVRRP) witness(name string) vrrp.Witness {
-	switch {
-	case len(d.layout.Reach[name]) == 0:
-		return vrrp.NoWitness
-	case d.core.o.VRRP.ReachTakes:
-		return vrrp.WitnessRequired
-	}
-	return vrrp.WitnessResigns
 }
 
 // checksumOf returns the node's name of a kind of checksum.
@@ -236,22 +222,21 @@ func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
 	return ""
 }
 
-// Reached and Reaching have an index of Layout.On, and the node has an index of links.
-
-// Reached passes an answer of a host that must be within reach to the node.
-func (d *byVRRP) Reached(now local.Time, on int) []local.Action {
-	return d.Node.Reached(now, d.index(d.core.layout.On[on]))
-}
-
-// Reaching passes to the node that other hosts must be within reach.
-func (d *byVRRP) Reaching(now local.Time, on int) []local.Action {
-	return d.Node.Reaching(now, d.index(d.core.layout.On[on]))
-}
-
 // index returns the node's index of an interface; -1 means none.
 func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
+
+// Reached passes an answer of a host that must be within reach to the node.
+func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
+	for _, group := range d.witness.groups[d.core.layout.On[on]] {
+		actions = append(actions, d.Node.Reached(now, group)...)
+	}
+	return actions
+}
+
+// Reaching does nothing: SetReport follows the hosts that must be within reach.
+func (d *byVRRP) Reaching(local.Time, int) []local.Action { return nil }
 
 // received passes a packet to the node. The kernel has stamped it with the time of day, because it
 // may have waited while the process was stopped.
@@ -274,6 +259,9 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	left := false
 	for _, p := range s.Packets {
 		failed := d.adverts.Send(d.links[s.On].name, s.Source, p.To, p.Data)
+		if sockerr.Is(failed, syscall.EPERM) {
+			failed = fmt.Errorf("%w: let the firewall pass IP protocol 112", failed)
+		}
 		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // a peer that is off
 		if err == nil {
 			err = failed
@@ -285,12 +273,7 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	return func(now local.Time) []local.Action { return d.Sent(now, s, at, err) }
 }
 
-func (d *byVRRP) run(ctx context.Context) {
-	if err := d.adverts.Follow(d.first); err != nil { // before a group's timer starts
-		d.core.failed("opening the sockets of VRRP", err)
-	}
-	d.adverts.Run(ctx)
-}
+func (d *byVRRP) run(ctx context.Context) { d.adverts.Run(ctx) }
 
 func (d *byVRRP) describe(s *api.OwnerStatus) {
 	got := make(chan vrrp.Status, 1)

@@ -20,7 +20,10 @@ import (
 
 // pair is two routers of VRRP and a client on a LAN.
 type pair struct {
-	lan    *lab.Bridge
+	lab *lab.Lab
+	lan *lab.Bridge
+	// sync has the adverts if they have their own network.
+	sync   *lab.Bridge
 	client *lab.NS
 	a, b   *vrrpRouter
 	probe  *arpProbe
@@ -55,6 +58,10 @@ type vrrpPair struct {
 	// services has services of both hosts, which vipd reports. If empty, the test reports the VIP
 	// in its place.
 	services string
+	// sync reports whether adverts have their own network, and gateway is the default gateway; the
+	// zero Addr means none.
+	sync    bool
+	gateway netip.Addr
 }
 
 // newPair starts both routers. Their VIP is vip.
@@ -64,7 +71,10 @@ func newPair(t *testing.T, o vrrpPair) *pair {
 		lab.Need(t, "keepalived")
 	}
 	l := lab.New(t)
-	p := &pair{lan: l.Bridge("lan"), bin: program.Bin(t)}
+	p := &pair{lab: l, lan: l.Bridge("lan"), bin: program.Bin(t)}
+	if o.sync {
+		p.sync = l.Bridge("sync")
+	}
 	p.client = l.Add("client")
 	p.lan.Join(p.client, "10.9.0.50/16")
 	p.a = p.router(t, l.Add("gw1"), 11, o.first, o, false)
@@ -87,6 +97,13 @@ func (p *pair) router(t *testing.T, ns *lab.NS, number, priority int, o vrrpPair
 		vips = append(vips, vip6)
 		o.group += "advertise = [\"fd09::100\"]\n[vips.\"fd09::100\"]\nhold = \"one\""
 		listed = "virtual_ipaddress {\nfd09::100/128 dev lan\n}\nvirtual_ipaddress_excluded {\n10.9.0.100/32 dev lan\n}"
+	}
+	if o.sync {
+		p.sync.Join(ns, fmt.Sprintf("10.8.0.%d/24", number))
+		o.group += "interface = \"sync\"\n"
+	}
+	if o.gateway.IsValid() {
+		ns.Default(o.gateway.String())
 	}
 	r := &vrrpRouter{gateway: gateway{t: t, ns: ns, bin: p.bin, dir: t.TempDir()}, priority: priority}
 	r.http = ownerClient(r.dir)

@@ -1,0 +1,84 @@
+package owner
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+
+	"vipd/balancer/lib/sockerr"
+	"vipd/cmd/internal/config"
+)
+
+// advertLink is an interface that sends adverts.
+type advertLink struct {
+	name string
+	// sources are the addresses that adverts may be sent from.
+	sources []netip.Addr
+	// down is the reason why it can carry no packet. failure4 and failure6 are the reasons why it
+	// has no socket for VRRP. An empty reason means that it can, or has one.
+	down, failure4, failure6 string
+}
+
+func (l *advertLink) equal(o *advertLink) bool {
+	return l.name == o.name && slices.Equal(l.sources, o.sources) && l.down == o.down && l.failure4 == o.failure4 && l.failure6 == o.failure6
+}
+
+// names returns the names of the interfaces.
+func names(links []advertLink) (all []string) {
+	for _, link := range links {
+		all = append(all, link.name)
+	}
+	return all
+}
+
+// source returns the address from which a group sends its adverts, or why it can't.
+func (l *advertLink) source(c *config.VRRPGroup) (source netip.Addr, why string) {
+	v4, failure := c.Advertise[0].Is4(), l.failure6
+	if v4 {
+		failure = l.failure4
+	}
+	usual := slices.IndexFunc(l.sources, func(a netip.Addr) bool { return a.Is4() == v4 && (v4 || a.IsLinkLocalUnicast()) })
+	switch {
+	case l.down != "":
+		return source, fmt.Sprintf("interface %s %s", l.name, l.down)
+	case failure != "":
+		return source, failure
+	case c.Source.IsValid() && !slices.Contains(l.sources, c.Source):
+		return source, fmt.Sprintf("source %s is not an address of interface %s: %s", c.Source, l.name, l.advise(v4))
+	case c.Source.IsValid():
+		return c.Source, ""
+	case usual < 0 && v4:
+		return source, fmt.Sprintf("interface %s has no IPv4 address to send adverts from: add one", l.name)
+	case usual < 0:
+		return source, fmt.Sprintf("interface %s has no link-local IPv6 address to send adverts from: add one", l.name)
+	}
+	return l.sources[usual], ""
+}
+
+// advise returns the way out for a source that is missing.
+func (l *advertLink) advise(v4 bool) string {
+	var others []string
+	for _, a := range l.sources {
+		if a.Is4() == v4 {
+			others = append(others, a.String())
+		}
+	}
+	return "set source to " + cmp.Or(strings.Join(others, " or "), "an address that it has") + ", or add the address"
+}
+
+// describeFailure describes why an interface has no socket for VRRP, and the way out; "" means it
+// has one.
+func describeFailure(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case sockerr.Is(err, syscall.EPERM, syscall.EACCES):
+		return err.Error() + ": give vipd owner CAP_NET_RAW, as vipd-owner.service does"
+	case sockerr.Is(err, syscall.EAFNOSUPPORT):
+		return err.Error() + ": turn IPv6 on, or use VIPs of IPv4"
+	}
+	return err.Error()
+}

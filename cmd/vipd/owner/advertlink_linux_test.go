@@ -1,0 +1,141 @@
+package owner
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// alone returns the first host of a pair whose other host does not exist. Its program does not run
+// yet.
+func alone(t *testing.T, group string) *pair {
+	t.Helper()
+	l := lab.New(t)
+	p := &pair{lab: l, lan: l.Bridge("lan"), bin: program.Bin(t)}
+	p.client = l.Add("client")
+	p.lan.Join(p.client, "10.9.0.50/16")
+	p.a = p.router(t, l.Add("gw1"), 11, 150, vrrpPair{interval: 200 * time.Millisecond, preempt: "0s", group: group}, false)
+	return p
+}
+
+// cannotOwn waits until the host has a problem, and checks that it does not own the VIP.
+func (r *vrrpRouter) cannotOwn(problem string) {
+	r.t.Helper()
+	wait.For(r.t, wait.Patience, "the problem "+problem, func() bool { return r.problem(problem) })
+	if got := r.bound(); len(got) > 0 {
+		r.t.Errorf("bound = %v, want none", got)
+	}
+}
+
+// TestVRRPCannotAdvertise starts hosts that can send no adverts. Each has a problem that names the
+// group, the reason and the way out, and does not own the VIP. It does once the reason is gone.
+func TestVRRPCannotAdvertise(t *testing.T) {
+	for _, c := range []struct {
+		name, group, problem string
+		// before is done before the start, and after makes the host able to send.
+		before, after func(p *pair)
+	}{
+		{
+			name: "source", group: `source = "10.9.0.77"`,
+			problem: "main is not on this host: source 10.9.0.77 is not an address of interface lan: set source to 10.9.0.11, or add the address",
+			before:  func(*pair) {}, after: func(p *pair) { p.a.ns.AddAddr("lan", "10.9.0.77/16") },
+		},
+		{
+			name:    "capability",
+			problem: "opening a socket for VRRP on lan: operation not permitted: give vipd owner CAP_NET_RAW, as vipd-owner.service does",
+			before: func(p *pair) {
+				lab.Need(p.a.t, "setpriv")
+				text := fmt.Sprintf("#!/bin/sh\nexec setpriv --bounding-set -net_raw --inh-caps -net_raw -- %q \"$@\"\n", filepath.Join(p.bin, "vipd"))
+				if err := os.WriteFile(filepath.Join(p.a.dir, "vipd"), []byte(text), 0o700); err != nil {
+					p.a.t.Fatal(err)
+				}
+				p.a.bin = p.a.dir
+			},
+			after: func(p *pair) { _ = p.a.cmd.Process.Kill(); p.a.bin = p.bin; p.a.begin() },
+		},
+		{
+			name:    "firewall",
+			problem: "main can't be owned here: adverts can't be sent: sending an advert from 10.9.0.11 to 224.0.0.18 on lan: operation not permitted: let the firewall pass IP protocol 112",
+			before: func(p *pair) {
+				p.a.ns.Exec("nft", "add table inet fw; add chain inet fw out { type filter hook output priority 0; }; add rule inet fw out meta l4proto 112 drop")
+			},
+			after: func(p *pair) { p.a.ns.Exec("nft", "delete table inet fw") },
+		},
+		{
+			name: "link", problem: "main is not on this host: interface lan is down",
+			before: func(*pair) {},
+			after:  func(p *pair) { p.a.ns.Exec("ip", "link", "set", "lan", "up") },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := alone(t, c.group)
+			c.before(p)
+			p.a.begin()
+			if c.name == "link" { // its VIP has an interface only once it was up
+				wait.For(t, wait.Patience, "the VIP", func() bool { return len(p.a.bound()) == 1 })
+				p.a.ns.Exec("ip", "link", "set", "lan", "down")
+			}
+			p.a.cannotOwn(c.problem)
+			c.after(p)
+			wait.For(t, wait.Patience, "the VIP afterwards", func() bool { return len(p.a.bound()) == 1 && !p.a.problem("main") })
+		})
+	}
+}
+
+// TestVRRPCarrier has adverts on one network and the VIP on another. The owner's port of the VIP
+// loses its carrier, and the other host takes over. Then the owner's port of the adverts does, and
+// it is silent.
+func TestVRRPCarrier(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, sync: true})
+	p.owns(t, p.a)
+	wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
+	began := time.Now()
+	p.lan.Carrier(p.a.ns, false)
+	wait.For(t, wait.Patience, "gw2 to own the VIP", func() bool { return p.probe.only(p.b.mac) })
+	took := p.probe.first(p.b.mac, began)
+	t.Logf("the VIP's carrier was lost: taken over after %s", took.Round(time.Millisecond))
+	if bound := p.b.down(interval) + 100*time.Millisecond; took > wait.Bound(bound) {
+		t.Errorf("taken over after %s, want at most %s", took, bound)
+	}
+	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("interface lan has no carrier") })
+	p.lan.Carrier(p.a.ns, true)
+	wait.For(t, wait.Patience, "gw1 to follow the owner", p.a.follows)
+	wait.For(t, wait.Patience, "no problem", func() bool { return !p.a.problem("carrier") })
+
+	p.sync.Carrier(p.b.ns, false)
+	p.owns(t, p.a)
+	wait.For(t, wait.Patience, "the problem", func() bool { return p.b.problem("main is not on this host: interface sync has no carrier") })
+	if n := p.probe.twice(began); n > 0 {
+		t.Errorf("both hosts answered %d requests", n)
+	}
+}
+
+// TestVRRPWithdrawnGateway takes the default route away from both hosts, and kills the owner. The
+// other host can't know that it is connected, and does not take over. It does once the route is
+// back.
+func TestVRRPWithdrawnGateway(t *testing.T) {
+	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, gateway: netip.MustParseAddr("10.9.0.50")})
+	p.owns(t, p.a)
+	wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
+	p.b.ns.Exec("ip", "route", "del", "default")
+	wait.For(t, wait.Patience, "the problem", func() bool {
+		return p.b.problem("main has no host that must be within reach: the route by 10.9.0.50 is withdrawn")
+	})
+	time.Sleep(time.Second) // until its last answer is too old
+	p.a.signal(syscall.SIGKILL)
+	wait.For(t, wait.Patience, "no takeover", func() bool { return p.b.problem("main has no owner here") })
+	if got := p.b.bound(); len(got) > 0 {
+		t.Errorf("bound = %v without a witness, want none", got)
+	}
+	p.b.ns.Exec("ip", "route", "add", "default", "via", "10.9.0.50")
+	p.owns(t, p.b)
+}

@@ -1,0 +1,72 @@
+package owner
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer/failover/vrrp"
+	"vipd/cmd/internal/config"
+	onhost "vipd/dataplane/failover"
+)
+
+// witness follows the hosts that must be within reach of groups: they are on the links of the
+// groups' VIPs.
+type witness struct {
+	// takes reports whether this host takes over from a silent owner only if one answers.
+	takes bool
+	// hosts are the last ones of each group. A group keeps them if they are withdrawn, because a
+	// host that loses its LAN may also lose its default gateway.
+	hosts map[string][]netip.Addr
+	// groups are the groups of each interface, and withdrawn the groups without hosts now.
+	groups    map[string][]string
+	withdrawn []string
+}
+
+// follow processes a layout. It returns the groups that have other hosts.
+func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []string) {
+	before := w.hosts
+	w.hosts, w.groups, w.withdrawn = map[string][]netip.Addr{}, map[string][]string{}, nil
+	for i := range all {
+		g := &all[i]
+		var on []string
+		var hosts []netip.Addr
+		for _, a := range g.VIPs {
+			if name := l.Devices[a]; name != "" && !slices.Contains(on, name) {
+				on, hosts = append(on, name), append(hosts, l.Reach[name]...)
+				w.groups[name] = append(w.groups[name], g.Name)
+			}
+		}
+		former := before[g.Name]
+		switch {
+		case len(hosts) == 0 && len(former) > 0:
+			hosts, w.withdrawn = former, append(w.withdrawn, g.Name)
+		case len(former) > 0 && !slices.Equal(hosts, former):
+			changed = append(changed, g.Name)
+		}
+		if len(hosts) > 0 {
+			w.hosts[g.Name] = hosts
+		}
+	}
+	return changed
+}
+
+// of returns what the hosts of a group decide.
+func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
+	switch {
+	case len(w.hosts[g.Name]) == 0:
+		return vrrp.NoWitness
+	case w.takes:
+		return vrrp.WitnessRequired
+	}
+	return vrrp.WitnessResigns
+}
+
+// problems are the groups whose hosts are withdrawn.
+func (w *witness) problems() (all []string) {
+	for _, name := range w.withdrawn {
+		all = append(all, fmt.Sprintf("%s has no host that must be within reach: the route by %s is withdrawn; add a default route, or set ownership.reach",
+			name, w.hosts[name][0]))
+	}
+	return all
+}
