@@ -163,6 +163,9 @@ func (p *peer) differs(g *Group) string {
 		if a.Interval != g.Interval {
 			all = append(all, fmt.Sprintf("its interval is %s, not %s", a.Interval, g.Interval))
 		}
+		if a.Version == 3 && p.addr.Is4() && g.Checksum != "" && g.Checksum != p.sum {
+			all = append(all, fmt.Sprintf("its checksum is %s, not %s", p.sum, g.Checksum))
+		}
 	}
 	if p.drop != nil && p.droppedAt > p.at {
 		all = append(all, "its advert "+p.drop.Text)

@@ -1,0 +1,252 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// longestTwice returns the longest time since at in which two hosts answered each request.
+func (p *arpProbe) longestTwice(at time.Time) (longest time.Duration) {
+	var since time.Time
+	for _, r := range p.since(at) {
+		switch {
+		case len(r.hosts) < 2:
+			since = time.Time{}
+		case since.IsZero():
+			since = r.at
+		}
+		if !since.IsZero() {
+			longest = max(longest, r.at.Sub(since)+arpEvery)
+		}
+	}
+	return longest
+}
+
+// lowTTL makes a host send adverts with a TTL of 64.
+func lowTTL(r *vrrpRouter) {
+	r.ns.Exec("nft", "add table ip m; add chain ip m out { type filter hook output priority mangle; }; add rule ip m out meta l4proto 112 ip ttl set 64")
+}
+
+// TestVRRPDiffers starts a host whose group differs from the owner's. It has a problem that names
+// the difference. If only it can end the double ownership, it does within k+2 intervals.
+func TestVRRPDiffers(t *testing.T) {
+	const fast = 200 * time.Millisecond
+	const version2 = "version = 2\npassword = \"secret\""
+	other := netip.MustParseAddr("10.9.0.101")
+	for _, c := range []struct {
+		name    string
+		pair    vrrpPair
+		change  func(text string) string
+		before  func(*vrrpRouter)
+		problem string
+		// both reports whether the hosts own different VIPs.
+		both bool
+	}{
+		{
+			name: "list", pair: vrrpPair{interval: fast, reported: []netip.Addr{vip, other}}, problem: "it does not list 10.9.0.101",
+			change: func(text string) string { return text },
+		},
+		{
+			name: "version", pair: vrrpPair{interval: time.Second}, problem: "its advert has version 3, and main has 2",
+			change: func(text string) string { return strings.Replace(text, "router_id", "version = 2\nrouter_id", 1) },
+		},
+		{
+			name: "password", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has another password or none",
+			change: func(text string) string { return strings.Replace(text, "secret", "other", 1) },
+		},
+		{
+			name: "interval of version 2", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has the interval 1s, and main has 2s",
+			change: func(text string) string { return strings.Replace(text, `"1s"`, `"2s"`, 1) },
+		},
+		{
+			name: "interval", pair: vrrpPair{interval: fast}, problem: "its interval is 200ms, not 300ms",
+			change: func(text string) string { return strings.Replace(text, `"200ms"`, `"300ms"`, 1) },
+		},
+		{
+			name: "TTL", pair: vrrpPair{interval: fast}, problem: "its advert has TTL 64, less than 255",
+			change: func(text string) string { return text }, before: lowTTL,
+		},
+		{
+			name: "a stranger", pair: vrrpPair{interval: fast, reported: []netip.Addr{other}}, problem: "lists no VIP of main: router 51 has another owner, so choose another router_id",
+			change: func(text string) string { return text }, both: true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := c.pair
+			o.preempt, o.first, o.second, o.late = "never", 150, 100, true
+			p := newPair(t, o)
+			if c.before != nil {
+				c.before(p.a)
+				c.before(p.b)
+			}
+			p.b.configure(c.change(p.b.text))
+			began := time.Now()
+			p.b.begin()
+			wait.For(t, wait.Patience, "the problem "+c.problem, func() bool { return p.b.problem(c.problem) })
+			if c.both {
+				return
+			}
+			time.Sleep(6 * o.interval) // in which the newcomer may take the VIP and must yield
+			p.owns(t, p.a)
+			both := p.probe.longestTwice(began)
+			t.Logf("both answered for %s", both.Round(time.Millisecond))
+			if bound := 5 * o.interval; both > wait.Bound(bound) {
+				t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+			}
+			if !p.b.problem(c.problem) {
+				t.Errorf("problems %q afterwards, want %q", p.b.answer().Problems, c.problem)
+			}
+		})
+	}
+}
+
+// TestVRRPChecksum gives vipd owner a checksum that keepalived drops. vipd owner preempts it, must
+// yield, and names the checksum.
+func TestVRRPChecksum(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", group: `checksum = "plain"`, first: 150, second: 100, keepalived: true, late: true})
+	p.a.signal(syscall.SIGTERM)
+	p.b.begin()
+	p.owns(t, p.b)
+	began := time.Now()
+	p.a.begin()
+	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("its checksum is pseudo, not plain") })
+	time.Sleep(8 * interval) // in which gw1 takes the VIP and must yield
+	p.owns(t, p.b)
+	both := p.probe.longestTwice(began)
+	t.Logf("both answered for %s", both.Round(time.Millisecond))
+	if bound := 5 * interval; both > wait.Bound(bound) {
+		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+	}
+}
+
+// TestVRRPPartition cuts the owner off and connects it again. Without a witness both own the VIP,
+// and there is an event within a second of the reconnection. With a witness the owner is silent
+// after 2 s, and the other host keeps the VIP.
+func TestVRRPPartition(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	for _, witness := range []bool{false, true} {
+		t.Run(fmt.Sprintf("witness: %t", witness), func(t *testing.T) {
+			o := vrrpPair{interval: interval, preempt: "never", first: 150, second: 100}
+			if witness {
+				o.gateway = netip.MustParseAddr("10.9.0.50")
+			}
+			p := newPair(t, o)
+			p.owns(t, p.a)
+			wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
+			time.Sleep(time.Second) // in which the witness answers
+			began := time.Now()
+			p.lan.Plug(p.a.ns, false)
+			p.owns(t, p.b)
+			if witness {
+				wait.For(t, wait.Patience, "gw1 to be silent", func() bool { return len(p.a.bound()) == 0 })
+				silent := time.Since(began)
+				t.Logf("gw1 was silent after %s", silent.Round(time.Millisecond))
+				if bound := 2300 * time.Millisecond; silent > wait.Bound(bound) {
+					t.Errorf("gw1 was silent after %s, want at most %s", silent, bound)
+				}
+			} else if len(p.a.bound()) != 1 {
+				t.Error("gw1 does not own the VIP on its side")
+			}
+			healed := time.Now()
+			p.lan.Plug(p.a.ns, true)
+			if witness {
+				wait.For(t, wait.Patience, "gw1 to follow gw2", p.a.follows)
+				time.Sleep(4 * interval) // in which gw1 might take the VIP
+				p.owns(t, p.b)
+				if n := p.probe.twice(healed); n > 0 {
+					t.Errorf("both hosts answered %d requests", n)
+				}
+				return
+			}
+			wait.For(t, wait.Patience, "an event", func() bool { return p.a.meeting(healed) > 0 || p.b.meeting(healed) > 0 })
+			after := max(p.a.meeting(healed), p.b.meeting(healed))
+			t.Logf("event after %s", after.Round(time.Millisecond))
+			if after > wait.Bound(time.Second) {
+				t.Errorf("event %s after the hosts met, want within a second", after)
+			}
+			p.owns(t, p.a)
+		})
+	}
+}
+
+// meeting returns how long after a time the host has first reported another owner; 0 means it has
+// not.
+func (r *vrrpRouter) meeting(after time.Time) time.Duration {
+	if s := r.status(); s != nil {
+		for _, e := range s.Events {
+			if e.Time.After(after) && (strings.Contains(e.Text, "at the same time as this host") || strings.Contains(e.Text, "gave main")) {
+				return e.Time.Sub(after)
+			}
+		}
+	}
+	return 0
+}
+
+// TestVRRPLostAdverts loses the last adverts before the owner stops. If one is lost, never do both
+// hosts answer. If two are, they do for at most the gate's time.
+func TestVRRPLostAdverts(t *testing.T) {
+	const interval, gate = 200 * time.Millisecond, 100 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
+	owner, other := p.a, p.b
+	for range wait.Soak(2, 20) {
+		for lost, limit := range map[time.Duration]time.Duration{1: 0, 2: gate} {
+			p.owns(t, owner)
+			wait.For(t, wait.Patience, other.ns.Name+" to follow the owner", other.follows)
+			began := time.Now()
+			other.ns.Exec("nft", "add table netdev lose; add chain netdev lose in { type filter hook ingress device lan priority 0; }; add rule netdev lose in ip protocol 112 drop")
+			time.Sleep(time.Until(began.Add(lost * interval))) // in which this many adverts are sent
+			owner.signal(syscall.SIGSTOP)
+			other.ns.Exec("nft", "delete table netdev lose")
+			wait.For(t, wait.Patience, other.ns.Name+" to own the VIP", func() bool { return p.probe.only(other.mac) })
+			owner.signal(syscall.SIGCONT)
+			time.Sleep(2 * interval) // in which a second owner would answer
+			both := p.probe.longestTwice(began)
+			t.Logf("%d lost: both answered for %s", lost, both.Round(time.Millisecond))
+			if both > wait.Bound(limit) {
+				t.Errorf("%d adverts lost: both hosts answered for %s, want at most %s", lost, both, limit)
+			}
+			owner, other = other, owner
+		}
+	}
+}
+
+// TestVRRPStress keeps twice as many processes busy as there are processors. The owner must not
+// change.
+func TestVRRPStress(t *testing.T) {
+	if !wait.Soaking() {
+		t.Skip("needs all processors for ten minutes, which make soak has")
+	}
+	lab.Need(t, "stress-ng")
+	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "0s", first: 150, second: 100})
+	p.owns(t, p.a)
+	wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
+	ctx, cancel := context.WithTimeout(t.Context(), stressed)
+	defer cancel()
+	began := time.Now()
+	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // it ends with ctx
+	if ran := time.Since(began); ran < stressed/2 {
+		t.Fatalf("stress-ng ran for %s", ran)
+	}
+	for _, r := range []*vrrpRouter{p.a, p.b} {
+		for _, e := range r.answer().Events {
+			if e.Time.After(began) && (strings.Contains(e.Text, "took main") || strings.Contains(e.Text, "gave main") || strings.Contains(e.Text, "lost main") || strings.Contains(e.Text, "gate closed")) {
+				t.Errorf("%s after %s: %s", r.ns.Name, e.Time.Sub(began).Round(time.Millisecond), e.Text)
+			}
+		}
+		t.Logf("%s was late by at most %.3fs", r.ns.Name, r.answer().Late)
+	}
+}
+
+// stressed is the time of TestVRRPStress.
+const stressed = 10 * time.Minute
