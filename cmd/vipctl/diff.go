@@ -279,6 +279,9 @@ func differencesText(p *cli.Printer, differences []serviceDiff) string {
 			subject = "vip " + d.VIP.String()
 		case d.Setting != "" && d.Restart:
 			subject = "setting " + d.Setting + ": needs a restart of vipd"
+			if d.Setting == "ownership" { // vipd owner reads it as well
+				subject += " and vipd-owner"
+			}
 		case d.Setting != "":
 			subject = "setting " + d.Setting
 		}

@@ -167,9 +167,11 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.status.Problems = []balancer.Problem{{Field: "mode", Text: "the first reason\nthe second reason, which is long enough to need a line of its own"}}
 		},
 		"needsrestart": func() {
-			d.status.Problems = append(d.status.Problems, balancer.Problem{
-				Severity: balancer.SeverityWarning, Kind: balancer.NeedsRestart, Origin: balancer.Origin{File: "moded.toml"}, Field: "addresses", Text: "has changed",
-			})
+			for _, field := range []string{"addresses", "ownership"} {
+				d.status.Problems = append(d.status.Problems, balancer.Problem{
+					Severity: balancer.SeverityWarning, Kind: balancer.NeedsRestart, Origin: balancer.Origin{File: "moded.toml"}, Field: field, Text: "has changed",
+				})
+			}
 		},
 		"manyaddresses": func() {
 			for i := range 12 {

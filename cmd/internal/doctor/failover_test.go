@@ -4,9 +4,11 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
 )
 
 func TestFindingsOfFailover(t *testing.T) {
@@ -36,6 +38,30 @@ func TestFindingsOfFailover(t *testing.T) {
 		}, want: []string{
 			"ownership: warning: 192.168.1.12 has version 2",
 			"ownership: warning: main is Backup, and no owner is known",
+		}},
+		{name: "a pair with VRRP next to keepalived and strangers", change: func(m *made) {
+			other := netip.MustParseAddr("192.168.1.12")
+			m.Config.Ownership.Enabled = true
+			m.Config.Ownership.VRRP = map[string]config.VRRP{
+				"main": {RouterID: 51, Priority: 150, Interface: "eth0", AdvertInterval: 100 * time.Millisecond, Peers: []netip.Addr{other}},
+				"more": {RouterID: 53, Priority: 100, Interface: "eth1", AdvertInterval: time.Second, Peers: []netip.Addr{other}},
+			}
+			m.owner = &api.OwnerStatus{Gate: "open", Hindered: []string{"no priority"}, RouterIDs: []int{1, 3}, VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
+				{Name: "main", RouterID: 51, State: vrrp.Active, Routers: []vrrp.RouterStatus{
+					{Addr: other, Priority: 150, Age: time.Second}, {Addr: other.Next(), Age: -1, Dropped: vrrp.WrongList},
+				}},
+				{Name: "more", RouterID: 53, State: vrrp.Active},
+			}}}
+			m.programs = []string{"keepalived"}
+			m.files["/etc/keepalived/keepalived.conf"] = "vrrp_instance a {\ninterface eth0\nvirtual_router_id 51\n}\nvrrp_instance b{\ninterface eth0\nvirtual_router_id 53\n}\n"
+		}, want: []string{
+			"ipvs: note: keepalived is running",
+			"ownership: warning: 192.168.1.12 has the priority of this host in main: 150",
+			"ownership: note: router_id 51 is used by a router with other addresses; free on this LAN: 2, 4, 5",
+			"ownership: warning: main sends adverts every 100ms, but vipd owner may be late here",
+			"ownership: note: no router of peers was ever received in more",
+			"ownership: problem: keepalived runs here with router ID 51, which main has",
+			"ownership: warning: vipd owner runs with less than it needs: no priority",
 		}},
 		{name: "an owner with much in its way", change: func(m *made) {
 			vip := netip.MustParseAddr("192.168.1.77")

@@ -155,9 +155,13 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 		}
 		if !reflect.DeepEqual(before.Field(i).Interface(), current.Field(i).Interface()) {
 			current.Field(i).Set(before.Field(i))
+			text := "has changed, which takes a restart of vipd to come into effect"
+			if name == "ownership" && c.start.Ownership.Enabled { // vipd owner reads it as well
+				text = "has changed, which takes a restart of vipd and vipd owner to come into effect: systemctl restart vipd vipd-owner"
+			}
 			problems = append(problems, balancer.Problem{
 				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name, Kind: balancer.NeedsRestart,
-				Text: "has changed, which takes a restart of vipd to come into effect",
+				Text: text,
 			})
 		}
 	}

@@ -34,6 +34,22 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// TestOwnershipNeedsTwoRestarts changes [ownership]. The problem must name both units, because vipd
+// owner reads the file at its start as well.
+func TestOwnershipNeedsTwoRestarts(t *testing.T) {
+	start := config.Default()
+	start.Ownership.Enabled = true
+	c := liveconfig.New("vipd.toml", "", start, func() {})
+	text, problems := tomlfile.Parse("vipd.toml", []byte("[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n"))
+	if len(problems) > 0 || !c.Follow(text) {
+		t.Fatal(problems)
+	}
+	const want = "has changed, which takes a restart of vipd and vipd owner to come into effect: systemctl restart vipd vipd-owner"
+	if _, problems = c.Now(); len(problems) != 1 || problems[0].Text != want {
+		t.Errorf("problems = %v, want %q", problems, want)
+	}
+}
+
 // TestStart changes settings that need a restart and settings that do not. Only the latter may
 // change.
 func TestStart(t *testing.T) {
