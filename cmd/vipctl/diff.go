@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
@@ -26,7 +27,7 @@ func diffVerb() *cli.Verb {
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
 			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
-			"FILE). The mode is compared too, and settings of the daemon's own config that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
+			"FILE). The mode is compared too, and all settings with the daemon's own config (--config); those that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
 			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
 			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
 			"own config is still compared with the daemon.\n\n" +
@@ -135,7 +136,8 @@ func diffFile(c *cli.Call, file string) error {
 }
 
 // compareSettings lists the settings of a daemon's config that differ from the running vipd's: the
-// mode, and settings that the daemon has read from this file but can't change at runtime.
+// mode, settings that differ from the daemon's own config, and settings that the daemon has read
+// from this file but can't change while it runs.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil
@@ -147,12 +149,47 @@ func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err 
 	if runs, wants := status.Mode.Wanted, string(d.config.Mode); runs != wants {
 		all = append(all, serviceDiff{Setting: "mode", What: "changed", Fields: []fieldDiff{{"mode", runs, wants}}})
 	}
+	all = append(all, d.compareWithOwn(c.Flags.String("config"))...)
 	for _, p := range status.Problems {
 		if p.Kind == balancer.NeedsRestart && cli.SamePlace(p.Origin.File, d.place) {
 			all = append(all, serviceDiff{Setting: p.Field, What: "changed", Restart: true})
 		}
 	}
 	return all, nil
+}
+
+// compareWithOwn lists the settings that differ from the daemon's own config, except for the mode
+// and the defaults, whose effects are compared anyway. If that file can't be read, it lists none.
+func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
+	own, err := readDefinitions(file)
+	if err != nil || own.main == nil || cli.SamePlace(file, d.place) {
+		return nil
+	}
+	for _, name := range config.Sections() {
+		if name == "mode" || name == "defaults" || !own.config.Differs(name, &d.config) {
+			continue
+		}
+		diff := serviceDiff{Setting: name, What: "changed", Restart: own.config.NeedsRestart(name, &d.config)}
+		runs, isTable := own.main.Tree()[name].(map[string]any)
+		wants, alsoTable := d.main.Tree()[name].(map[string]any)
+		if !isTable && !alsoTable {
+			runs, wants = map[string]any{name: own.main.Tree()[name]}, map[string]any{name: d.main.Tree()[name]}
+		}
+		all = append(all, diff.withFields(runs, wants))
+	}
+	return all
+}
+
+// withFields returns the difference with the fields that differ between two tables.
+func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
+	names := slices.Concat(slices.Collect(maps.Keys(runs)), slices.Collect(maps.Keys(wants)))
+	slices.Sort(names)
+	for _, field := range slices.Compact(names) {
+		if a, b := runs[field], wants[field]; !reflect.DeepEqual(a, b) {
+			s.Fields = append(s.Fields, fieldDiff{field, a, b})
+		}
+	}
+	return s
 }
 
 // comparesEtcd reports whether files are compared with etcd instead of the running daemon. The

@@ -141,19 +141,7 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	next.Addresses.Allowed, next.Addresses.AllowedEndpoints = c.start.Addresses.Allowed, c.start.Addresses.AllowedEndpoints
 	for i := range current.NumField() {
 		name := current.Type().Field(i).Tag.Get("toml")
-		switch name {
-		case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver": // followed at run time
-			continue
-		case "node": // the fleet knows this node by it
-			if c.start.Store.Kind == config.FileStore {
-				continue
-			}
-		case "store":
-			if c.start.Store.Kind == next.Store.Kind {
-				continue
-			}
-		}
-		if !reflect.DeepEqual(before.Field(i).Interface(), current.Field(i).Interface()) {
+		if c.start.NeedsRestart(name, next) {
 			current.Field(i).Set(before.Field(i))
 			text := "has changed, which takes a restart of vipd to come into effect"
 			if name == "ownership" && c.start.Ownership.Enabled { // vipd owner reads it as well

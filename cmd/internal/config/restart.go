@@ -1,0 +1,49 @@
+package config
+
+import "reflect"
+
+// Sections returns the names of the settings at the top of a configuration, such as "mode" and
+// "addresses". It omits services and addresses, which belong to the store.
+func Sections() (names []string) {
+	all := reflect.TypeFor[Config]()
+	for i := range all.NumField() {
+		if name := all.Field(i).Tag.Get("toml"); name != "services" && name != "vips" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// section returns the value of a section.
+func (c *Config) section(name string) any {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("toml") == name {
+			return v.Field(i).Interface()
+		}
+	}
+	return nil
+}
+
+// Differs reports whether a section of next differs from c.
+func (c *Config) Differs(section string, next *Config) bool {
+	return !reflect.DeepEqual(c.section(section), next.section(section))
+}
+
+// NeedsRestart reports whether a running vipd with the configuration c follows a section of next
+// only after a restart.
+func (c *Config) NeedsRestart(section string, next *Config) bool {
+	switch section {
+	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver":
+		return false
+	case "node": // the fleet knows this node by it
+		return c.Store.Kind != FileStore && c.Differs(section, next)
+	case "store":
+		return c.Store.Kind != next.Store.Kind
+	case "addresses":
+		same := *next
+		same.Addresses.Allowed, same.Addresses.AllowedEndpoints = c.Addresses.Allowed, c.Addresses.AllowedEndpoints
+		return c.Differs(section, &same)
+	}
+	return c.Differs(section, next)
+}
