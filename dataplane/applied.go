@@ -11,20 +11,20 @@ import (
 // applied is a dataplane's state as far as the engine knows it, and the keys that differ from the
 // wanted state because they failed.
 type applied struct {
-	// frontends have the pointer that was wanted, or a mark: see markUnknown.
+	// frontends has the pointer of the desired frontend, or a mark: see markUnknown.
 	frontends snap.Map[balancer.Key, *balancer.Frontend]
 	retries   map[balancer.Key]*retry
 	// removed are frontends that were removed while their connections may continue.
 	removed map[balancer.Key]removal
 }
 
-// retry is a change that failed, or that the host does not allow yet.
+// retry is a change that failed, or that the host does not permit yet.
 type retry struct {
 	backoff
 	wanted *balancer.Frontend // a change of it ends the backoff
 	err    error
-	// held reports whether the host does not allow the change yet, so it is asked again in every
-	// round.
+	// held reports whether the host does not permit the change yet, so the engine asks again in
+	// every round.
 	held bool
 }
 
@@ -44,7 +44,7 @@ func isApplied(f *balancer.Frontend) bool { return f.Service != "" }
 // unknown returns the mark of a key whose state is unknown. It differs from every wanted frontend.
 func unknown(k balancer.Key) *balancer.Frontend { return &balancer.Frontend{Key: k} }
 
-// settle notes that key is what is wanted: f, or removed if f is nil.
+// settle records that key is as desired: f, or removed if f is nil.
 func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	delete(a.retries, key)
 	delete(a.removed, key)
@@ -58,8 +58,8 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	a.frontends = a.frontends.Delete(key)
 }
 
-// markUnknown notes that the state of key is unknown, even if it did not exist before: the answer
-// may be lost.
+// markUnknown records that the state of key is unknown, even if it did not exist before, because
+// the answer may be lost.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
 // damaged returns the keys that were applied as wanted and differ in found.
@@ -82,7 +82,7 @@ func (a *applied) retryOf(c Change) *retry {
 	return t
 }
 
-// prune forgets the retries of keys that are as wanted after all, and the removals whose
+// prune forgets the retries of keys that are as desired after all, and the removals whose
 // connections have ended.
 func (a *applied) prune(want balancer.Desired) {
 	now := time.Now()
@@ -104,7 +104,7 @@ func (a *applied) nextRetry() (next time.Time) {
 func (a *applied) isReady(want balancer.Desired) bool {
 	failing := 0
 	for k := range a.retries {
-		if want.Frontends.Has(k) { // else its removal fails
+		if want.Frontends.Has(k) { // otherwise its removal fails
 			failing++
 		}
 	}

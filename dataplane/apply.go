@@ -18,10 +18,10 @@ type batches struct {
 	maxFailures int // if reached, the failure is not about single keys
 	changes     int
 	failed      error // the first failure
-	postponed   error // why the rest of a batch was postponed
+	postponed   error // reason why the rest of a batch was postponed
 }
 
-// apply applies what differs and is not in backoff. Keys that have failed before come last, so they
+// apply applies differences that are not in backoff. Keys that failed earlier are last, so they
 // block no other key.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	b := &batches{Engine: e, ctx: ctx}
@@ -82,7 +82,7 @@ func (b *batches) note(err error) {
 	}
 }
 
-// run applies a batch, or its halves if it fails as a whole. A sample is a single key that shows
+// run applies a batch, or its halves if the whole batch fails. A sample is a single key that shows
 // whether anything works.
 func (b *batches) run(batch []Change, sample bool) {
 	if len(batch) == 0 || b.ctx.Err() != nil {
@@ -137,8 +137,8 @@ func (b *batches) fail(c Change, err error) {
 	b.applied.markUnknown(c.Key)
 }
 
-// postpone leaves the rest of a batch for later, and does not count it as tried: the failure is not
-// about single keys. The larger batches that failed may have applied a part of it.
+// postpone leaves the rest of a batch for later, and does not count it as tried, because the
+// failure is not about single keys. The larger batches that failed may have applied a part of it.
 func (b *batches) postpone(batch []Change) {
 	b.postponed = b.failed
 	due := time.Now().Add(b.pause(b.whole.tries + 1))

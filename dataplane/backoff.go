@@ -18,7 +18,7 @@ func (b *backoff) fail(o *Options) {
 }
 
 // pause returns the time to wait after so many failures. It doubles from RetryMin to RetryMax. Half
-// of it is random, so things that failed together do not return together.
+// of it is random, so objects that failed together do not return together.
 func (o *Options) pause(tries int) time.Duration {
 	d := o.RetryMin
 	for i := 1; i < tries && d < o.RetryMax; i++ {

@@ -21,10 +21,10 @@ type Connection struct {
 	// In and Out are bytes from and to the client; 0 if the kernel does not count them.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
-	// Retries counts the endpoints that failed before this one accepted it. Only userspace mode
-	// knows.
+	// Retries counts the endpoints that failed before this endpoint accepted the connection. Only
+	// userspace mode knows.
 	Retries int `json:"retries,omitzero"`
-	// End says how it ended; "" if it is live or the mode does not know.
+	// End describes how it ended; "" if it is live or the mode does not know.
 	End string `json:"end,omitzero"`
 }
 
@@ -34,8 +34,8 @@ func (c *Connection) Closed() bool {
 	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
 }
 
-// The ways in which a connection ends: closed by both sides, reset by one side, cut by vipd, or
-// refused because no endpoint accepted it.
+// These are the ways in which a connection ends: closed by both sides, reset by one side, cut by
+// vipd, or refused because no endpoint accepted it.
 const (
 	EndClosed  = "closed"
 	EndReset   = "reset"

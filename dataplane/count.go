@@ -18,7 +18,7 @@ type FrontendCount struct {
 	Failures uint64
 	// KeptIn and KeptOut are the bytes of In and Out that the kernel keeps (BackendCount.Kept).
 	KeptIn, KeptOut uint64
-	// Tracked reports whether the kept bytes belong to flows of conntrack, which every mode that
+	// Tracked reports whether the kept bytes belong to conntrack's flows, which every mode that
 	// reads conntrack counts.
 	Tracked bool
 	// BytesOnly reports whether the kernel's counters of connections could not be read yet.
@@ -31,7 +31,7 @@ type BackendCount struct {
 	Backend netip.AddrPort
 	// Active are live connections, without idle UDP flows. Failures are as in FrontendCount.
 	Connections, Active, Failures uint64
-	// Tracked reports whether live connections are flows of conntrack, which every mode that reads
+	// Tracked reports whether live connections are conntrack's flows, which every mode that reads
 	// conntrack counts.
 	Tracked bool
 	// Kept is the part of Connections that the kernel keeps, so the next process counts it again.

@@ -10,11 +10,11 @@ import (
 	"vipd/balancer"
 )
 
-// Dataplane applies frontends in a mode. The methods from Observe to Close are called by one
-// goroutine at a time, the others by any. What only some modes can do is in small interfaces of its
-// own, such as [Yields]; [As] asks for these.
+// Dataplane applies frontends in a mode. One goroutine at a time calls the methods from Observe to
+// Close; any goroutine may call the others. Abilities of only some modes are in separate small
+// interfaces, such as [Yields]; [As] looks for these.
 type Dataplane interface {
-	// Capabilities returns what this dataplane can do on this host. It never changes.
+	// Capabilities returns the abilities of this dataplane on this host. It never changes.
 	Capabilities() balancer.Capabilities
 	// Digest hashes f as this dataplane applies it. No Apply is needed between frontends with equal
 	// digests.
@@ -25,24 +25,24 @@ type Dataplane interface {
 	// Intact checks cheaply whether all of vipd's objects still exist. The engine calls it every
 	// second. The reason names a missing object; "" means that none is missing.
 	Intact(ctx context.Context) (reason string, err error)
-	// Apply makes each key what its change asks for. It is idempotent: an unchanged key and the
-	// removal of a missing key succeed. An error of type KeyErrors names the keys that failed, and
-	// all others are done. After any other error the state of all keys is unknown, and the engine
-	// tries smaller batches.
+	// Apply makes each key equal to the new value in its change. It is idempotent: an unchanged key
+	// and the removal of a missing key succeed. An error of type KeyErrors names the keys that
+	// failed, and all others are done. After any other error the state of all keys is unknown, and
+	// the engine tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
 	// Close ends the dataplane. If keep is set, objects that forward traffic without this process
 	// stay in the kernel; otherwise all are removed. Connections drain until ctx ends, but a
 	// removal is always completed. Counters stay readable.
 	Close(ctx context.Context, keep bool) error
-	// Traits returns what the dataplane needs of the host, and how it works there.
+	// Traits returns the dataplane's needs on the host, and how it works there.
 	Traits() Traits
-	// Counters returns what was counted. No number decreases, even if a frontend is removed and
-	// added again.
+	// Counters returns the counts. No number decreases, even if a frontend is removed and added
+	// again.
 	Counters() []FrontendCount
 }
 
-// As returns d as a T, or else the first dataplane wrapped by d that is a T. A wrapper has a method
-// Unwrap.
+// As returns d as a T, or otherwise the first dataplane wrapped by d that is a T. A wrapper has a
+// method Unwrap.
 func As[T any](d Dataplane) (T, bool) {
 	for d != nil {
 		if t, ok := any(d).(T); ok {
@@ -58,12 +58,12 @@ func As[T any](d Dataplane) (T, bool) {
 	return none, false
 }
 
-// Traits describe a dataplane on this host. They may change with what is applied.
+// Traits describe a dataplane on this host. They may change with the applied state.
 type Traits struct {
 	Needs
 	// Detail describes in a line how the dataplane works here, and what is missing.
 	Detail string
-	// Lacks says what clients lose at present because the host is short of something; "" means
+	// Lacks describes what clients lose at present because the host lacks resources; "" means
 	// nothing.
 	Lacks string
 	// Drains reports whether Yield or Close waits for connections to end.
@@ -73,26 +73,26 @@ type Traits struct {
 // Digest is a hash of a frontend in the form that a dataplane applies. No frontend has digest 0.
 type Digest uint64
 
-// Change asks for a key to become what New says.
+// Change is a request to make a key equal to New.
 type Change struct {
 	Key balancer.Key
 	// Old is the frontend that the engine expects to be applied. It is a hint; nil means none or
 	// unknown.
 	Old *balancer.Frontend
-	// New is the wanted frontend; nil asks for the key's removal.
+	// New is the desired frontend; nil requests the key's removal.
 	New *balancer.Frontend
 }
 
 // Observation is the result of Observe.
 type Observation struct {
-	// Digests has each frontend that was found, with the digest of what was applied. A damaged
+	// Digests has each existing frontend, with the digest of the applied frontend. A damaged
 	// frontend has digest 0.
 	Digests map[balancer.Key]Digest
-	// Damage lists in words the missing or broken objects that all frontends share. Observe does
-	// not repair them: the engine then applies every frontend, and that Apply does.
+	// Damage lists the missing or broken objects that all frontends share. Observe does not repair
+	// them: the engine then applies every frontend, and that Apply repairs them.
 	Damage []string
-	// ReapplyAll asks for an Apply of every frontend, even if nothing differs: the dataplane does
-	// not know yet what an earlier process has applied.
+	// ReapplyAll requests an Apply of every frontend, even if nothing differs, because the
+	// dataplane does not yet know what an earlier process has applied.
 	ReapplyAll bool
 }
 

@@ -17,13 +17,13 @@ type ReportsDials interface {
 	DialRetries() uint64
 }
 
-// WatchesUnanswered is a dataplane whose connections are opened by the kernel, which shows those
-// without an answer.
+// WatchesUnanswered is a dataplane whose connections are opened by the kernel, which shows
+// unanswered connections.
 type WatchesUnanswered interface {
 	// WatchUnanswered calls report for new connections to backends that do not answer, and counts
 	// them as failures. It returns nil when ctx ends. With refusals, refused connections are also
-	// reported, which costs the kernel more. An error says why the kernel reports nothing; the
-	// caller may try again. Report is called by one goroutine at a time and must not block.
+	// reported, which costs the kernel more. An error is the reason why the kernel reports nothing;
+	// the caller may try again. Report is called by one goroutine at a time and must not block.
 	WatchUnanswered(ctx context.Context, refusals bool, report func(FailedConnect)) error
 }
 
@@ -32,7 +32,7 @@ type WatchesUnanswered interface {
 type FailedConnect struct {
 	Target balancer.Target
 	Client netip.Addr
-	// Counted reports whether the connection had no answer for some seconds and was counted
+	// Counted reports whether the connection was unanswered for some seconds and was counted
 	// (BackendCount.Failures).
 	Counted bool
 }

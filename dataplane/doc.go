@@ -4,13 +4,13 @@
 //	daemon --Set(Desired)--> Engine --Prepare, Finish--> Host       addresses, guard, sysctls: they outlive the mode
 //	                            |----Apply([]Change)---> Dataplane  ipvs, nftables, iptables, userspace: frontends only
 //
-// Engine is level-triggered: Set only asks it to look again. A start, a change, a retry after a
-// failure, drift and a full comparison take the same path: compare the applied state with the
-// wanted state, and apply the difference.
+// Engine is level-triggered: Set only requests another comparison. A start, a change, a retry after
+// a failure, drift and a full comparison use the same path: compare the applied state with the
+// desired state, and apply the difference.
 //
-// [Dataplane] is what every mode implements. What only some modes can do is an interface of its own
+// [Dataplane] is the interface of all modes. Abilities of only some modes are separate interfaces
 // ([Yields], [HandsOver], [ReportsDials], [WatchesUnanswered], [ListsConnections],
-// [EndsConnections], [FollowsConnections], [Explains]), and [As] asks for it.
+// [EndsConnections], [FollowsConnections], [Explains]), and [As] looks for them.
 //
 // docs/contributing.md lists the steps for a new mode.
 package dataplane

@@ -18,15 +18,15 @@ type Options struct {
 	Dataplane Dataplane
 	Host      Host
 	Log       *slog.Logger
-	// Metrics receives every round; nil means that nothing does.
+	// Metrics receives every round; nil means no receiver.
 	Metrics Metrics
-	// Trace is called with each round that had work; nil means that nothing is. One goroutine calls
-	// it. It must not block.
+	// Trace is called with each round that had work, unless it is nil. One goroutine calls it. It
+	// must not block.
 	Trace func(*Round)
 	// MinInterval is the minimum time between rounds. The first change after a pause is applied at
 	// once. Default 100ms.
 	MinInterval time.Duration
-	// ProbeInterval is the time between cheap looks for damage. Default 1s.
+	// ProbeInterval is the time between cheap checks for damage. Default 1s.
 	ProbeInterval time.Duration
 	// ResyncInterval is the time between full comparisons. Default 10m.
 	ResyncInterval time.Duration
@@ -34,9 +34,9 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 }
 
-// Metrics receives what an engine measures. One goroutine calls its methods. They must not block.
+// Metrics receives an engine's measurements. One goroutine calls its methods. They must not block.
 type Metrics interface {
-	// Synced reports a round that had work. It was full if it began with Observe. Changes is the
+	// Synced reports a round that had work. It was full if it started with Observe. Changes is the
 	// number of applied keys.
 	Synced(full bool, took time.Duration, changes int, failed bool)
 	// Programmed reports the time from the source's change until it was applied.
@@ -50,9 +50,9 @@ type Metrics interface {
 // them.
 //
 //  1. Nothing is written before the first Set, which is the first complete state.
-//  2. Start, change, retry, drift and comparison take one path: a round compares the applied state with the wanted one,
+//  2. Start, change, retry, drift and comparison use one path: a round compares the applied state with the desired state,
 //     and applies the difference. The applied state is read by Observe at start, after damage and at every resync.
-//  3. Work grows with the difference: both sides are snap.Maps.
+//  3. Work grows with the difference, because both sides are snap.Maps.
 //  4. A bad frontend never blocks the others: a failing batch is halved until the bad frontends are alone. Each waits
 //     for its own backoff, and everything else continues.
 //  5. A burst of changes needs few rounds, because rounds are at least MinInterval apart.
@@ -64,14 +64,14 @@ type Engine struct {
 	wake   wake.Signal // holds a token if the target has changed
 	busy   activity
 
-	// The rest belongs to the goroutine of Run.
+	// The goroutine of Run owns the rest.
 	applied applied
 	compare comparison
 	whole   backoff // of failures that are not about single keys
 	watch   watch
 	repairs repairs
-	report  Status      // the next one to be published
-	steps   []Step      // of this round, for Trace
+	report  Status      // the next state to publish
+	steps   []Step      // the present round, for Trace
 	moving  *succession // the switch in progress; nil means none
 }
 
@@ -90,7 +90,7 @@ func NewEngine(o Options) *Engine {
 	return e
 }
 
-// Set makes d the wanted state. It never blocks.
+// Set makes d the desired state. It never blocks.
 func (e *Engine) Set(d balancer.Desired) {
 	e.target.set(d, nil, e.Status().Applied.Seen)
 	e.wake.Send()
@@ -99,8 +99,8 @@ func (e *Engine) Set(d balancer.Desired) {
 // Wanted returns the state that was last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns since when the wanted state is not applied, apart from frontends in backoff. Zero
-// means that it is.
+// Behind returns the time since which the desired state is not applied, except frontends in
+// backoff. Zero means that it is applied.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.
@@ -109,9 +109,9 @@ func (e *Engine) Resync() {
 	e.wake.Send()
 }
 
-// Compare makes the engine compare everything with what exists, and repair what differs. Then it
-// returns the status. An error says why the engine could not compare. Before the first Set, there
-// is nothing to compare.
+// Compare makes the engine compare everything with the existing state, and repair differences. Then
+// it returns the status. An error says why the engine could not compare. Before the first Set,
+// there is nothing to compare.
 func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	asked := time.Now()
 	if _, isSet := e.Wanted(); isSet {
@@ -134,11 +134,12 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	}
 }
 
-// Working returns how long the loop has worked at the same batch or look. Zero means that it is
-// idle. A loop that works for long hangs in a call of the dataplane or the host.
+// Working returns the time for which the loop has worked on the same batch or check. Zero means
+// that it is idle. A loop that works for long hangs in a call of the dataplane or the host.
 func (e *Engine) Working() time.Duration { return e.busy.length() }
 
-// Run applies what is Set until ctx ends, and returns nil. It does not close the dataplane.
+// Run applies the state that was Set until ctx ends, and returns nil. It does not close the
+// dataplane.
 func (e *Engine) Run(ctx context.Context) error {
 	resync := time.NewTicker(e.ResyncInterval)
 	defer resync.Stop()
@@ -186,7 +187,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !wake.Sleep(ctx, time.Until(started.Add(e.MinInterval))) {
 			return nil
 		}
-		next := e.whole.due // until then, single keys wait too
+		next := e.whole.due // until then, single keys also wait
 		if next.IsZero() {
 			next = e.applied.nextRetry()
 		}
@@ -196,7 +197,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// activity is the time for which the loop has worked at the same batch or look. Any goroutine may
+// activity is the time for which the loop has worked on the same batch or check. Any goroutine may
 // read it.
 type activity struct{ since atomic.Pointer[time.Time] } // nil means that the loop is idle
 

@@ -26,7 +26,7 @@ type Explanation struct {
 	Choice string `json:"choice"`
 	// Shares are the backends that can be chosen.
 	Shares []Share `json:"shares"`
-	// Objects are the kernel's objects behind the choice.
+	// Objects has the kernel's objects behind the choice.
 	Objects []Object `json:"objects,omitempty"`
 }
 

@@ -10,30 +10,30 @@ import (
 // Host maintains the state of the host around a dataplane: addresses, the guard and sysctls. They
 // outlive the mode, so they belong to the engine.
 type Host interface {
-	// Prepare makes what frontends need before they are applied: addresses, and the shared parts of
-	// the guard. It is given the whole wanted state, also if that is unchanged, and works only for
-	// changes.
+	// Prepare makes the objects that frontends need before they are applied: addresses, and the
+	// shared parts of the guard. It receives the whole desired state, even if that is unchanged,
+	// and works only for changes.
 	Prepare(ctx context.Context, want balancer.Desired) error
-	// Finish opens the guard for the applied frontends, and removes what they no longer need.
+	// Finish opens the guard for the applied frontends, and removes objects that they no longer
+	// need.
 	Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error
 	// Intact checks the host's parts cheaply, as Dataplane.Intact does.
 	Intact(ctx context.Context) (reason string, err error)
 	// Resync forgets which of the guard's rules and sets exist, so the next Prepare and Finish
 	// compare them in full. With addresses, the same holds for addresses and routes.
 	Resync(addresses bool)
-	// Problems returns what is wanted and impossible on this host.
+	// Problems returns the desired state that is impossible on this host.
 	Problems() []balancer.Problem
-	// Mended returns descriptions of what other programs had changed and Intact has repaired, since
-	// the last call.
+	// Mended returns descriptions of foreign changes that Intact has repaired since the last call.
 	Mended() []string
 	// Alerts calls tell when the kernel reports a change that may have damaged vipd's objects,
 	// until ctx ends. vipd's own changes may be reported. Tell must not block.
 	Alerts(ctx context.Context, tell func())
 	// Ready returns an error if c must wait because the restrictions of its clients are not in
-	// force yet. The engine asks between Prepare and Apply, for each change that is no removal.
-	// While the answer is an error, the key stays as it is, all others continue, and the engine
+	// force yet. The engine asks between Prepare and Apply, for each change that is not a removal.
+	// While the answer is an error, the key stays unchanged, all others continue, and the engine
 	// asks again in every round. A restriction that is impossible on this host is also reported by
 	// Problems. If enforced, the dataplane restricts clients itself (Capabilities.EnforcesSources),
-	// so only possible restrictions are waited for.
+	// so only its possible restrictions are awaited.
 	Ready(c Change, enforced bool) error
 }

@@ -41,7 +41,7 @@ type line struct {
 	priority string
 }
 
-// Write writes a line in one write, so that lines of other processes don't split it.
+// Write writes a line in one write, so lines of other processes don't split it.
 func (l *line) Write(text []byte) (int, error) {
 	if _, err := l.to.Write(append([]byte(l.priority), text...)); err != nil {
 		return 0, err

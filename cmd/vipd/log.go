@@ -7,7 +7,7 @@ import (
 )
 
 // newLog returns the log of the program and of its libraries, such as an http.Server that can't
-// accept. Lines for systemd's journal begin with a priority and, in text format, have neither time
+// accept. Lines for systemd's journal start with a priority and, in text format, have neither time
 // nor level, because the journal keeps both.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	h, err := newHandler(to, journal, level, format)

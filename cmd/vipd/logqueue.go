@@ -12,8 +12,8 @@ const (
 	// queuedLines is the maximum number of lines, about 300 KB, that wait for a blocked log.
 	// Further lines are dropped.
 	queuedLines = 1000
-	// stalledAfter is the maximum wait for the log if the queue is full, as in a burst. A log that
-	// accepts no line for as long has stalled.
+	// stalledAfter is the maximum wait for the log if the queue is full, for example in a burst. A
+	// log that accepts no line for as long has stalled.
 	stalledAfter = time.Second
 	// lastLines is the maximum time to write the last lines when vipd ends.
 	lastLines = 2 * time.Second
@@ -85,7 +85,7 @@ func (q *logQueue) run() {
 		case line := <-q.lines:
 			q.write(line)
 			continue
-		default: // all earlier lines are written, so the number of dropped ones follows
+		default: // all earlier lines are written, so the number of dropped lines follows
 		}
 		if log := q.own.Load(); log != nil {
 			if lost := q.lost.Swap(0); lost > 0 {

@@ -91,7 +91,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, hurry, done := endBySignal(ctx)
 	defer done()
-	hangups := make(chan os.Signal, 1) // before anything else: an early hangup must not end the program
+	hangups := make(chan os.Signal, 1) // before everything else, because an early hangup must not end the program
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
@@ -131,7 +131,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	}
 	if err != nil {
 		const unknown = "flag provided but not defined: "
-		if flag, ok := strings.CutPrefix(err.Error(), unknown); ok { // with one dash, however it was typed
+		if flag, ok := strings.CutPrefix(err.Error(), unknown); ok { // with one dash, regardless of the typed form
 			if len(flag) > len("-c") {
 				flag = "-" + flag
 			}
@@ -158,8 +158,8 @@ func describe(out io.Writer, f *flag.Flag) {
 	fmt.Fprintf(out, "  %-20s %s\n", name, usage)
 }
 
-// endBySignal returns two contexts: the first signal ends ctx, and the second one ends hurry. After
-// that, signals have their default effect, so a third one ends the program at once.
+// endBySignal returns two contexts: the first signal ends ctx, and the second ends hurry. After
+// that, signals have their default effect, so a third signal ends the program at once.
 func endBySignal(parent context.Context) (ctx, hurry context.Context, done func()) {
 	ctx, stop := context.WithCancel(parent)
 	hurry, cancel := context.WithCancel(context.WithoutCancel(parent))

@@ -79,7 +79,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	began := time.Now()
 	if err := owner.New(o, runDir).Run(ctx); err != nil {
 		complain(err)
-		if time.Since(began) < time.Second { // systemd restarts it at once, as it should after a crash
+		if time.Since(began) < time.Second { // systemd restarts it at once, like after a crash
 			wake.Sleep(ctx, failedPause)
 		}
 		return exitFailed
@@ -87,8 +87,8 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// ownerOptions reads the configuration. If the file is invalid, it returns vipd's last good
-// configuration, so that a restart continues to own VIPs.
+// ownerOptions reads the configuration. If the file is invalid, it returns vipd's last valid
+// configuration, so a restart continues to own VIPs.
 func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string, err error) {
 	c, mistake, err := daemon.StartConfig(file, false)
 	if mistake != nil {

@@ -8,12 +8,12 @@ const Retention = time.Hour
 // Sums holds the counts of removed objects. It is not safe for concurrent use.
 type Sums[K comparable, V any] struct {
 	sums map[K]sum[V]
-	// whole returns the key that a key is a part of; whole(whole(k)) is whole(k).
+	// whole returns the key of which a key is a part; whole(whole(k)) is whole(k).
 	whole func(K) K
 	add   func(V, V) V
 }
 
-// sum is a count, and when an object with its key last existed.
+// sum is a count, and the time when an object with its key last existed.
 type sum[V any] struct {
 	count V
 	seen  time.Time
@@ -32,12 +32,12 @@ func (s *Sums[K, V]) Add(k K, count V, now time.Time) {
 
 // With adds the kept counts to live, the counts of existing objects, and returns it. A key without
 // objects for longer than Retention is merged into its whole. The whole is forgotten when none of
-// its keys had objects for as long.
+// its keys had objects for that time.
 func (s *Sums[K, V]) With(live map[K]V, now time.Time) map[K]V {
 	if len(s.sums) == 0 {
 		return live
 	}
-	last := make(map[K]time.Time) // when an object of a whole last existed
+	last := make(map[K]time.Time) // time when an object of a whole last existed
 	for k := range live {
 		last[s.whole(k)] = now
 		if kept, ok := s.sums[k]; ok {

@@ -1,7 +1,7 @@
-// Package counters keeps the kernel's counts of removed objects, so that no sum decreases: a
-// rewritten chain and a restored destination start at 0.
+// Package counters keeps the kernel's counts of removed objects, so no sum decreases: a rewritten
+// chain and a restored destination start at 0.
 //
 // Removed keys are eventually forgotten. Otherwise a host with changing endpoints would remember
-// every endpoint that it ever had. The count of a forgotten endpoint is added to its service, which
-// exists as long as the service.
+// all its former endpoints. The count of a forgotten endpoint is added to its service, which exists
+// as long as the service.
 package counters

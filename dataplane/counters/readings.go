@@ -19,14 +19,15 @@ type Readings struct {
 // NewReadings returns Readings without counts.
 func NewReadings() *Readings { return &Readings{ended: New(BackendKey.Whole, Count.Plus)} }
 
-// Shown returns the last result, which is immutable, and whether the kernel may be read again.
+// Shown returns the last result, which is immutable, and reports whether the kernel may be read
+// again.
 func (r *Readings) Shown() (shown map[BackendKey]Count, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shown, r.shown == nil || !time.Now().Before(r.due)
 }
 
-// Renew allows the next reading at once.
+// Renew permits the next reading at once.
 func (r *Readings) Renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ type Inputs struct {
 	Dataplane dataplane.Dataplane
 	// Connections lists the existing connections. If nil, none are searched.
 	Connections dataplane.ListsConnections
-	// Held says who holds each VIP.
+	// Held has the holder of each VIP.
 	Held []host.Held
 	// Trouble returns the reason why a frontend is not applied as wanted, and Why the reason of a
 	// backend's state. Both may be nil.
@@ -43,8 +43,8 @@ type Inputs struct {
 	// Silence returns the unanswered connections of an endpoint, or false if none are known. It may
 	// be nil.
 	Silence func(balancer.Target) (Silence, bool)
-	// Foreign returns the effects of other programs' rules on connections to a frontend. Nil means
-	// that they were not checked.
+	// Foreign returns the effects of other programs' rules on connections to a frontend. If nil,
+	// they were not checked.
 	Foreign func(balancer.Key) []string
 }
 
@@ -81,7 +81,7 @@ type Answer struct {
 	// Endpoints are the frontend's endpoints.
 	Endpoints []Endpoint `json:"endpoints"`
 	dataplane.Explanation
-	// Existing are the client's connections to the frontend. Their packets still go to their
+	// Existing are the client's connections to the frontend. Their packets still reach their
 	// endpoints.
 	Existing []dataplane.Connection `json:"existing"`
 }
@@ -123,10 +123,10 @@ type Endpoint struct {
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
-	// silent says that it does not answer, as text that follows its address. It is "" if the
+	// silent is text that follows its address and says that it does not answer. It is "" if the
 	// endpoint answers as far as is known.
 	silent string
-	// mostly reports whether at least half of its new connections had no answer.
+	// mostly reports whether at least half of its new connections were unanswered.
 	mostly bool
 	// stopped is the sysctl that keeps this host from forwarding packets between the client and the
 	// endpoint.
@@ -271,8 +271,8 @@ const unanswered = "syn-sent"
 // errMore means that the client has more connections than are listed.
 var errMore = errors.New("there are more")
 
-// existing finds the client's existing connections, except for those that have ended. If they can't
-// be read, everything else is explained without them: a large table may take too long.
+// existing finds the client's existing connections, except ended connections. If they can't be
+// read, everything else is explained without them, because reading a large table may be too slow.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
 		return nil
@@ -293,7 +293,7 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 }
 
 // list adds a step for each connection of the client. Endpoints that have not answered some of them
-// come first, with advice. unread is the reason why there may be more.
+// are first, with advice. unread is the reason why there may be more.
 func (a *Answer) list(unread error) {
 	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {
@@ -322,8 +322,8 @@ func (a *Answer) list(unread error) {
 	}
 }
 
-// silent marks the endpoints that do not answer: those with unanswered connections in the last
-// minute, and those that have not answered a connection of this client yet.
+// silent marks the endpoints that do not answer: endpoints with unanswered connections in the last
+// minute, and endpoints that have not answered a connection of this client yet.
 func (n *Inputs) silent(a *Answer) {
 	if a.To.Proto == balancer.UDP { // one-way UDP is normal
 		return

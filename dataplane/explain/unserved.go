@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// address describes whose address it is.
+// address describes the holder of the address.
 func (n *Inputs) address(a *Answer) {
 	to := a.To.Addr
 	held := n.held(to)
@@ -108,8 +108,8 @@ func places(keys []balancer.Key) string {
 	return text
 }
 
-// nearest returns the frontend whose address has the longest common prefix with the requested one.
-// Among the frontends of an address, it returns the one with the nearest port.
+// nearest returns the frontend whose address has the longest common prefix with the requested
+// address. Among the frontends of an address, it returns the frontend with the nearest port.
 func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {

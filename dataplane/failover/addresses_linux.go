@@ -114,7 +114,8 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 }
 
 // Held lists the addresses of this host with their networks, by the index of their device. The
-// kernel returns all in one answer, because there may be many of both. Its errors are the kernel's.
+// kernel returns everything in one answer, because there may be many of both. Its errors are the
+// kernel's.
 func Held() (map[int][]netip.Prefix, error) {
 	const tries = 5 // of listings that a change interrupts
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)

@@ -20,7 +20,7 @@ import (
 // protocolVRRP is the number of the IP protocol.
 const protocolVRRP = 112
 
-// advertTTL is the TTL or hop limit of each sent packet: a receiver knows by it that no router has
+// advertTTL is the TTL or hop limit of each sent packet: it shows a receiver that no router has
 // forwarded the packet.
 const advertTTL = 255
 
@@ -32,7 +32,7 @@ func vrrpGroup(v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 15: 0x12})
 }
 
-// Adverts sends and receives the packets of VRRP: it has a raw socket for each interface and
+// Adverts sends and receives the packets of VRRP. It has a raw socket for each interface and
 // family, which receives multicast and unicast packets, except its own multicast packets. Any
 // goroutine may call its methods.
 type Adverts struct {
@@ -153,7 +153,7 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 }
 
 // Send sends a packet from one of the host's addresses to the group or to a peer. It never waits.
-// The source is given with each packet: otherwise the kernel would choose it, perhaps a VIP, which
+// The source is set for each packet. Otherwise the kernel would choose it, perhaps a VIP, which
 // peers treat as another router.
 func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 	x.mu.Lock()

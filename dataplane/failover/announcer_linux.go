@@ -26,8 +26,8 @@ func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
 
-// Announcer announces addresses to the neighbours: at once, three times again within 2.2 s, and
-// then at an interval. Any goroutine may call its methods.
+// Announcer announces addresses to the neighbors: at once, three times again within 2.2 s, and then
+// at an interval. Any goroutine may call its methods.
 type Announcer struct {
 	every time.Duration
 	send  func(device int, a netip.Addr, ask bool) error
@@ -48,7 +48,7 @@ type announcement struct {
 	addr   netip.Addr
 	device int
 	began  time.Time
-	round  int // how often it was announced
+	round  int // number of announcements
 	due    time.Time
 	over   bool
 }
@@ -74,12 +74,12 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is the time for which other hosts' frames about a new address are ignored: its last owner's
-// may still be under way.
+// calm is the time for which other hosts' frames about a new address are ignored, because its last
+// owner's frames may still be under way.
 const calm = time.Second
 
 // Defend announces an address at once because another host claims it, at most once a second (RFC
-// 5227, section 2.4). It reports whether the claim counts: the address is here, and has been for a
+// 5227, section 2.4). It reports whether the claim counts: this host has had the address for a
 // while.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
@@ -187,7 +187,7 @@ func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) e
 		err = s.Ask(a)
 	}
 	if err != nil {
-		_ = s.Close() // the failure says more
+		_ = s.Close() // the failure has the details
 		delete(senders, device)
 	}
 	return err
@@ -201,7 +201,7 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 		if next == nil {
 			return wait
 		}
-		// The first times, the last owner may still answer.
+		// At the first announcements, the last owner may still answer.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
 		}

@@ -12,9 +12,9 @@
 // Addresses.Add, and Announcer.Announce. Addresses.Remove precedes the answers of any other host.
 //
 // [Addresses] adds VIPs to the device whose network contains them, and [Layout] finds that device.
-// [Announcer] announces them to the neighbours, at once and again. [Rivals] and [Probe] find the
-// MACs of other hosts that answer for a VIP. [Kernel] is all of these as one. [Adverts] sends and
-// receives the packets of VRRP, for hosts that choose the owner without etcd.
+// [Announcer] announces them to the neighbors, immediately and repeatedly. [Rivals] and [Probe]
+// find the MACs of other hosts that answer for a VIP. [Kernel] combines all of these. [Adverts]
+// sends and receives the packets of VRRP, for hosts that choose the owner without etcd.
 //
 // [Trial] reports whether this kernel supports the gate. The package needs CAP_NET_ADMIN and
 // CAP_NET_RAW, and Linux 5.16.

@@ -33,8 +33,9 @@ type GateOptions struct {
 }
 
 // Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on, other
-// programs can't change its table while this one runs, and "nft flush ruleset" skips it; before,
-// Intact finds their changes. One goroutine may call Refresh while another calls the other methods.
+// programs can't change its table while this program runs, and "nft flush ruleset" skips it; on
+// earlier kernels, Intact finds their changes. One goroutine may call Refresh while another calls
+// the other methods.
 type Gate struct {
 	o     GateOptions
 	table nft.Table
@@ -42,13 +43,13 @@ type Gate struct {
 	// beat is the socket of refreshes, and to is their destination.
 	beat  int
 	to    *unix.SockaddrInet4
-	token atomic.Pointer[[8]byte] // of the installed table: refreshes with another do nothing
+	token atomic.Pointer[[8]byte] // generation of the installed table: refreshes with another generation do nothing
 
 	// shared reports whether this kernel lets other programs change the table.
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // the generation of nf_tables at the last successful check; 0 means none
+	made    uint32 // generation of nf_tables at the last successful check; 0 means none
 }
 
 // NewGate opens the sockets of a gate. It changes nothing.
@@ -264,8 +265,8 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 	return nil
 }
 
-// Open opens the gate for its timeout. No owned VIP may be bound then: a caller that was stopped
-// may be late.
+// Open opens the gate for its timeout. No owned VIP may be bound then, because a caller that was
+// stopped may be late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())
@@ -282,8 +283,8 @@ func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Intact returns what is missing of the gate as Install and Cover left it; "" means nothing. While
-// no program changes rules, it costs one request.
+// Intact describes what the gate lacks compared with Install and Cover, or returns "". While no
+// program changes rules, it costs one request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {

@@ -120,8 +120,8 @@ func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 // reaching is the time between two requests to hosts that must be within reach.
 const reaching = 100 * time.Millisecond
 
-// listen calls do with an interface until ctx ends. If it fails because the interface is away, it
-// tries again.
+// listen calls do with an interface until ctx ends. If it fails because the interface is missing,
+// it tries again.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -175,7 +175,7 @@ func (k *Kernel) vips() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
 }
 
-// Close replaces the gate with a closed one, so no refresh opens it, and then removes every VIP,
+// Close replaces the gate with a closed gate, so no refresh opens it, and then removes every VIP,
 // also VIPs that another program added.
 func (k *Kernel) Close() error {
 	if err := k.strip(k.left); err != nil { // first, because the next table does not list them
@@ -196,9 +196,9 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, and the interfaces where they may be. Bound VIPs are among them. New VIPs
-// are removed from this host because the gate may be open and another host may own them. So are
-// VIPs that change their interface: if they were bound, they are Lost then.
+// Cover changes the VIPs, and the interfaces that may have them. Bound VIPs are among them. New
+// VIPs are removed from this host because the gate may be open and another host may own them. VIPs
+// that change their interface are also removed: if they were bound, they are then Lost.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
 	k.setPlaces(p)
@@ -242,8 +242,8 @@ func (k *Kernel) present() (names []string) {
 // Open opens the gate, for its timeout.
 func (k *Kernel) Open() error { return k.gate.Open() }
 
-// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. Lost refreshes
-// close the gate.
+// Refresh keeps an open gate open, and leaves a closed gate unchanged. It never waits. Lost
+// refreshes close the gate.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
 		_ = k.gate.Refresh() // the gate tolerates the loss of a few
@@ -251,7 +251,7 @@ func (k *Kernel) Refresh() {
 	}
 }
 
-// Intact returns what is missing of the gate; "" means nothing. Close installs it again. The gate
+// Intact describes the missing parts of the gate, or returns "". Close installs it again. The gate
 // follows interfaces that appear and disappear.
 func (k *Kernel) Intact() (reason string, err error) {
 	if err := k.follow(); err != nil {

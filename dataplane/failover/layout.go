@@ -26,12 +26,12 @@ type Places struct {
 // interface of each VIP.
 type Layout struct {
 	Places
-	// At are the addresses where heartbeats are received, and On has the interface of each that may
-	// have VIPs; "" means none.
+	// At has the addresses of heartbeats, and On the interface of each that may have VIPs; "" means
+	// none.
 	At []failover.Address
 	On []string
-	// VIPs are all VIPs, also those without an interface here. Own are the VIPs that this host has
-	// for itself: no gate may silence them, and no other host may have them.
+	// VIPs has all VIPs, including VIPs without an interface here. Own has the VIPs that this host
+	// has for itself: no gate may silence them, and no other host may have them.
 	VIPs, Own []netip.Addr
 	// Away are the VIPs whose interface can't serve them now, and why.
 	Away map[netip.Addr]string
@@ -39,18 +39,18 @@ type Layout struct {
 
 // LayoutOptions limit a layout.
 type LayoutOptions struct {
-	// Interfaces are the ones that VIPs may be on; none means all. Listen are addresses to receive
-	// heartbeats at.
+	// Interfaces has the interfaces that may have VIPs; none means all. Listen are addresses to
+	// receive heartbeats at.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Way is the address from which etcd is reached, and Reach are the hosts that must answer on
+	// Way is the address from which etcd is reached, and Reach has the hosts that must answer on
 	// their interface.
 	Way, Reach []netip.Addr
 }
 
 // Next returns the layout for these VIPs that follows l. Addresses keep their indexes, by which
-// other hosts know them. Interfaces and their VIPs stay while an interface is away: a VIP that is
-// still there needs the gate.
+// other hosts know them. Interfaces and their VIPs stay while an interface is missing, because a
+// VIP that still exists needs the gate.
 func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	found, err := find(vips, o)
 	if err != nil {
@@ -114,8 +114,8 @@ func (l Layout) Unplaced() (vips []netip.Addr) {
 	return vips
 }
 
-// find returns the layout of this moment. The interface of a VIP is the one whose network contains
-// it.
+// find returns the layout of this moment. The interface of a VIP is the interface whose network
+// contains it.
 func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips, Away: map[netip.Addr]string{}}
 	all, err := net.Interfaces()
@@ -156,8 +156,8 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe returns a device as other hosts see it: one of its addresses, and its networks. Own are
-// the addresses that have a network, as a host's own address has.
+// describe returns a device as other hosts see it: one of its addresses, and its networks. Own
+// addresses have a network.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {
@@ -203,7 +203,7 @@ func index(all []failover.Address, a netip.Addr) int {
 	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
-// within returns the hosts that must answer on each interface: those in its networks, except VIPs.
+// within returns the hosts that must answer on each interface: hosts in its networks, except VIPs.
 func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
 	for i, name := range l.On {

@@ -56,9 +56,9 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost are the VIPs that Bind has added and that are missing from their interfaces: another program
-// has removed them, or the kernel has, because an interface that goes down loses its IPv6
-// addresses.
+// Lost returns the VIPs that Bind has added and that are missing on their interfaces. Another
+// program has removed them, or the kernel has, because an interface that is taken down loses its
+// IPv6 addresses.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {
@@ -67,7 +67,7 @@ func (k *Kernel) Lost() (vips []netip.Addr) {
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)
 		if err != nil {
-			continue // they have gone with it
+			continue // they were removed with the interface
 		}
 		present := map[netip.Addr]bool{}
 		for _, p := range held[link.Index] {

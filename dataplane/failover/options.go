@@ -12,15 +12,15 @@ type KernelOptions struct {
 	// Gate is the time for which the gate stays open after a refresh; 0 means the default.
 	Gate time.Duration
 	Places
-	// VIPs are all VIPs that have one owner, also those without an interface here. The first Close
+	// VIPs has all VIPs with one owner, including VIPs without an interface here. The first Close
 	// removes them from this host.
 	VIPs []netip.Addr
-	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
+	// AnnounceEvery is the interval of repeated announcements; 0 means only after changes.
 	AnnounceEvery time.Duration
-	// Rival is called, at most once a second for each VIP, if another host claims a VIP that is
-	// here.
+	// Rival is called, at most once a second for each VIP, if another host claims a VIP of this
+	// host.
 	Rival func(Rival)
-	// Gone is called if an address may have left an interface: Lost lists the VIPs that have.
+	// Gone is called if an address may have left an interface: Lost lists such VIPs.
 	Gone func()
 	// Links is called if an interface may have changed.
 	Links func()

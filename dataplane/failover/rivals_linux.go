@@ -33,7 +33,7 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 // probes is the number of questions of Probe.
 const probes = 3
 
-// Elsewhere asks on the link of a device which other hosts have VIPs, and returns the MACs of the
+// Elsewhere probes the link of a device for other hosts with VIPs, and returns the MACs of the
 // hosts that answer within a moment. A device that also answers for addresses that no host has is a
 // proxy, and does not count.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
@@ -98,7 +98,7 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 	return proxies
 }
 
-// Neighbours returns the addresses of the kernel's neighbour tables that have a MAC, with the
+// Neighbours returns the addresses of the kernel's neighbor tables that have a MAC, with the
 // devices that lead to them.
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
@@ -122,8 +122,8 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is the number of VIPs from which each is requested only once: more requests would flood
-// the link.
+// manyVIPs is the number of VIPs from which each is requested only once, because more requests
+// would flood the link.
 const manyVIPs = 1000
 
 // Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227,

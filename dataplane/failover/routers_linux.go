@@ -47,7 +47,7 @@ func isDefault(dst *net.IPNet) bool {
 }
 
 // FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It
-// begins with a call. If the kernel reports nothing, it calls once a second.
+// starts with a call. If the kernel reports nothing, it calls once a second.
 func FollowRouters(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
 		_ = followRoutes(ctx, changed) // it is tried again

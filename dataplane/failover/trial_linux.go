@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Trial returns why this kernel can't fence owned VIPs; nil means it can. It installs a closed gate
-// without VIPs on lo under another name, opens it, and removes it.
+// Trial returns the reason why this kernel can't fence owned VIPs, or nil. It installs a closed
+// gate without VIPs on lo under another name, opens it, and removes it.
 func Trial() error {
 	g, err := NewGate(GateOptions{Table: "vipd-owner-trial"})
 	if err != nil {

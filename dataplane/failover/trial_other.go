@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// Trial returns an error: this system can't fence owned VIPs.
+// Trial returns an error, because this system can't fence owned VIPs.
 func Trial() error { return errors.New("only Linux can fence VIPs") }
 
 // Cleanup finds nothing.

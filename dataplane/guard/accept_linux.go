@@ -245,7 +245,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
-// compare returns the chain whose rules differ from the written ones.
+// compare returns the chain whose rules differ from the written rules.
 func (a *acceptor) compare(ctx context.Context) (string, error) {
 	names := slices.Sorted(maps.Keys(a.hashes))
 	now, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, names)
@@ -281,7 +281,7 @@ func (a *acceptor) chains() []xtables.Chain {
 	// A negated match of the mark would also match packets without a connection.
 	ours := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
-	if a.mode.localIn { // virtual servers forward packets through OUTPUT; other filters judge the programs of this host
+	if a.mode.localIn { // virtual servers forward packets through OUTPUT; other filters decide about the programs of this host
 		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
 	if a.mode.direct {

@@ -1,6 +1,6 @@
 // Package guard maintains the netfilter state that all modes share. It restricts VIPs to the ports
 // of services, enforces source ranges, refuses clients, and marks connections. It also masquerades
-// connections whose replies would otherwise miss this node. The host passes the wanted and the
+// connections whose replies would otherwise bypass this node. The host passes the desired and the
 // applied frontends: Prepare before a dataplane applies frontends, Finish afterwards.
 //
 // The guard is a table of nf_tables for each family, vipd-guard. Each change is one transaction.
@@ -37,12 +37,12 @@
 // restrict the packets that open a connection.
 //
 // No table of nf_tables can accept a packet that a filter of iptables drops, such as Docker's or
-// ufw's. An acceptor maintains three chains in these filters if there are any. The tables of other
-// firewalls need rules from their administrator.
+// ufw's. An acceptor maintains three chains in these filters, if any. The tables of other firewalls
+// need rules from their administrator.
 //
 // Entries of held, and of the sets that classify packets, are added before the frontend is applied.
 // They stay until no applied frontend needs them. Entries that open or refuse a port require a
-// frontend that is both wanted and applied. Addresses are added after the guard is complete, and
+// frontend that is both desired and applied. Addresses are added after the guard is complete, and
 // removed before the guard, so the host's own ports are never reachable on a VIP. While nf_tables
 // is busy, addresses wait.
 //

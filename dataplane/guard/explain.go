@@ -5,7 +5,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Path describes the way of a connection through this node.
+// Path describes the path of a connection through this node.
 type Path struct {
 	// Local reports whether a program of this node opens the connection.
 	Local bool
@@ -16,13 +16,13 @@ type Path struct {
 	EndpointLocal bool
 }
 
-// oneArm reports whether the endpoint's reply would miss this node because the client is on the
+// oneArm reports whether the endpoint's reply would bypass this node because the client is on the
 // same interface.
 func (p Path) oneArm() bool { return !p.Local && p.In != 0 && p.In == p.Out }
 
 // SourceOf reports whether the endpoint of a connection to f sees an address of this node as its
-// source, the reason, and whether its reply misses this node. It describes the chain "source", see
-// layout.chains.
+// source, the reason, and whether its reply bypasses this node. It describes the chain "source",
+// see layout.chains.
 func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why string, lost bool) {
 	switch {
 	case !m.Forward:

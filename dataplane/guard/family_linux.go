@@ -54,8 +54,8 @@ func newFamily(w *wanted, accept *acceptor) *familyGuard {
 // trialSuffix is the suffix of the table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
-// try creates a table with all chains, and deletes it. Its error names what the kernel lacks. The
-// requirements of hold = "one" are not included, because package failover tests them.
+// try creates a table with all chains, and deletes it. Its error names the missing feature of the
+// kernel. The requirements of hold = "one" are not included, because package failover tests them.
 func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
@@ -67,8 +67,8 @@ func try(conn *nft.Conn, of inet.Family) error {
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
 }
 
-// Try proves by a trial that the guard of a forwarding mode works here. Its error names what the
-// kernel refuses. IPv6 is required only if the kernel has it.
+// Try proves by a trial that the guard of a forwarding mode works here. Its error names the feature
+// that the kernel refuses. IPv6 is required only if the kernel has it.
 func Try() error {
 	for _, of := range inet.Families() {
 		if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil && of == inet.IPv6 {
@@ -237,7 +237,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 }
 
 // read reads the kernel's sets. If the table is missing, held addresses are silent until the
-// applied ports are open: clients retry after silence, but not after a refusal.
+// applied ports are open, because clients retry after silence, but not after a refusal.
 func (y *familyGuard) read() error {
 	there, err := y.table.HasTable(y.layout.table)
 	if err != nil {
@@ -359,7 +359,7 @@ func (y *familyGuard) retry(ctx context.Context) bool {
 	return y.ready && y.failed == nil && y.accept.retry(ctx)
 }
 
-// intact returns what other programs have changed.
+// intact describes foreign changes.
 func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	if !y.ready || y.failed != nil {
 		return "", nil
@@ -372,7 +372,7 @@ func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	return reason, errors.Join(err, also)
 }
 
-// compare returns how the table differs from its last written state.
+// compare describes how the table differs from its last written state.
 func (y *familyGuard) compare() (string, error) {
 	if reason, err := y.table.Changed(); reason != "" || err != nil {
 		return reason, err

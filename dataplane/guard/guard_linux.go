@@ -125,7 +125,7 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Intact returns what others have changed in the guard, or "". It also retries refused rules when
+// Intact describes foreign changes of the guard, or returns "". It also retries refused rules when
 // they are due; mended reports whether some were accepted.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {

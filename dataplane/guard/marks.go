@@ -6,21 +6,23 @@ import "fmt"
 type markBits struct {
 	// masquerade, in a packet mark, means that the connection is masqueraded.
 	masquerade uint32
-	// ours, in a connection mark, means that it was opened to a frontend. It differs from
-	// masquerade because other programs copy connection marks to packets (CONNMARK --restore-mark).
+	// ours, in a connection mark, means that the connection was opened to a frontend. It differs
+	// from masquerade because other programs copy connection marks to packets (CONNMARK
+	// --restore-mark).
 	ours uint32
 	// never, in a connection mark, means that its source is never changed.
 	never uint32
 }
 
-// newMarkBits returns three consecutive bits from the configured one. Bit 0 follows bit 31.
+// newMarkBits returns three consecutive bits, starting with the configured bit. Bit 0 follows bit
+// 31.
 func newMarkBits(bit int) markBits {
 	at := func(i int) uint32 { return 1 << ((bit + i) % 32) }
 	return markBits{masquerade: at(0), ours: at(1), never: at(2)}
 }
 
-// MarkBits returns the bit of a connection mark that means it was opened to a frontend, for modes
-// that mark connections themselves ([dataplane.Needs].Marked). The argument is
+// MarkBits returns the bit of a connection mark which means that vipd opened it to a frontend, for
+// modes that mark connections themselves ([dataplane.Needs].Marked). The argument is
 // Options.MasqueradeBit.
 func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }
 

@@ -21,17 +21,17 @@ type members struct {
 	def   setDef
 	store setStore
 	// count is the number of frontends that want each entry; it omits unwanted entries. In early
-	// sets it counts wanted and applied frontends, in other sets only applied ones. asked counts
-	// the wanted frontends of the other sets.
+	// sets it counts desired and applied frontends, in other sets only applied frontends. asked
+	// counts the desired frontends of the other sets.
 	count, asked map[setEntry]int
 	have         map[setEntry]bool
 	// dirty are the entries for which count and have may differ.
 	dirty map[setEntry]bool
 	// veto, if not nil, reports whether a wanted entry must stay out.
 	veto func(setEntry) bool
-	// disjoint reports whether the kernel refuses a network next to one that contains it, and a
-	// second MSS, of which the least applies. near holds, for each place, the entries that are
-	// wanted, asked or in the kernel. moved holds the places where these have changed.
+	// disjoint reports whether the kernel refuses a network next to a network that contains it, and
+	// a second MSS, of which the least applies. near has, for each place, the entries that are
+	// desired, requested or in the kernel. moved has the places where these have changed.
 	disjoint bool
 	near     map[setEntry]map[setEntry]bool
 	moved    map[setEntry]bool
@@ -51,7 +51,7 @@ func newMembers(def setDef) *members {
 // want changes the number of frontends that want an entry.
 func (m *members) want(e setEntry, by int) { m.add(m.count, e, by) }
 
-// ask changes the number of wanted frontends that ask for an entry of a set that is not early.
+// ask changes the number of desired frontends that request an entry of a set that is not early.
 func (m *members) ask(e setEntry, by int) { m.add(m.asked, e, by) }
 
 func (m *members) add(to map[setEntry]int, e setEntry, by int) {
@@ -115,7 +115,7 @@ func wider(e setEntry) iter.Seq[setEntry] {
 	}
 }
 
-// contained reports whether another wanted or kept entry at the same place makes this entry
+// contained reports whether another desired or kept entry at the same place makes this entry
 // redundant: its network contains this network, or its MSS is less.
 func (m *members) contained(e setEntry) bool {
 	stays := func(x setEntry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
@@ -208,7 +208,8 @@ func (m *members) fill() { m.flush(m.store.Add, true) }
 func (m *members) trim() { m.flush(m.store.Delete, false) }
 
 // withdraw deletes entries that must not exist when other frontends are applied: vetoed and
-// displaced entries, and in sets that are not early the entries that no wanted frontend asks for.
+// displaced entries, and, in sets that are not early, the entries that no desired frontend
+// requests.
 func (m *members) withdraw() {
 	m.markMoved()
 	if len(m.dirty) == 0 {

@@ -132,8 +132,8 @@ func (m *members) nonEmpty() bool { return len(m.count)+len(m.have) > 0 }
 func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
 	all := []chainRules{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
-		// The node's own datagrams are refused in input. Refused in output, sendto would return
-		// EPERM.
+		// The node's own datagrams are refused in input. If they were refused in output, sendto
+		// would return EPERM.
 		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Unreachable)}},
 		{nft.Chain{Name: "by-policy"}, l.policyRules(m, bits, with)},
 		{nft.Chain{Name: "arriving"}, l.admissionRules(with)},
@@ -187,7 +187,7 @@ func packetMarkChains(bits markBits) []chainRules {
 	}
 }
 
-// otherHostRules returns the rules for connections to, and replies from, what other hosts serve.
+// otherHostRules returns the rules for connections to, and replies from, frontends of other hosts.
 func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not for this host,
 	// whatever rules a mode has for it. The gate of vipd owner also drops them, but exists only
@@ -207,9 +207,9 @@ func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	return rules
 }
 
-// classifyRules returns the rules that recognise packets that open connections to frontends. If
+// classifyRules returns the rules that recognize packets that open connections to frontends. If
 // only conntrack knows connections, TCP without SYN that is new to it belongs to a connection that
-// was cut, or that conntrack has lost. If it were translated again, perhaps for another endpoint,
+// was cut or that conntrack has lost. If it were translated again, perhaps for another endpoint,
 // the connection would hang. Virtual servers without sloppy_tcp leave such packets to the host,
 // which resets them, and so do the sockets of a mode that terminates connections itself.
 // Connections that these still know continue, unless a mode with resets runs next to them, because
@@ -370,7 +370,7 @@ func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddSet(l.table, l.oneArm)
 }
 
-// write gives the table the sets and exactly these chains.
+// write replaces the sets and chains of the table with exactly these.
 func (l *layout) write(tx *nft.Tx, chains []chainRules) {
 	l.writeSets(tx)
 	has := map[string]bool{}
@@ -421,9 +421,8 @@ func elements(entries []setEntry) []nft.Elem {
 	return all
 }
 
-// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded: those that
-// leave by the interface on which they arrived, because hosts on the same link would reply
-// directly.
+// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded, because they
+// leave by the interface on which they arrived and hosts on the same link would reply directly.
 func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 	if !m.Forward {
 		return nil

@@ -62,8 +62,9 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	return err
 }
 
-// Observe removes the redirects of an earlier process before the first Set. Later it returns how
-// the redirects differ from those that were set, even after an error, until Set writes them again.
+// Observe removes the redirects of an earlier process before the first Set. Later it describes how
+// the redirects differ from the redirects that were set, even after an error, until Set writes them
+// again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
@@ -77,7 +78,7 @@ func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	return damage, err
 }
 
-// Intact returns what others have changed, if a cheap check shows it.
+// Intact describes foreign changes, if a cheap check shows them.
 func (r *Redirects) Intact() (string, error) {
 	if r.table.have == nil {
 		return "", nil
@@ -174,7 +175,7 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 	return err
 }
 
-// make gives the table the wanted redirects.
+// make writes the desired redirects to the table.
 func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
@@ -186,7 +187,7 @@ func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) 
 	return err
 }
 
-// compare returns how the table differs from its last written state.
+// compare describes how the table differs from its last written state.
 func (t *redirectTable) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err

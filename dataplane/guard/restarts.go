@@ -21,7 +21,7 @@ import (
 // connection from a late or forged SYN.
 //
 // Virtual servers end a connection at a SYN or INIT if its endpoint gets no new connections
-// (ip_vs_in_hook, with expire_nodest_conn). That is right for dead endpoints. For live endpoints,
+// (ip_vs_in_hook, with expire_nodest_conn). This is right for dead endpoints. For live endpoints,
 // rules convert the SYN to an ACK, which is also unexpected: the endpoint replies with the ACK that
 // it would send to a SYN, and a client without such a connection resets it. INIT is dropped,
 // because SCTP has no equivalent.
@@ -39,7 +39,7 @@ const (
 // endpointsThat returns a function that returns the endpoints of a frontend that meet a condition.
 // Their key has no protocol, because nft allows at most four fields in a set's key. If services of
 // TCP and SCTP share an address and a port, an endpoint of both that meets the condition for one
-// meets it for both.
+// also meets it for the other.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
 		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {

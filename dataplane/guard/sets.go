@@ -12,8 +12,9 @@ type setDef struct {
 	key  setKey
 	// early reports whether entries are added before their frontend is applied, and removed after
 	// no applied frontend needs them. They restrict connections, or determine their treatment for
-	// their whole life. The entries of other sets require that the frontend is both wanted and
-	// applied: they are added after the frontend was applied, and removed before another one is.
+	// their lifetime. The entries of other sets require that the frontend is both desired and
+	// applied: they are added after the frontend was applied, and removed before another frontend
+	// is.
 	early bool
 	// entries returns the entries of a frontend. It is nil if the set does not hold frontends.
 	entries func(*balancer.Frontend) []setEntry

@@ -20,8 +20,8 @@ type wanted struct {
 	interfaces []Interface
 
 	members []*members
-	// These are frequently used members. held are the addresses that vipd added, pending are the
-	// silent held addresses, and owned are the addresses that another host may have.
+	// These are frequently used members. held has the addresses that vipd added, pending the silent
+	// held addresses, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
 	// unknown counts applied frontends of which only the place is known.
 	unknown map[setEntry]int

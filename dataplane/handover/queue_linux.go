@@ -96,7 +96,7 @@ func (q *Queue) Send(data []byte, files ...int) error {
 	return nil
 }
 
-// Receive returns the next item, or io.EOF after the last one.
+// Receive returns the next item, or io.EOF after the last.
 func (q *Queue) Receive() (Item, error) {
 	if q.buf == nil {
 		q.buf = make([]byte, maxMessage)
@@ -148,8 +148,8 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the descriptors of an item that nobody uses. It resets connections, because a
-// truncated connection must not look complete.
+// Close closes the unused descriptors of an item. It resets connections, because a truncated
+// connection must not look complete.
 func (i Item) Close() {
 	for _, fd := range i.Files {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails for other descriptors than sockets

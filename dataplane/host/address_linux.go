@@ -13,12 +13,12 @@ import (
 // devices to which vipd has added it.
 type address struct {
 	addr netip.Addr
-	// wanted and standing come from the last Prepare, applied from the last Finish: the number of
+	// wanted and standing are from the last Prepare, applied is from the last Finish: the number of
 	// frontends on the address.
 	wanted   bool
 	standing balancer.VIPState
 	applied  int
-	// held says who holds the address. It is empty until that is decided.
+	// held is the holder of the address. It is empty until that is decided.
 	held Held
 	// dirty reports whether the address must be compared with the request again.
 	dirty bool
@@ -26,8 +26,7 @@ type address struct {
 	failed bool
 	// silent reports whether the guard keeps the address silent until a frontend is applied on it.
 	silent bool
-	// source is the node's address that the VIP's route carries. It is invalid if the VIP has no
-	// route.
+	// source is the node's address in the VIP's route. It is invalid if the VIP has no route.
 	source netip.Addr
 	// unrouted is the reason why the route is not right yet, or "".
 	unrouted string
@@ -111,7 +110,7 @@ func (s *addresses) tryAgain(r *address) {
 // reopen records that something is left to do for an address.
 func (s *addresses) reopen(r *address) { s.open[r.addr] = r }
 
-// show publishes who holds an address. Other goroutines see it after the next publish.
+// show publishes the holder of an address. Other goroutines see it after the next publish.
 func (s *addresses) show(r *address, held Held) {
 	r.held = held
 	now := s.shown.At(r.addr)

@@ -70,7 +70,7 @@ func (k *handles) Alerts(ctx context.Context, tell func()) {
 			for {
 				_, err := s.Receive()
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return // the deadline passed: ctx has ended
+					return // the deadline passed because ctx has ended
 				}
 				tell()
 			}

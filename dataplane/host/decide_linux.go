@@ -23,7 +23,7 @@ const (
 // needPrivilege is the advice for a process that may not add addresses.
 const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let someone else add them"
 
-// place describes where an address is.
+// place is the location of an address.
 type place struct {
 	// device is the device to which vipd added the address according to the ledger, or "".
 	device string
@@ -45,7 +45,7 @@ type site struct {
 	applied    snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// decide returns who holds a needed address, or who will hold it after the returned step.
+// decide returns the holder of a needed address, or its holder after the returned step.
 func (r *address) decide(at place, s *site) (Held, step) {
 	a := r.addr
 	otherwise := func(where, note string, next step) (Held, step) {
@@ -68,7 +68,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 			held.Standing = r.standing
 		}
 		return held, next
-	case !r.wanted: // a frontend still uses it: keep what exists, add nothing
+	case !r.wanted: // a frontend still uses it: keep existing objects, add nothing
 		if at.onDevice {
 			return Held{Addr: a, Where: at.device}, keep
 		}
@@ -101,7 +101,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	return held, add
 }
 
-// place returns where an address is.
+// place returns the location of an address.
 func (st *state) place(a netip.Addr) place {
 	p := place{device: st.ledger.Addresses[a], leaving: len(st.ledger.Leaving[a]) > 0}
 	p.onDevice = p.device != "" && st.view.has(a, st.view.link(p.device))

@@ -18,10 +18,10 @@
 // ports are never reachable on a VIP. While the guard is busy, addresses wait. If it is
 // unavailable, vipd reports a problem and adds them anyway.
 //
-// Ledger. Before each first change, vipd records in a file of the run folder what it is about to
-// own. After kill -9 the next process, or Cleanup, knows what to remove, and that everything else
-// belongs to others. An address stays in the ledger until it is removed, with every device that it
-// may be on. The ledger is valid for one boot.
+// Ledger. Before each first change, vipd records its future objects in a file of the run folder.
+// After kill -9, the next process or Cleanup then knows which objects to remove, and that all
+// others are foreign. An address stays in the ledger until it is removed, with every device that
+// may have it. The ledger is valid for one boot.
 //
 // A Host consists of these parts, which share a state: a record for each address, the observed
 // kernel state, and the ledger.

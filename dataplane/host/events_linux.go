@@ -75,7 +75,7 @@ type netEvent struct {
 	device device
 }
 
-// drain passes all pending events to handle. complete is false if the kernel dropped events: then
+// drain passes all pending events to handle. complete is false if the kernel dropped events, so
 // everything must be read again.
 func (e *events) drain(handle func(netEvent)) (complete bool, err error) {
 	complete = true
@@ -122,7 +122,7 @@ func readAddress(m *nlsock.Messages) (netEvent, bool) {
 	a := nlsock.In(m.Body[unix.SizeofIfAddrmsg:])
 	for a.Next() {
 		switch a.Kind {
-		case unix.IFA_LOCAL: // takes precedence: IFA_ADDRESS is the peer's address on point-to-point links
+		case unix.IFA_LOCAL: // this has precedence: IFA_ADDRESS is the peer's address on point-to-point links
 			c.addr, _ = netip.AddrFromSlice(a.Value)
 		case unix.IFA_ADDRESS:
 			if !c.addr.IsValid() {

@@ -100,9 +100,9 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	return err
 }
 
-// foreignShare limits the time spent on searching foreign virtual servers, while they prevent vipd
-// from setting sysctls, to one part in foreignShare. Among tens of thousands a search needs a tenth
-// of a second.
+// foreignShare limits the searches for foreign virtual servers, while these prevent vipd from
+// setting sysctls, to one part in foreignShare of the time. Among tens of thousands a search needs
+// a tenth of a second.
 const foreignShare = 100
 
 // foreignServers reports whether there are virtual servers that are not vipd's.

@@ -86,7 +86,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 
 // removeUnneeded removes the addresses that are not wanted and have no frontend.
 func (h *Host) removeUnneeded(ctx context.Context) error {
-	if h.full || h.stale { // a missing view does not mean that addresses are gone
+	if h.full || h.stale { // a missing view does not mean that addresses were removed
 		if err := h.updateView(); err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 
 // Options is the part of the configuration that concerns the host.
 type Options struct {
-	// Interface is the device that holds VIPs. If its name begins with "vipd", vipd makes it as a
+	// Interface is the device that holds VIPs. If its name starts with "vipd", vipd makes it as a
 	// dummy device; any other device must exist.
 	Interface string
 	// Bind reports whether vipd adds VIPs that are not local. Otherwise another program adds the
@@ -32,13 +32,13 @@ type Options struct {
 	RunDir string
 	// ForeignServers reports whether the kernel has virtual servers that are not vipd's. If so,
 	// vipd leaves the sysctls that affect them unchanged. It is called only while such a sysctl
-	// needs a change. Nil means that there are none.
+	// needs a change. If nil, there are none.
 	ForeignServers func() bool
 	// Mode is the mode's requirements of the guard and the sysctls. SetMode changes it.
 	Mode dataplane.Needs
 	// MasqueradeBit is the bit of packet marks, 0 to 31, that requests masquerading. In connection
-	// marks, the next bit means that vipd knows the connection, and the bit after that one that it
-	// keeps its source. Bit 0 follows bit 31.
+	// marks, the next bit means that vipd knows the connection, and the bit after it that the
+	// connection keeps its source. Bit 0 follows bit 31.
 	MasqueradeBit int
 	// Variant is the variant of iptables whose filters must accept our connections.
 	Variant xtables.Variant
@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Held says who holds a VIP.
+// Held is the holder of a VIP.
 type Held struct {
 	Addr netip.Addr `json:"address"`
 	// Where is the device to which vipd added the address, "host" if the host has it independently,
@@ -74,8 +74,8 @@ type Held struct {
 	Where string `json:"where"`
 	// Note is an explanation, such as the reason why the address is not held. It may be empty.
 	Note string `json:"note,omitempty"`
-	// Standing is the state of a VIP with an owner: why it is not held here, or that this host owns
-	// it. It is "" for other VIPs.
+	// Standing is the state of a VIP with an owner: the reason why it is not held here, or that
+	// this host owns it. It is "" for other VIPs.
 	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 

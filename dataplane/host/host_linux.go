@@ -28,7 +28,7 @@ type Host struct {
 	// busy receives the error of the addresses that are being added in the background. It is nil if
 	// there are none.
 	busy chan error
-	// inherited reports whether the ledger of an earlier process had addresses when this one
+	// inherited reports whether the ledger of an earlier process had addresses when this process
 	// started.
 	inherited bool
 	public    atomic.Pointer[public]
@@ -45,8 +45,8 @@ type public struct {
 	other     []balancer.Problem
 }
 
-// New opens the sockets that a Host needs. It changes nothing in the kernel, and adopts what the
-// ledger says an earlier process left.
+// New opens the sockets that a Host needs. It changes nothing in the kernel, and adopts the objects
+// that an earlier process recorded in the ledger.
 func New(o Options) (*Host, error) {
 	st, err := newState(o.withDefaults())
 	if err != nil {
@@ -77,8 +77,8 @@ func assemble(st *state) *Host {
 	}
 }
 
-// Inherited reports whether an earlier process left addresses that were still held when this one
-// started.
+// Inherited reports whether an earlier process left addresses that were still held when this
+// process started.
 func (h *Host) Inherited() bool { return h.inherited }
 
 // Close closes the sockets. Addresses and rules stay.
@@ -244,7 +244,7 @@ func (h *Host) Problems() []balancer.Problem {
 	return out
 }
 
-// Addresses returns who holds each VIP in use, sorted by address.
+// Addresses returns the holders of VIPs in use, sorted by address.
 func (h *Host) Addresses() []Held {
 	p := h.public.Load()
 	out := make([]Held, 0, p.addresses.Len())

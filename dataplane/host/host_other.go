@@ -104,7 +104,7 @@ func (h *Host) Problems() []balancer.Problem {
 	return out
 }
 
-// Addresses returns who holds each VIP in use.
+// Addresses returns the holders of VIPs in use.
 func (h *Host) Addresses() []Held { return slices.Clone(h.seen.Load().held) }
 
 // LocalAddresses returns the node's own addresses that node ports can use, sorted. Their networks

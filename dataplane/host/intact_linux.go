@@ -45,8 +45,8 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	return "", errors.Join(arrived, err, failed)
 }
 
-// addressesIntact returns what changed about addresses, or about the device that holds them, since
-// the last check. Its cost depends on the changes, not on the number of addresses.
+// addressesIntact describes changes of addresses, or of the device that holds them, since the last
+// check. Its cost depends on the changes, not on the number of addresses.
 func (h *Host) addressesIntact() (reason string) {
 	if h.deviceWentDown {
 		h.full, h.deviceWentDown = true, false
@@ -59,7 +59,7 @@ func (h *Host) addressesIntact() (reason string) {
 		switch {
 		case (next == keep || next == wait) && held.Where == was.Where:
 		case (next == keep || next == wait) && (r.standing == balancer.Owned || !h.opts.Bind):
-			h.show(r, held) // vipd owner or another program moves this address: no drift
+			h.show(r, held) // vipd owner or another program moves this address, so this is not drift
 			moved = true
 		default:
 			return h.describeChange(r.addr, was)
@@ -96,7 +96,7 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	return reason
 }
 
-// describeChange returns what changed about an address.
+// describeChange describes the change of an address.
 func (h *Host) describeChange(a netip.Addr, was Held) string {
 	switch {
 	case was.Where == nowhere:

@@ -19,8 +19,8 @@ import (
 // ledgerFile is the ledger's name in the run folder.
 const ledgerFile = "host.json"
 
-// ledger records what vipd made or changed on this host. It is written before each first change, so
-// it may name more than exists, but never less.
+// ledger records the objects that vipd made or changed on this host. It is written before each
+// first change, so it may name more than exists, but never less.
 type ledger struct {
 	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`
@@ -29,7 +29,7 @@ type ledger struct {
 	Links map[string]bool `json:"links,omitempty"`
 	// Addresses are the addresses that vipd added, with their devices.
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"`
-	// Leaving are the devices from which an address is being moved: it may still be there.
+	// Leaving has the devices from which an address is being moved, which may still have it.
 	Leaving map[netip.Addr][]string `json:"leaving,omitempty"`
 	// Sysctls are the sysctls that vipd changed.
 	Sysctls map[string]sysctlRecord `json:"sysctls,omitempty"`
@@ -37,7 +37,7 @@ type ledger struct {
 	path string
 	// changed reports whether the file differs from the ledger.
 	changed bool
-	// written is the text of Addresses when they were last written, plus the addresses added since.
+	// written is the text of Addresses when they were last written, and the addresses added since.
 	// It is nil if others have changed.
 	written []byte
 }
@@ -210,7 +210,7 @@ func (l *ledger) save() error {
 }
 
 // text returns the ledger as JSON. There may be tens of thousands of addresses, and the ledger is
-// written whenever one is added. So addresses are unsorted, and only the text of new addresses is
+// written after each addition. So addresses are unsorted, and only the text of new addresses is
 // generated.
 func (l *ledger) text() ([]byte, error) {
 	few := *l

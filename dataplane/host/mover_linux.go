@@ -37,8 +37,8 @@ func (mv *mover) postpone(some []*address, err error) error {
 	return err
 }
 
-// postponeUnguarded leaves out the addresses of a family whose guard is incomplete because of err:
-// all ports would be reachable. It returns the other addresses.
+// postponeUnguarded omits the addresses of a family whose guard is incomplete because of err: all
+// ports would be reachable. It returns the other addresses.
 func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {
@@ -110,7 +110,7 @@ func (mv *mover) noteFailed(r *address, err error) {
 	mv.tryAgain(r)
 }
 
-// noteNotAdded records that an address was not added. Only a resync retries it. If it was to be
+// noteNotAdded records that an address was not added. Only a resync retries it. If it was being
 // moved, it stays in its old place.
 func (mv *mover) noteNotAdded(r *address, note string) {
 	where := nowhere

@@ -140,8 +140,8 @@ func (ob *observer) retryAfterIPv6Enabled() {
 }
 
 // recheckOwn asks the kernel again before addresses are added that are missing in the view, because
-// the host's own addresses must not be guarded. It returns true if it found one and replaced the
-// view.
+// the host's own addresses must not be guarded. It returns true if it found such an address and
+// replaced the view.
 func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	for _, r := range some {
 		if len(some) < backgroundThreshold { // otherwise reading everything is faster than asking for each

@@ -76,7 +76,7 @@ func (rs *routes) readRoutes() error {
 func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
 	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if it is not ours
 	for _, r := range at.ours {
-		src, ok := netip.AddrFromSlice(r.Src) // there is none if the kernel has removed the address
+		src, ok := netip.AddrFromSlice(r.Src) // none if the kernel has removed the address
 		if link != 0 && r.LinkIndex == link && ok && !source.IsValid() {
 			source = src.Unmap()
 		} else {

@@ -21,12 +21,12 @@ type routes struct {
 	// source are the node's own addresses, IPv4 and IPv6, that the routes select.
 	source [2]netip.Addr
 	// removed reports whether one of our routes may have been removed since the last check, perhaps
-	// by others.
+	// by another program.
 	removed bool
 	// renumbered reports, for each family, whether the host's other addresses have changed since a
 	// source was chosen.
 	renumbered [2]bool
-	// asleep reports whether routes wait for the device to come up.
+	// asleep reports whether routes wait until the device is up.
 	asleep bool
 }
 
@@ -68,7 +68,7 @@ func (rs *routes) anySource(family int) netip.Addr {
 	return slices.MinFunc(own, func(a, b netip.Addr) int { return rs.rank(a) - rs.rank(b) })
 }
 
-// rank orders addresses as sources. Addresses that the kernel avoids come last; the others are
+// rank orders addresses as sources. Addresses that the kernel avoids are last; the others are
 // sorted by the age of their device.
 func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
@@ -88,7 +88,7 @@ func (rs *routes) rank(a netip.Addr) int {
 //
 // For IPv4, the route precedes a route without a source, so the VIP stays local when the node's
 // address is removed. The route without a source replaces the kernel's own route, which selects the
-// VIP as the source. The kernel walks through all its own routes for each new address: with 10,000
+// VIP as the source. The kernel scans all its own routes for each new address: with 10,000
 // addresses this was half of the time.
 //
 // For IPv6, the kernel's own route has a metric that no other route can have, so it is removed once
@@ -213,7 +213,7 @@ func (rs *routes) sourceLost(family int) bool {
 }
 
 // reroute adds the routes of addresses of a family, or records why it can't. A device that is down
-// is not an error, because it will come up.
+// is not an error, because it will be brought up.
 func (rs *routes) reroute(family int, some []*address) error {
 	if !rs.view.devices[rs.device.index].up {
 		for _, r := range some {

@@ -58,7 +58,7 @@ type observed struct {
 	deviceWentDown bool
 	// linksChanged reports whether devices may have changed since the guard received them.
 	linksChanged bool
-	// gateways are the host's next hops when addresses were last added. A gateway is never added as
+	// gateways has the host's next hops when addresses were last added. A gateway is never added as
 	// a VIP.
 	gateways []netip.Addr
 	// broadcasts are the broadcast addresses of the host's networks at that time.

@@ -68,11 +68,11 @@ type minimum struct {
 	name  string
 	value int
 	loss  string
-	// exactly reports whether higher values have the same effect as lower ones.
+	// exactly reports whether higher values have another effect than the value.
 	exactly bool
 }
 
-// met reports whether a value is as it should be.
+// met reports whether a value is sufficient.
 func (m minimum) met(value int) bool { return value == m.value || value > m.value && !m.exactly }
 
 // strictARP returns the sysctls that keep a host from answering ARP requests for addresses on lo or

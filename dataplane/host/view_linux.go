@@ -60,7 +60,7 @@ func (v *view) unset(a netip.Addr, link, bits int) {
 	v.addrs[a] = places
 }
 
-// has reports whether the device has the address as vipd adds it. There is no device 0.
+// has reports whether the device has the address as vipd adds it. Device 0 does not exist.
 func (v *view) has(a netip.Addr, link int) bool {
 	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })
 }
@@ -124,7 +124,7 @@ func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
 	return all
 }
 
-// own returns the node's own usable addresses, sorted, except for foreign ones.
+// own returns the node's own usable addresses, sorted, without foreign addresses.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
 	for a, places := range v.addrs {

@@ -8,8 +8,7 @@ import (
 )
 
 // findTree follows the read rules from the root. If they lead to every frontend and nowhere else,
-// they become the family's tree. Otherwise the family is unsure, and findTree returns what is
-// wrong.
+// they become the family's tree. Otherwise the family is unsure, and findTree describes the error.
 func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
@@ -58,7 +57,7 @@ type treeReader struct {
 	*survey
 	// fronts holds the frontends by their chains.
 	fronts map[string]balancer.Key
-	// seen are the chains that rules lead to, and reached is the number of frontends among them.
+	// seen has the chains to which rules lead, and reached is the number of frontends among them.
 	seen    map[string]bool
 	reached int
 }
@@ -98,8 +97,7 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 	return n, ""
 }
 
-// below returns the path of a frontend that a chain belongs to or leads to, or the zero path if
-// there is none.
+// below returns the path of a frontend to which a chain belongs or leads, or the zero path.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok {

@@ -14,9 +14,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Apply makes each key what its change says. It writes the chains that differ in few transactions,
-// and all chains of a frontend in the same one. Then it removes the flows that conntrack still
-// sends to removed backends.
+// Apply makes each key equal to the new value in its change. It writes the differing chains in few
+// transactions, and all chains of a frontend in the same transaction. Then it removes the flows
+// that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	parts := map[inet.Family][]dataplane.Change{}
 	for _, c := range batch {
@@ -145,7 +145,7 @@ func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
 
 // ensureJumps adds the jumps to the root, which may be empty. It precedes the first rules, because
-// reading the kernel's chains takes longer when the table is full.
+// reading the kernel's chains is slower when the table is full.
 func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil

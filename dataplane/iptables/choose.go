@@ -87,7 +87,7 @@ func byVIP(f *balancer.Frontend, targets []target) int {
 }
 
 // list returns a rule for each target. The last rule gets all remaining packets. For random choice
-// the targets with the most weight come first, so packets pass fewer rules. With a source hash the
+// the targets with the most weight are first, so packets pass fewer rules. With a source hash the
 // order must not depend on weights.
 func (c *chainWriter) list(f *balancer.Frontend, targets []target) []string {
 	if !isSourceHash(f) {
@@ -120,14 +120,14 @@ func identity(targets []target, i int) string {
 }
 
 // spreadByAddress distributes targets to chains of chains. The chain of a target depends only on
-// its address, so a change of one target only rewrites its chain and those that lead to it.
+// its address, so a change of one target only rewrites its chain and the chains that lead to it.
 func (c *chainWriter) spreadByAddress(f *balancer.Frontend, targets []target) []string {
 	fan, levels := fanFor(len(targets), inLeaf)
 	return c.branch(f, "", targets, fan, levels)
 }
 
-// fanFor returns how many chains each chain leads to, and the number of levels, for n targets with
-// leaf targets in a chain.
+// fanFor returns the number of chains to which each chain leads, and the number of levels, for n
+// targets with leaf targets in a chain.
 func fanFor(n, leaf int) (fan, levels int) {
 	for fan = minFan; ; fan *= 2 {
 		levels = 0
@@ -204,8 +204,8 @@ func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	return rules
 }
 
-// inOrder selects each target once in n connections. If there are n targets, the last one gets all
-// remaining connections.
+// inOrder selects each target once in n connections. If there are n targets, the last target gets
+// all remaining connections.
 func (c *chainWriter) inOrder(targets []target, n int) []string {
 	rules := make([]string, len(targets))
 	for i := range targets {

@@ -13,7 +13,7 @@
 //
 // A change only writes the chains that differ (plan_linux.go), and all chains of a frontend in the
 // same transaction. The last rule of a frontend's chain is a note that no packet reaches while
-// there are backends. Its comment describes the content of the chain, so a restart recognises it
+// there are backends. Its comment describes the content of the chain, so a restart recognizes it
 // (note.go, observe_linux.go). Once a second, a cheap check asks the kernel whether the table has
 // changed. If so, it compares the sizes and hashes of chains with their last written state. Chains
 // that differ are written again, and chains without a frontend are deleted.

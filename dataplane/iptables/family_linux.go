@@ -40,7 +40,7 @@ type familyRules struct {
 	// unsure reports whether the tree in the kernel may differ from tree.
 	unsure bool
 	// jumps is the number of rules in the kernel's chains that lead to the root. Zero means that
-	// not every hook has exactly one.
+	// some hook does not have exactly one.
 	jumps int
 	// strayChains are other chains that lead to the root.
 	strayChains []string
@@ -53,7 +53,7 @@ type familyRules struct {
 	exact bool
 	// formerChecked reports whether other variants were searched for rules of an earlier process.
 	formerChecked bool
-	// former are the variants in which an earlier process's rules still serve, and formerly the
+	// former has the variants in which an earlier process's rules still serve, and formerly the
 	// frontends that need them.
 	former   []*xtables.Tool
 	formerly map[balancer.Key]bool
@@ -78,10 +78,10 @@ type chainState struct {
 	rules int
 	// epoch is the epoch in which it was written.
 	epoch uint64
-	// targets are the backends that the rules lead to, in order, with the zero value for other
+	// targets has the backends to which the rules lead, in order, with the zero value for other
 	// rules. Only frontends' chains and the chains below them have any.
 	targets []netip.AddrPort
-	// to are the chains that the rules lead to.
+	// to has the chains to which the rules lead.
 	to []string
 }
 
@@ -93,7 +93,7 @@ type front struct {
 	port    string
 	chain   string
 	below   []string
-	// proved reports whether we wrote its chains, or compared them with the wanted ones.
+	// proved reports whether we wrote its chains, or compared them with the desired chains.
 	proved bool
 	// slots holds the slots of backends in sticky sets, and used is the number of slots ever
 	// assigned.
@@ -109,7 +109,7 @@ func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark stri
 	return y
 }
 
-// forget resets the state: the kernel has nothing of ours.
+// forget resets the state: the kernel has no objects of ours.
 func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
@@ -160,13 +160,13 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns our chain that a rule leads to.
+// targetOf returns our chain to which a rule leads.
 func targetOf(rule string) string {
 	_, target, _ := strings.Cut(rule, "-g ")
 	return target
 }
 
-// backendOf returns the backend that a rule leads to.
+// backendOf returns the backend to which a rule leads.
 func backendOf(rule string) netip.AddrPort {
 	_, text, _ := strings.Cut(rule, "--to-destination ")
 	to, _ := netip.ParseAddrPort(text) // the zero value for other rules
@@ -192,8 +192,8 @@ func (y *familyRules) same(c xtables.Chain) bool {
 	return ok && have.text == y.state(c).text
 }
 
-// assign gives every backend of f that gets connections a slot: its current slot, or the first free
-// one. fresh are the slots that had another backend before.
+// assign gives a slot to every backend of f that gets connections: its current slot, or the first
+// free slot. fresh has the slots that had another backend before.
 func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
 	if f.AffinityTimeout <= 0 {
 		return nil, 0, nil
@@ -229,7 +229,7 @@ func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int
 	return slots, used, fresh
 }
 
-// keys returns the existing frontends, except for those in without.
+// keys returns the existing frontends, except those in without.
 func (y *familyRules) keys(without map[balancer.Key]bool) []balancer.Key {
 	keys := make([]balancer.Key, 0, len(y.fronts))
 	for k := range y.fronts {

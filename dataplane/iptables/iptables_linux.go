@@ -27,7 +27,7 @@ type Dataplane struct {
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
 	families map[inet.Family]*familyRules
-	// reapplied reports whether the engine was asked to apply everything once.
+	// reapplied reports whether the engine was already told to apply everything.
 	reapplied bool
 	// missing holds the reasons why families are unavailable.
 	missing map[inet.Family]error
@@ -42,10 +42,10 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New proves with trial chains and a trial set what works here, and returns a dataplane that adopts
-// the existing rules. It changes nothing else. It returns an error if neither IPv4 nor IPv6 works,
-// or if one of them has an obstacle that other modes do not have: a table that can't be read, or
-// other programs that hold the lock until ctx ends.
+// New proves with trial chains and a trial set which features work here, and returns a dataplane
+// that adopts the existing rules. It changes nothing else. It returns an error if neither IPv4 nor
+// IPv6 works, or if one of them has an obstacle that other modes do not have: a table that can't be
+// read, or other programs that hold the lock until ctx ends.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*familyRules{}, missing: map[inet.Family]error{}}

@@ -129,7 +129,7 @@ type Daemon struct {
 	reloaded      reloaded
 	notify        notifier
 	// inherited is the previous process's state, and heir is the queue to the process that replaces
-	// this one.
+	// this process.
 	inherited []handover.Item
 	heir      *handover.Queue
 	replacing *net.UnixListener
@@ -142,7 +142,7 @@ func New(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	// state_dir is missing here because its disk may hang: openStateDir checks it with a time
+	// state_dir is omitted here because its disk may hang: openStateDir checks it with a time
 	// limit.
 	for _, refused := range folder.Refused(c.RunDir, "", c.API.Socket) {
 		return nil, configError{fmt.Errorf("%s: %w", refused.Field, refused.Err)}
@@ -280,7 +280,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	<-ctx.Done()
 	d.notify.stopping()
 	running.Wait()
-	if err := d.stateDir.Close(); err != nil { // the dataplane serves on meanwhile
+	if err := d.stateDir.Close(); err != nil { // the dataplane continues to serve
 		d.Log.Error("stopping all the same", "err", err)
 	}
 	err := d.handOver()

@@ -1,4 +1,4 @@
-// Package daemon is vipd as a package: a test can start it in its own process.
+// Package daemon is vipd as a package, which a test can start in its own process.
 //
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
@@ -8,10 +8,10 @@
 // Package apiserver answers vipctl, and package web answers api.http.
 //
 // A change passes through the daemon in three steps. A store's source publishes a snapshot. The
-// model compiles it; it is a goroutine that owns all inputs: services, overrides, drains, holders,
-// and facts about this node. The engine, another goroutine, applies the result. The API, metrics
-// and health checks read the states that both have published, and own nothing.
+// model compiles it in a goroutine that owns all inputs: services, overrides, drains, holders, and
+// facts about this node. The engine, another goroutine, applies the result. The API, metrics and
+// health checks read the states that both have published, and own nothing.
 //
-// The part that decides an event records it in the history, once. Package transitions records
+// The component that decides an event records it in the history, once. Package transitions records
 // events that follow from a state or from the engine's work. The history logs them.
 package daemon

@@ -70,7 +70,7 @@ func (d *Daemon) handOver() error {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	return errors.Join(err, d.host.Release(ctx)) // a remaining address would receive packets that nobody serves
+	return errors.Join(err, d.host.Release(ctx)) // a remaining address would receive packets that nothing serves
 }
 
 // leaving logs the connections that vipd waits for if the mode ends with this process, and returns

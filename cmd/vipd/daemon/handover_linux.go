@@ -22,7 +22,7 @@ import (
 // storeName is the name of the queue in systemd's descriptor store.
 const storeName = "vipd-handover"
 
-// fromStore returns the queue that the previous process left with systemd, or nil if there is none.
+// fromStore returns the queue that the previous process left with systemd, or nil.
 func fromStore() (queue *handover.Queue, err error) {
 	_ = restarting() // a process that was killed leaves the mark
 	for _, f := range activation.Files(true) {
@@ -38,7 +38,7 @@ func fromStore() (queue *handover.Queue, err error) {
 	return queue, nil
 }
 
-// askFor connects to the vipd that runs, which ends and hands over; nil means that none runs.
+// askFor connects to the running vipd, which ends and hands over; nil means that none runs.
 func askFor(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {
@@ -52,7 +52,7 @@ func askFor(socket string) (*handover.Queue, error) {
 
 // listenHandover opens the socket for askFor. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
-	_ = os.Remove(socket) // of a vipd that was killed: the lock of run_dir is ours
+	_ = os.Remove(socket) // of a killed vipd: this process has the lock of run_dir
 	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
@@ -61,7 +61,7 @@ func listenHandover(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// awaitSuccessor waits for a vipd that takes over, and then ends this one.
+// awaitSuccessor waits for a vipd that takes over, and then ends this vipd.
 func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = d.replacing.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -30,7 +30,7 @@ func TellStatus(text string) {
 	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end the status
 }
 
-// started reports to systemd, once, that the daemon is ready.
+// started reports to systemd once that the daemon is ready.
 func (n *notifier) started() {
 	if !n.up.Swap(true) {
 		n.tell(systemd.SdNotifyReady)
@@ -65,7 +65,7 @@ func (n *notifier) status(line func() string) {
 
 func (n *notifier) stopping() { n.tell(systemd.SdNotifyStopping) }
 
-// extend asks systemd for more time to start or stop, counted from now.
+// extend requests more time from systemd to start or stop, counted from now.
 func (n *notifier) extend(by time.Duration) {
 	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
@@ -75,9 +75,9 @@ func (n *notifier) extend(by time.Duration) {
 const stuckAfter = 90 * time.Second
 
 // notifyLoop reports to systemd when the first complete state was tried, and feeds the watchdog as
-// long as the engine and the model make rounds. A state that can't be applied completely is ready
-// all the same: systemd would otherwise kill the vipd that serves the rest. /readyz and status
-// report the problem.
+// long as the engine and the model make rounds. A state that can't be applied completely is still
+// ready, or systemd would kill the vipd that serves the rest. /readyz and status report the
+// problem.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -106,7 +106,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
-				if !d.notify.up.Load() { // the wait for a store has no limit, and the kernel serves meanwhile
+				if !d.notify.up.Load() { // the wait for a store has no limit, and the kernel serves during that time
 					d.notify.extend(interval)
 				}
 			}

@@ -48,7 +48,7 @@ func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool,
 	return d.settle(ctx), nil
 }
 
-// reloaded holds the services of the last reload. vipd follows files by itself, so a change that an
+// reloaded has the services of the last reload. vipd follows files by itself, so a change that an
 // operator has just saved is often applied before the reload starts. The reload shows it all the
 // same.
 type reloaded struct {
@@ -79,7 +79,7 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 // continues after it, and status shows the result.
 const settleTime = 5 * time.Second
 
-// settle waits until all compiled frontends are applied, except those in backoff, and reports
+// settle waits until all compiled frontends are applied, except frontends in backoff, and reports
 // whether they are.
 func (d *Daemon) settle(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)

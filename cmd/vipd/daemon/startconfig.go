@@ -14,9 +14,9 @@ import (
 )
 
 // StartConfig returns the configuration to start with. If the file is invalid, or is empty without
-// allowEmpty, it returns the last good configuration of an earlier vipd, and mistake says why. A
-// restart then continues to serve, as a reload of such a file does. If there is no last good
-// configuration, the error is ErrConfig.
+// allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake has the
+// reason. A restart then continues to serve, like a reload of such a file. If there is no last
+// valid configuration, the error is ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
 	c, problems, err := config.Load(file)
 	if err != nil {
@@ -84,7 +84,7 @@ func (d *Daemon) usable(s *store.Snapshot) bool {
 	return !isEmpty(d.ConfigFile) || !stays
 }
 
-// startProblems reports that vipd runs with the last good configuration, until the file can be
+// startProblems reports that vipd runs with the last valid configuration, until the file can be
 // used.
 func (d *Daemon) startProblems() []balancer.Problem {
 	if !d.misled.Load() {
@@ -97,7 +97,7 @@ func (d *Daemon) startProblems() []balancer.Problem {
 }
 
 // ErrConfig is matched by an error of New (errors.Is) if the configuration can't be read or used.
-// Another attempt fails too until the configuration is fixed.
+// Another attempt also fails until the configuration is fixed.
 var ErrConfig = errors.New("the configuration can't be used")
 
 // checkEmptied returns an error if the configuration is empty but an earlier vipd left addresses of

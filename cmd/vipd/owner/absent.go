@@ -26,7 +26,7 @@ type failure struct {
 	last   time.Time
 }
 
-// forgiven is the time after its last failed attempt until this host may own a VIP again.
+// forgiven is the time from its last failed attempt until this host may own a VIP again.
 const forgiven = time.Minute
 
 // bound processes an attempt to add VIPs and its errors. It returns the errors that are new.

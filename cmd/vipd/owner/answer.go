@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// answer writes the status of the owner. Vipd knows the VIPs; others get them, too.
+// answer writes the status of the owner. Vipd knows the VIPs; other callers also get them.
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	s := api.OwnerStatus{Node: o.o.Node, Gate: "closed", Hindered: o.o.Hindered}
 	o.journal.describe(&s)
@@ -23,7 +23,7 @@ func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 		c.describe(&s)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s) // the client has gone
+	_ = json.NewEncoder(w).Encode(s) // the client has closed
 }
 
 // describe adds the core's state to a status.

@@ -29,7 +29,7 @@ type core struct {
 	ended   chan struct{} // closed when the loop has ended
 	// layout describes the host's connections, as the loop knows them.
 	layout onhost.Layout
-	// another is closed when etcd has another history: then this core ends as if it were killed.
+	// another is closed when etcd has another history; this core then ends like a killed process.
 	another chan struct{}
 }
 
@@ -65,7 +65,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 // reached processes the answer of a host that must be within reach on an interface.
 func (c *core) reached(name string, hosts []netip.Addr) {
 	c.tell(func(now local.Time) []local.Action {
-		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // else it answered earlier questions
+		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // otherwise it answered earlier questions
 			return c.decider.Reached(now, i)
 		}
 		return nil
@@ -82,10 +82,10 @@ func (c *core) tell(f input) {
 	}
 }
 
-// farewell is the maximum time to give all VIPs away at the end.
+// farewell is the maximum time to release all VIPs at the end.
 const farewell = 2 * time.Second
 
-// run owns VIPs until ctx ends, and then gives all away.
+// run owns VIPs until ctx ends, and then releases all of them.
 func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	c.worker.done = background.Done()
@@ -136,7 +136,7 @@ func (c *core) loop(ctx, background context.Context) {
 		case <-c.another:
 			return
 		case f := <-c.inputs:
-			c.lapse(background) // before the process handles what arrived while it was stopped
+			c.lapse(background) // before the process handles inputs that arrived while it was stopped
 			c.handle(background, f)
 		case <-ticker.C:
 			at := c.lapse(background)
@@ -151,7 +151,7 @@ func (c *core) loop(ctx, background context.Context) {
 	}
 }
 
-// lapse reports a gate that may have closed by itself, and returns the present moment.
+// lapse reports a gate that may have closed by itself, and returns the present time.
 func (c *core) lapse(ctx context.Context) (at local.Time) {
 	at = now()
 	if late, lapsed := c.worker.gate.lapsed(at); lapsed {
@@ -160,7 +160,7 @@ func (c *core) lapse(ctx context.Context) (at local.Time) {
 	return at
 }
 
-// handle passes an input to the decider, and carries out the actions. Some result in another input.
+// handle passes an input to the decider, and performs the actions. Some result in another input.
 func (c *core) handle(ctx context.Context, f input) {
 	var next []input
 	actions := f(now())
@@ -184,8 +184,8 @@ func (c *core) handle(ctx context.Context, f input) {
 	}
 }
 
-// report passes a report of vipd to the decider. The gate covers new VIPs before, and removed ones
-// until they are unbound.
+// report passes a report of vipd to the decider. The gate covers new VIPs before they are bound,
+// and removed VIPs until they are unbound.
 func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	moved := !maps.Equal(before.Devices, after.Devices) || !slices.Equal(before.On, after.On) || !maps.EqualFunc(before.Reach, after.Reach, slices.Equal)
 	both := after.Places
@@ -199,7 +199,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 		}
 	}
 	c.tell(func(now local.Time) []local.Action {
-		covers(both) // after what an earlier change still has to cover
+		covers(both) // after the VIPs that an earlier change must still cover
 		var actions []local.Action
 		for i, name := range after.On {
 			if !slices.Equal(c.layout.Reach[name], after.Reach[name]) {

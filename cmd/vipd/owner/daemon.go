@@ -15,14 +15,14 @@ import (
 
 // daemon is vipd, as its reports describe it.
 type daemon struct {
-	// changed is sent when the last report counts differently.
+	// changed is sent when a report differs in substance from the last.
 	changed wake.Signal
 
 	mu     sync.Mutex // guards the rest
 	report *api.OwnerReport
 	text   []byte   // of the report
-	from   net.Conn // that the report came by
-	pid    int      // of the reporter; 0 means unknown
+	from   net.Conn // connection of the report
+	pid    int      // process of the reporter; 0 means unknown
 	heard  time.Time
 }
 
@@ -38,7 +38,7 @@ func patience(report *api.OwnerReport) time.Duration {
 	return max(report.Grace, minPatience)
 }
 
-// receive processes a report. As a rule vipd repeats it each second, with up to 10,000 VIPs: a
+// receive processes a report. vipd usually repeats it each second, with up to 10,000 VIPs, so a
 // repetition is not decoded again.
 func (d *daemon) receive(text []byte, from net.Conn) error {
 	d.mu.Lock()

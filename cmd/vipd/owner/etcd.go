@@ -117,7 +117,7 @@ func (d *byEtcd) heard(on int, m failover.Message) {
 	d.core.tell(func(now local.Time) []local.Action { return d.Heard(now, on, m) })
 }
 
-// Do carries out an action of the protocol.
+// Do performs an action of the protocol.
 func (d *byEtcd) Do(ctx context.Context, a local.Action) input {
 	switch a := a.(type) {
 	case failover.Send:
@@ -197,7 +197,7 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed describes what to do about a session of another machine.
+// obstructed returns the remedy for a session of another machine.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
 		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)

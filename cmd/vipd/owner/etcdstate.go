@@ -14,17 +14,17 @@ import (
 type etcdState struct {
 	log  *slog.Logger
 	away atomic.Pointer[setback]
-	// refused is the last write that etcd has refused, unless a later one was carried out.
+	// refused is the last write that etcd has refused, unless a later write succeeded.
 	refused atomic.Pointer[setback]
 }
 
-// setback is an error and its time: the first moment of an outage, the last refusal.
+// setback is an error and its time: the start of an outage, or the last refusal.
 type setback struct {
 	err error
 	at  time.Time
 }
 
-// reported processes the error of the connection; nil means etcd is reached.
+// reported processes the error of the connection; nil means that etcd is reached.
 func (s *etcdState) reported(err error) {
 	before := s.away.Load()
 	switch {

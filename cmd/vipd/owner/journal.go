@@ -21,8 +21,8 @@ type journal struct {
 	events []api.OwnerEvent
 	number int
 	counts map[local.NoteKind]map[string]int
-	// confirmed has for how long the session was confirmed at each tick, takeovers how long VIPs
-	// had no owner.
+	// confirmed has the remaining confirmation of the session at each tick, takeovers the times for
+	// which VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 

@@ -33,14 +33,14 @@ type Options struct {
 	Weight              int
 	Timing              failover.Timing
 	Etcd                client.Config
-	// VRRP decides who owns a VIP; nil means etcd does.
+	// VRRP decides which host owns a VIP; nil means that etcd does.
 	VRRP *VRRPOptions
-	// Interfaces and Listen limit where VIPs and heartbeats are.
+	// Interfaces and Listen limit the interfaces of VIPs and the addresses of heartbeats.
 	Interfaces []string
 	Listen     []netip.Addr
 	// Reach are hosts that must answer on their device. If empty, the default gateways must.
 	Reach []netip.Addr
-	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
+	// AnnounceEvery is the interval of repeated announcements; 0 means only after changes.
 	AnnounceEvery time.Duration
 	// Hindered are the reasons why the process may be late.
 	Hindered []string
@@ -135,7 +135,7 @@ func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	o.answer(w, false)
 }
 
-// The pauses between two looks at the host, and at a vipd that might hang.
+// These are the pauses between two checks of the host, and of a vipd that might hang.
 const (
 	lookEvery = time.Second
 	hangEvery = 50 * time.Millisecond
@@ -178,7 +178,7 @@ type follower struct {
 	absent map[netip.Addr]string
 	stop   func()
 	// another is closed when etcd has another history; nil means that no core runs. Then the next
-	// one doubts etcd's records for a while.
+	// core doubts etcd's records for a while.
 	another <-chan struct{}
 	doubt   time.Duration
 }
@@ -191,7 +191,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 		err = f.core.Load().decider.listen(f.layout, next)
 	}
 	switch {
-	case err != nil && running: // it serves on where it is
+	case err != nil && running: // it continues to serve the VIPs that it has
 		f.core.Load().failed("following the host's devices", err)
 		return nil
 	case err != nil:

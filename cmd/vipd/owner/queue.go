@@ -14,8 +14,8 @@ type cover struct{ places onhost.Places }
 // unbinds are successive Unbinds.
 type unbinds []local.Unbind
 
-// maxUnbound is the maximum number of VIPs of unbinds: a VIP that moves to another host is silent
-// until all of them are removed.
+// maxUnbound is the maximum number of VIPs in joined Unbinds: a VIP that moves to another host is
+// silent until all of them are removed.
 const maxUnbound = 100
 
 // queue holds the actions for the kernel. It has no limit: the loop that adds to it must not wait
@@ -33,8 +33,8 @@ func (q *queue) add(a any) {
 	q.wake.Send()
 }
 
-// next removes and returns the first action, or the first Unbinds together; nil means the queue is
-// empty.
+// next removes and returns the first action, or the first Unbinds together; nil means that the
+// queue is empty.
 func (q *queue) next() (first any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -19,7 +19,7 @@ type refresher struct {
 	late atomic.Int64
 }
 
-// open opens the gate, and begins to refresh it.
+// open opens the gate, and starts to refresh it.
 func (r *refresher) open() error {
 	began := now()
 	if err := r.kernel.Open(); err != nil {
@@ -51,8 +51,8 @@ func (r *refresher) run(done <-chan struct{}) {
 	}
 }
 
-// refresh refreshes an open gate if the deadline permits it. It skips an overdue gate, because
-// a refresh would not open it, but would hide from the loop that it has closed.
+// refresh refreshes an open gate if the deadline permits it. It skips an overdue gate, because a
+// refresh would not open it, but would hide from the loop that it has closed.
 func (r *refresher) refresh(at local.Time) {
 	if _, overdue := r.overdue(at); r.opened.Load() && !overdue && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
 		r.kernel.Refresh()

@@ -16,10 +16,10 @@ import (
 )
 
 // rivalKept is the time for which a host that has claimed a VIP of this host counts as a problem.
-// It is asked every announce_every.
+// It is probed every announce_every.
 const rivalKept = 5 * time.Minute
 
-// rivals are the other hosts that claim VIPs which are here.
+// rivals has the other hosts that claim VIPs of this host.
 type rivals struct {
 	// byVRRP reports whether VRRP decides. A rival may then be the other host of the pair.
 	byVRRP bool
@@ -28,7 +28,7 @@ type rivals struct {
 	of map[netip.Addr]*api.OwnerRival
 }
 
-// rival processes that another host claims a VIP that is here.
+// rival processes that another host claims a VIP of this host.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
 	c.tell(func(local.Time) []local.Action {
@@ -44,7 +44,7 @@ func (c *core) rival(claim onhost.Rival) {
 		text := c.rivals.text(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {
-			return nil // another node has it: this host was stopped, and has yet to learn that
+			return nil // another node has it: this host was stopped, and has not learned that yet
 		}
 		return []local.Action{local.Note{Kind: local.NoteRival, Text: text, VIPs: 1}}
 	})
@@ -59,7 +59,7 @@ func (r *rivals) text(one *api.OwnerRival) string {
 	return fmt.Sprintf("%s answers for %s: %s", who, one.VIP, one.MAC)
 }
 
-// advice is the way out for the problem of a rival.
+// advice is the remedy for the problem of a rival.
 func (r *rivals) advice() string {
 	if r.byVRRP {
 		return "clients reach either; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or take the address from it"
@@ -67,7 +67,7 @@ func (r *rivals) advice() string {
 	return "clients reach either; take the address from it"
 }
 
-// list returns the rivals in order, and the problems of recent ones.
+// list returns the rivals in order, and the problems of recent rivals.
 func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *core) probe(ctx context.Context, vips []netip.Addr) {
 	if err != nil {
 		c.failed("asking whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)
-		vips = nil // they are asked again
+		vips = nil // they are probed again
 	}
 	macs := map[netip.Addr]string{}
 	for a, mac := range found {

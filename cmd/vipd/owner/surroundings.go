@@ -11,17 +11,17 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// surroundings holds the facts that this host finds out about its network by itself.
+// surroundings has the facts that this host learns about its network by itself.
 type surroundings struct {
 	changed wake.Signal
 
 	mu      sync.Mutex   // guards the rest
-	way     []netip.Addr // this host's address on the way to etcd
+	way     []netip.Addr // this host's address on the route to etcd
 	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
 }
 
-// findWay finds the address from which etcd is reached each second until ctx ends. Names may take
-// long to resolve: the caller must not wait for them.
+// findWay finds the address from which etcd is reached each second until ctx ends. Resolving names
+// may be slow, so the caller must not wait for them.
 func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))

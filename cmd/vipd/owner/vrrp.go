@@ -19,8 +19,8 @@ import (
 
 // VRRPOptions configure owners that VRRP decides.
 type VRRPOptions struct {
-	// Groups are the groups of the VIPs in a report, in order. Interfaces are the ones that groups
-	// name for their adverts.
+	// Groups are the groups of the VIPs in a report, in order. Interfaces has the interfaces that
+	// groups name for their adverts.
 	Groups     func(*api.OwnerReport) []config.VRRPGroup
 	Interfaces []string
 	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach
@@ -168,7 +168,7 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	return actions
 }
 
-// lacks returns why this host can't serve one of these VIPs; "" means it can.
+// lacks returns the reason why this host can't serve one of these VIPs, or "".
 func (d *byVRRP) lacks(vips []netip.Addr) string {
 	for _, a := range vips {
 		switch why := cmp.Or(d.layout.Away[a], d.cannot[a]); {
@@ -248,7 +248,7 @@ func (d *byVRRP) received(a onhost.Advert) {
 	})
 }
 
-// Do sends an advert. The kernel asks hosts that must be within reach without being told.
+// Do sends an advert. The kernel queries hosts that must be within reach by itself.
 func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	s, is := a.(vrrp.Send)
 	if !is {

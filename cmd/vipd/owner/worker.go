@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// worker carries out the actions for the kernel in order, apart from the loop.
+// worker performs the actions in the kernel in order, separately from the loop.
 type worker struct {
 	kernel Kernel
 	user   gateUser
@@ -122,7 +122,7 @@ func (w *worker) open() {
 	err := w.gate.open()
 	w.tell(func(now local.Time) []local.Action {
 		actions := w.user.Opened(now, err)
-		if err == nil && !w.gate.opened.Load() { // it lapsed before the decider knew that it was open
+		if err == nil && !w.gate.opened.Load() { // the gate lapsed before the decider learned that it was open
 			actions = append(actions, w.user.Lapsed(now, local.NotRefreshed, 0)...)
 		}
 		return actions

@@ -7,8 +7,8 @@
 // Anybody on the network can record, delay, drop and repeat datagrams, but not write them. A
 // repeated datagram arrives here like the first. [failover.Node.Heard] decides: a heartbeat counts
 // once on each address, and only if it returns a heartbeat that the receiver sent a moment ago. So
-// a recorded heartbeat never counts, and a late one at most for ownership.detect. An attacker that
-// drops datagrams can make a host look dead, like a cut cable: then etcd confirms it.
+// a recorded heartbeat never counts, and a late heartbeat counts at most for ownership.detect. An
+// attacker that drops datagrams can make a host look dead, like a cut cable; etcd then confirms it.
 //
 // Earlier versions neither name the address nor return heartbeats. Their heartbeats count once, if
 // etcd has their run.

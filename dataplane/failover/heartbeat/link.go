@@ -26,7 +26,7 @@ type Link struct {
 	// intruded is the time when the last foreign datagram arrived, in nanoseconds since 1970.
 	intruded atomic.Int64
 
-	mu    sync.Mutex // guards what follows, while Run may look at it
+	mu    sync.Mutex // guards the fields below, which Run may read at the same time
 	conns []*net.UDPConn
 	// receive starts to receive by a socket; nil means that Run has not started, or has ended.
 	receive func(on int, c *net.UDPConn, at netip.Addr)
@@ -92,7 +92,7 @@ const lately = time.Minute
 // Intruded reports whether a datagram with another key arrived within the last minute.
 func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
 
-// Run calls heard with each message and the index of the address that it arrived at, until ctx
+// Run calls heard with each message and the index of the address at which it arrived, until ctx
 // ends.
 func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
 	var all sync.WaitGroup
@@ -131,8 +131,8 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 }
 
 // Send sends a message to a peer with these addresses, from one of this node's addresses (an index)
-// or from all (-1). Each sends to the address that shares its network, and the way to etcd sends to
-// the peer's.
+// or from all (-1). Each sends to the address that shares its network, and the address towards etcd
+// sends to the peer's.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -148,8 +148,8 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	}
 }
 
-// Network names the network of an address of this node. The way to etcd has none: then it returns
-// the address.
+// Network names the network of an address of this node. The address towards etcd has none; then it
+// returns the address itself.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {
@@ -172,7 +172,7 @@ func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	return to
 }
 
-// way is the address by which a node reaches etcd: one without networks, or the first.
+// way returns the address by which a node reaches etcd: an address without networks, or the first.
 func way(at []failover.Address) int {
 	return max(slices.IndexFunc(at, func(a failover.Address) bool { return len(a.Networks) == 0 }), 0)
 }

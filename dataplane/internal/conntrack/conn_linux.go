@@ -59,8 +59,8 @@ const attempts = 5
 // errDisturbed means that the kernel reported each list as incomplete.
 var errDisturbed = errors.New("the table changed too much to be read")
 
-// list calls visit for every flow that the kernel finds. If it refuses the search, as before Linux
-// 5.8 and for newer criteria, these are all flows of the family.
+// list calls visit for every flow that the kernel finds. If it refuses the search, like kernels
+// before Linux 5.8 and for newer criteria, these are all flows of the family.
 func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) error {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -95,7 +95,7 @@ type listing struct {
 }
 
 // run returns the kernel's error. If visiting stops, the rest is still read, because the kernel
-// starts no other list before.
+// starts no other list earlier.
 func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
 	seq := s.Next()
@@ -194,7 +194,7 @@ func (c *Conn) Forget(flows []Flow) error {
 }
 
 // deleteAll deletes at most batch flows, but no later flows with the same addresses, and returns
-// the number of existing ones. The kernel only answers errors and the last request.
+// the number of flows that existed. The kernel only answers errors and the last request.
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

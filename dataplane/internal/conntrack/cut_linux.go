@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// batch is the number of flows that are deleted at once. The kernel answers each one that is
-// already gone, and there must be room for all answers.
+// batch is the number of flows that are deleted at once. The kernel answers each deletion of a
+// missing flow, and the buffer must have space for all answers.
 const batch = 128
 
 const (
@@ -20,10 +20,10 @@ const (
 	fewSearches = 3
 )
 
-// Cut deletes the flows to keys (those that are true) for which stale returns true, and returns
-// their number. If stale is nil, it deletes all of them. It lists a small table once. In a large
-// one it searches few keys one by one; for more keys of a family and protocol, it lists their flows
-// once. Flows are deleted as they are found, so an error may leave some deleted.
+// Cut deletes the flows of keys with the value true for which stale returns true, and returns their
+// number. If stale is nil, it deletes all of them. It lists a small table once. In a large table it
+// searches few keys one by one; for more keys of a family and protocol, it lists their flows once.
+// Flows are deleted as they are found, so an error may leave some deleted.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -71,7 +71,7 @@ func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 		family inet.Family
 		proto  balancer.Protocol
 	}
-	exact := map[kind]map[selection]bool{} // IPv6 keys of one port are one search
+	exact := map[kind]map[selection]bool{} // IPv6 keys with the same port need one search
 	for k, wanted := range keys {
 		if !wanted || k.Proto.Number() == 0 {
 			continue

@@ -10,7 +10,7 @@
 //
 // Conn lists and deletes flows; Ends reports ended flows with their bytes. Lists are streamed, so
 // the memory of a call does not grow with the table. Nearly all of its time, about 2 us per flow,
-// is spent in the kernel. If the kernel can search, it does, and every flow is compared again here
+// is spent in the kernel. If the kernel can search, it does. Every flow is compared again here
 // because kernels differ: before 5.8 they search only by family, and up to 6.18 or later they
 // search wrongly by IPv6 addresses, and not by SCTP ports.
 //
@@ -18,5 +18,5 @@
 // them.
 //
 // The package handles all flows of TCP, UDP and SCTP, including those without a frontend. The
-// caller selects the relevant ones. It never creates or changes flows.
+// caller selects the relevant flows. It never creates or changes flows.
 package conntrack

@@ -57,7 +57,7 @@ func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 func (f *Flow) Backend() netip.AddrPort { return f.Reply.Src }
 
 // Answered reports whether the other side has accepted the connection: it has replied, and an SCTP
-// association is past its handshake. A UDP flow is answered after any datagram came back.
+// association is past its handshake. A UDP flow is answered after any datagram in return.
 func (f *Flow) Answered() bool {
 	switch f.State {
 	case "closed", "cookie-wait", "cookie-echoed":

@@ -17,7 +17,7 @@ import (
 // Unanswered finds backends that refuse new connections, or do not answer them, from the kernel's
 // reports about the calling thread's network namespace:
 //
-//   - A TCP connection that is refused ends at once, before its flow has seen a reply, and the end is reported. The kernel
+//   - A TCP connection that is refused ends at once, before its flow has a reply, and the end is reported. The kernel
 //     itself is given a filter, so the ends of all other flows wake no reader.
 //   - A connection without an answer is a flow of TCP in syn-sent, or of SCTP before INIT ACK, that is still there at a later
 //     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
@@ -33,7 +33,7 @@ type Unanswered struct {
 
 	telling sync.Mutex // held while tell is called
 	began   time.Time
-	looked  uint32 // the number of looks
+	looked  uint32 // number of checks
 	silent  map[uint32]silence
 }
 
@@ -42,8 +42,8 @@ type Unanswered struct {
 type Suspect struct {
 	Flow   *Flow
 	Target balancer.Target
-	// Counted reports whether the connection had no answer for so long that it counts as
-	// unanswered. It is set once for each flow.
+	// Counted reports whether the connection was unanswered for long enough to count. It is set
+	// once for each flow.
 	Counted bool
 }
 
@@ -60,9 +60,9 @@ const (
 	lookPause = 1200 * time.Millisecond
 	// lookShare limits checks to one part in lookShare of a core.
 	lookShare = 200
-	// countAfter is the time without an answer after which a TCP connection counts as unanswered:
-	// by then two SYNs were sent again. SCTP counts when it is reported, because the kernel forgets
-	// its flow 3 s after each INIT.
+	// countAfter is the time after which an unanswered TCP connection counts: by then the client
+	// has repeated its SYN twice. SCTP counts when it is reported, because the kernel forgets its
+	// flow 3 s after each INIT.
 	countAfter = 3 * time.Second
 	// maxSilent is the maximum number of remembered flows, in about 12 MB. Further flows are not
 	// reported.
@@ -70,8 +70,9 @@ const (
 )
 
 // NewUnanswered opens the required connections; Run closes them. of returns the backend of a flow,
-// or false for an irrelevant flow. Calls of tell do not overlap. It is called when a flow had no
-// answer at two checks, or was refused if refusals is set, and again when it counts as unanswered.
+// or false for an irrelevant flow. Calls of tell do not overlap. It is called when a flow was
+// unanswered at two checks, or was refused if refusals is set, and again when it counts as
+// unanswered.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
@@ -106,7 +107,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	return errors.Join(err, failed, u.ends.Close(), u.conn.Close())
 }
 
-// ended receives the end of a flow: a refused one went from syn-sent to close.
+// ended receives the end of a flow: a refused flow went from syn-sent to close.
 func (u *Unanswered) ended(f *Flow) {
 	if f.Proto == balancer.TCP && f.State == "close" && !f.Status.Has(SeenReply) {
 		if t, ours := u.of(f); ours {
@@ -189,8 +190,8 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	u.silent[f.id] = s
 }
 
-// opening reports whether the client has sent the first packet of a connection, and nothing has
-// come back. Kernels use different SCTP states for this.
+// opening reports whether the client has sent the first packet of a connection, without a reply so
+// far. Kernels use different SCTP states for this.
 func (f *Flow) opening() bool {
 	switch f.Proto {
 	case balancer.TCP:

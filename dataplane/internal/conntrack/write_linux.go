@@ -75,7 +75,7 @@ func (w *writer) delete(f *Flow, seq uint32) {
 	w.End()
 }
 
-// selection describes what the kernel searches by.
+// selection has the criteria of the kernel's search.
 type selection struct {
 	family byte // unix.AF_...
 	flags  uint32

@@ -8,7 +8,7 @@ import (
 )
 
 // accepting counts this process's sockets to which redirects lead, by port. While a mode replaces
-// another one, both modes serve, and know by it whose a connection is.
+// another mode, both serve, and this distinguishes their connections.
 var accepting = struct {
 	sync.Mutex
 	ports map[uint16]int

@@ -23,18 +23,18 @@ type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
 
-	looking sync.Mutex // held while conntrack is read, which takes long for a large table
+	looking sync.Mutex // held while conntrack is read, which is slow for a large table
 
 	mu     sync.Mutex // guards the fields below; never held for long, because changes do not wait
 	some   bool       // there may be such connections
-	again  bool       // more may have started since the last reading began
+	again  bool       // more may have started since the last reading
 	closed bool
 	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
 }
 
 // NewCarried returns a Carried for a mode whose connections the kernel tracks itself. flows also
-// removes the carried ones.
+// removes the carried connections.
 func NewCarried(flows *Flows, open func() (Conn, error)) *Carried {
 	return &Carried{flows: flows, open: open}
 }
@@ -77,8 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again makes conntrack be read again, because connections may have started with rules that another
-// mode had until now.
+// Again requests another reading of conntrack, because connections may have started with rules that
+// another mode had until now.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()

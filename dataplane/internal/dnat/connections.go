@@ -46,7 +46,7 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	return fl.leaving[f.Key].counts(backend)
 }
 
-// portOf returns the port to which a flow is counted: the port of its frontend, even if that was
+// portOf returns the port whose counts include a flow: the port of its frontend, even if that was
 // removed. Flows that do not lead to a backend were counted by their mode.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {

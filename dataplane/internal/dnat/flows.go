@@ -20,13 +20,13 @@ import (
 
 // Flows removes flows that conntrack would still send to a removed backend, or past a new service,
 // because conntrack decides only once per flow. UDP clients continue to send, so their flows are
-// removed with the change. Connections have a drain time, and are ended in a separate goroutine,
-// because searching for them takes longer than a change.
+// removed with the change. Connections have a drain time, and a separate goroutine ends them,
+// because searching for them needs more time than a change.
 //
-// It is a part of [Tracker]. It is used alone if the kernel tracks connections itself, as virtual
-// servers do. Virtual servers end connections to removed destinations. They do not end flows that
-// started before the virtual server existed, or connections of a previous mode, which conntrack
-// sends to their endpoints first.
+// It is a part of [Tracker]. It is used without a Tracker if the kernel tracks connections itself,
+// as for virtual servers. Virtual servers end connections to removed destinations. They do not end
+// flows that started before the virtual server existed, or connections of a previous mode, which
+// conntrack sends to their endpoints first.
 type Flows struct {
 	conn Cutter
 	log  *slog.Logger
@@ -67,8 +67,8 @@ type leave struct {
 	// port is the port to which their bytes are counted. It is zero if another mode has served,
 	// which counts and lists them.
 	port counters.Port
-	// since holds the backends of later frontends of the key, to which connections do not belong to
-	// the earlier one.
+	// since has the backends of later frontends of the key. Connections to them do not belong to
+	// the earlier frontend.
 	since map[netip.AddrPort]bool
 }
 
@@ -148,7 +148,7 @@ func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 		}
 		was := cmp.Or(fl.wanted[c.Key], c.Old)
 		if c.New == nil {
-			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is not a change, so Old has the last one
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is not a change, so Old has the last timeout
 		} else {
 			fl.wantLocked(c.New, was, now)
 		}
@@ -207,8 +207,8 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 
 // movesFlows reports whether some flow of was may be wrong for next: a flow to a backend that
 // stops, or to no backend if was had none. A connection of the host's own clients to a frontend
-// without backends is refused after conntrack has recorded it, so a client that reuses the port
-// soon would be refused again.
+// without backends is refused after conntrack has recorded it, so a client that soon reuses the
+// port would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return stopsBackend(was, next, now) || !was.Serves() && next.Serves()
 }
@@ -223,7 +223,7 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	})
 }
 
-// A sweep reads conntrack's whole table. An empty table takes the kernel 9 ms, and many keys need
+// A sweep reads conntrack's whole table. An empty table costs the kernel 9 ms, and many keys need
 // little more time than one. Sweeps start at least leastPause apart, and use at most one part in
 // sweepShare of the time, but are at most mostPause apart.
 const (
@@ -268,7 +268,7 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
-// judge returns a function that reports whether a flow is stale. It uses the wanted state at the
+// judge returns a function that reports whether a flow is stale. It uses the desired state at the
 // time of its call, because while conntrack is read a frontend may be restored, and correct flows
 // may start.
 func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
@@ -324,8 +324,8 @@ func (fl *Flows) again() {
 }
 
 // stale reports whether a flow to a frontend must be removed. f is nil if there is no frontend.
-// kept reports whether the flow belongs to an earlier frontend and has time left. A flow without an
-// answer is removed as soon as its backend gets no new connections: the client retries, and gets
+// kept reports whether the flow belongs to an earlier frontend and has time left. An unanswered
+// flow is removed as soon as its backend gets no new connections: the client retries, and gets
 // another backend.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {

@@ -13,8 +13,8 @@ import (
 )
 
 // Tracker follows the connections that kernel rules send from frontends to backends. A dataplane
-// embeds it. Applied and Found belong to the goroutine that applies frontends; the other methods
-// may be called at any time.
+// embeds it. The goroutine that applies frontends owns Applied and Found; the other methods may be
+// called at any time.
 type Tracker struct {
 	flows   *Flows
 	traffic *traffic
@@ -91,7 +91,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
-			flow.Status |= conntrack.DstNAT // or ipvs mode translated it: the kernel may report its end long after that mode
+			flow.Status |= conntrack.DstNAT // ipvs mode translated it, and the kernel may report its end long after that mode
 		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)

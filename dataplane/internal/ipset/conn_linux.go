@@ -140,8 +140,8 @@ func (c *Conn) Members(set string) ([]Member, error) {
 	return l.entries, nil
 }
 
-// Has reports whether a packet of e matches the set. In a set of networks, that means that one of
-// them contains it. If the set is missing, it returns ErrNotFound.
+// Has reports whether a packet of e matches the set. In a set of networks, that means that a
+// network contains it. If the set is missing, it returns ErrNotFound.
 func (c *Conn) Has(set string, e Element) (bool, error) {
 	req := c.message(nl.IPSET_CMD_TEST, set)
 	req.AddData(e.data())

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readConnections decodes /proc/net/ip_vs_conn, and passes connections of protocols that frontends
-// have to yield, until it returns false:
+// readConnections decodes /proc/net/ip_vs_conn, and passes connections of frontends' protocols to
+// yield, until it returns false:
 //
 //	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 //	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899

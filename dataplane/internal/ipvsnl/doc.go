@@ -8,15 +8,15 @@
 //		{Verb: ipvsnl.AddDestination, Service: ipvsnl.Service{Key: web}, Destination: ipvsnl.Destination{Addr: endpoint, Forward: balancer.NATForward, Weight: 1}},
 //	})
 //
-// The kernel changes exactly what an Op says: an object that already exists, or is missing, is an
-// error of that Op. This package keeps no state, not even who created a virtual server.
+// The kernel makes exactly the change of an Op: an object that already exists, or is missing, is an
+// error of that Op. This package keeps no state, not even the creators of virtual servers.
 //
 // # Messages
 //
 // The timeouts use github.com/moby/ipvs. Everything else uses our own messages, for features that
 // the library lacks:
 //
-//   - Changes are sent in groups of 128. The kernel answers the last one, and those that it refuses, so each has its
+//   - Changes are sent in groups of 128. The kernel answers the last message, and messages that it refuses, so each has its
 //     own error, and costs a twentieth of a single message.
 //   - Counters and weights have their full size of 64 and 32 bits; the library reads 32 and 16.
 //   - A destination has an address family. Tunnels to the other family need it.
@@ -30,7 +30,7 @@
 // needs a tenth of the time of a message for each virtual server. The file shows neither
 // thresholds, which Destinations returns, nor flags except for persistence, which Services returns.
 //
-// # What the kernel does
+// # Kernel behavior
 //
 // The kernel updates its counters every two seconds. Changing the scheduler of a virtual server
 // needs about ten milliseconds. The kernel searches an added destination among all destinations

@@ -20,9 +20,9 @@ type Conn interface {
 	// Service reads a virtual server with a single message. It returns ErrNoService if it does not
 	// exist.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
-	// Services reads all virtual servers in no order. It skips those with a firewall mark, which
-	// have no key. While virtual servers are deleted in any network namespace, the kernel (6.1)
-	// silently omits others. So a missing entry proves nothing.
+	// Services reads all virtual servers in no order. It skips virtual servers with a firewall
+	// mark, which have no key. While virtual servers are deleted in any network namespace, the
+	// kernel (6.1) silently omits others. So a missing entry proves nothing.
 	Services(ctx context.Context) ([]ServiceState, error)
 	// Destinations reads the destinations of a virtual server in no order. It returns ErrNoService
 	// if the virtual server does not exist.
@@ -78,8 +78,8 @@ type Service struct {
 	Timeout time.Duration
 }
 
-// MaxTimeout is the maximum Timeout of a Service. Longer ones overflow in a kernel with 1,000 ticks
-// per second.
+// MaxTimeout is the maximum Timeout of a Service. Longer timeouts overflow in a kernel with 1,000
+// ticks per second.
 const MaxTimeout = (1<<32 - 1) / 1000 * time.Second
 
 // These forwarding methods are only used by virtual servers of other programs.
@@ -97,9 +97,9 @@ type Destination struct {
 	// Weight is the share of new connections; 0 means none. It is at most 1<<31 - 1, but not all
 	// schedulers support such weights.
 	Weight int
-	// At Upper connections the destination gets no new ones until it has fewer than Lower, or if
-	// Lower is 0, fewer than three quarters of Upper. 0 means no threshold. Lower is at most Upper,
-	// and Upper at most 1<<31 - 1.
+	// At Upper connections the destination gets no new connections until it has fewer than Lower,
+	// or if Lower is 0, fewer than three quarters of Upper. 0 means no threshold. Lower is at most
+	// Upper, and Upper at most 1<<31 - 1.
 	Upper, Lower uint32
 }
 
@@ -122,9 +122,9 @@ type ServiceState struct {
 // DestinationState is the kernel's state of a destination.
 type DestinationState struct {
 	Destination
-	// Active is the number of established TCP and SCTP connections, as far as the kernel sees: with
-	// dr and tunnel it only sees one direction. Inactive is the number of all others: opening and
-	// closing ones, and UDP.
+	// Active is the number of established TCP and SCTP connections, as seen by the kernel: with dr
+	// and tunnel it sees only one direction. Inactive is the number of all others: opening and
+	// closing connections, and UDP.
 	Active, Inactive uint32
 	Stats
 }
@@ -139,7 +139,7 @@ type TableService struct {
 // TableDestination is the table's view of a destination.
 type TableDestination struct {
 	Addr netip.AddrPort
-	// Forward is also NATForward for BypassForward, because the table has no word for it.
+	// Forward is also NATForward for BypassForward, because the table has no separate word for it.
 	Forward          balancer.Forward
 	Weight           int
 	Active, Inactive uint32

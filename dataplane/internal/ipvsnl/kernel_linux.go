@@ -17,9 +17,9 @@ import (
 // module that it loads. If an answer does not arrive in time, the socket and its goroutine are
 // abandoned, and the next request uses a new socket.
 type Client struct {
-	// turn holds the socket for the next caller; nil means that it must be opened first.
+	// turn has the socket for the next caller; nil means that it must be opened first.
 	turn chan *socket
-	// done is closed by Close, once.
+	// Close closes done once.
 	done chan struct{}
 	once sync.Once
 	// open opens the socket.
@@ -75,8 +75,8 @@ func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 }
 
 // ask sends the messages that write builds, and lets read process the answers. It returns
-// ErrNoAnswer if that takes too long. Then the caller must not use anything that read changes
-// besides its results.
+// ErrNoAnswer if that is too slow. Then the caller must not use anything that read changes besides
+// its results.
 func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.acquire(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 	return answer, err
 }
 
-// watch runs do in a goroutine. It returns late if do takes longer than ctx or limit.
+// watch runs do in a goroutine. It returns late if do lasts longer than ctx or limit.
 func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
 	type result struct {
 		answer T

@@ -184,7 +184,7 @@ func about(body []byte, kind uint16) (attributes, error) {
 }
 
 // readService decodes a virtual server. ok is false if it has no key, because it has a firewall
-// mark, or a protocol that no frontend has.
+// mark or a protocol that no frontend has.
 func readService(body []byte) (v ServiceState, ok bool, err error) {
 	a, err := about(body, aboutService)
 	if err != nil {

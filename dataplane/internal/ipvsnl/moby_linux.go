@@ -35,7 +35,7 @@ func (k *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 // withHandle calls do with a new handle, and limits its duration like any exchange. A handle
 // without an answer waits forever, and so do two goroutines that share one.
 func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T, error)) (T, error) {
-	// Without IPVS a handle reports success for everything, and never notices that it is loaded
+	// Without IPVS a handle reports success for everything, and never notices that IPVS is loaded
 	// later. So the kernel must have it first.
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		return *new(T), err

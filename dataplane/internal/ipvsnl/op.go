@@ -65,7 +65,7 @@ var (
 	ErrNoScheduler = errors.New("the kernel has no such scheduler, and no such module can be loaded")
 	// ErrNoAnswer means that the kernel did not answer in time, so the outcome is unknown.
 	ErrNoAnswer = errors.New("the kernel does not answer")
-	// ErrUnsupported means that IPVS can't be used here. The error gives the reason.
+	// ErrUnsupported means that IPVS can't be used here. The error has the reason.
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
 
@@ -137,7 +137,7 @@ func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() ==
 // IP_VS_SCHEDNAME_MAXLEN.
 const schedulerSize = 16
 
-// methods are the forwarding methods by their numbers: IP_VS_CONN_F_MASQ and the following ones.
+// methods has the forwarding methods by their numbers: IP_VS_CONN_F_MASQ and later numbers.
 var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
 
 // method returns the number of a forwarding method, or -1.

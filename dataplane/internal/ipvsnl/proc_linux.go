@@ -43,9 +43,8 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 	return table, nil
 }
 
-// Names returns the virtual servers, vipd's and others', and the number of those that no frontend
-// can have: for firewall marks, and for other protocols. It needs no Client. Without the module
-// there are none.
+// Names returns all virtual servers, and the number of those that no frontend can have: for
+// firewall marks, and for other protocols. It needs no Client. Without the module there are none.
 func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {

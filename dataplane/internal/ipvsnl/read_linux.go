@@ -12,7 +12,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is the maximum number of repeated requests for a list that was lost for lack of room.
+// rereads is the maximum number of repeated requests for a list that was lost because the buffer
+// was full.
 const rereads = 3
 
 // Service implements Conn.
@@ -85,7 +86,7 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 	s.End()
 }
 
-// list requests a list, and repeats the request if there was no room for the answer.
+// list requests a list, and repeats the request if the answer exceeded the buffer.
 func list[T any](ctx context.Context, k *Client, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {

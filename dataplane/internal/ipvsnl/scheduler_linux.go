@@ -13,8 +13,8 @@ import (
 
 // HasScheduler implements [Conn]. It requests an impossible virtual server: the kernel looks for
 // the scheduler, and loads its module, before it refuses an empty prefix for persistent IPv6
-// clients. So nothing is created, which other programs could see, and which would remain if this
-// process ended in between.
+// clients. So nothing is created that other programs could see, and that would remain if this
+// process ended during the request.
 func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 	if name == "" || len(name) >= schedulerSize {
 		return false, nil
@@ -41,7 +41,7 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 // foundScheduler interprets the refusal of the impossible virtual server.
 func (k *Client) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
-	case syscall.EINVAL, syscall.EAFNOSUPPORT: // without IPv6, EAFNOSUPPORT comes first; only creating a virtual server shows ErrNoScheduler
+	case syscall.EINVAL, syscall.EAFNOSUPPORT: // without IPv6, EAFNOSUPPORT has priority; only creating a virtual server shows ErrNoScheduler
 		return true, nil
 	case syscall.ENOENT:
 		return false, k.unloaded()

@@ -6,8 +6,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// receiveBuffer is the size of the socket's receive buffer. It has room for the refusals of a whole
-// batch, for each of which the kernel accounts 1 KiB.
+// receiveBuffer is the size of the socket's receive buffer. Its buffer can hold the refusals of a
+// whole batch; the kernel accounts 1 KiB for each.
 const receiveBuffer = 4 << 20
 
 // socket is a generic netlink socket. Except for Close, calls of its methods must not overlap.
@@ -16,7 +16,7 @@ type socket struct {
 	// family is the number of the IPVS family in this kernel.
 	family uint16
 	seq    uint32
-	// What is sent next.
+	// Writer has the next messages.
 	nlsock.Writer
 	// owing reports whether a request was sent whose answers have not all arrived.
 	owing bool
@@ -27,7 +27,7 @@ func openSocket(family uint16) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = s.Control(func(fd uintptr) { // without the option there is room for fewer refusals, which is only slower
+	_ = s.Control(func(fd uintptr) { // without the option the buffer holds fewer refusals, which is only slower
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	})
 	s.Patience = 2 * maxExchange // a Client abandons a socket earlier

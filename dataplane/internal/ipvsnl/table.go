@@ -38,16 +38,16 @@ func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, er
 	return t.table, t.others, lines.Err()
 }
 
-// lineBuffer has room for any line, and for the kernel's output of one read: 4 KiB, or a whole
-// virtual server if that is longer.
+// lineBuffer fits any line, and the kernel's output of one read: 4 KiB, or a whole virtual server
+// if that is longer.
 const lineBuffer = 64 << 10
 
 // tableReader assembles virtual servers from lines.
 type tableReader struct {
 	table  map[balancer.Key]TableService
 	others int
-	// key and entry are the virtual server whose destinations follow. There is none if
-	// entry.Scheduler is "".
+	// key and entry are the virtual server whose destinations follow. If entry.Scheduler is "",
+	// there is none.
 	key   balancer.Key
 	entry TableService
 	// destinations holds the destinations of entry, with room for more. Many virtual servers share
@@ -57,7 +57,7 @@ type tableReader struct {
 	names        map[string]string
 }
 
-// end stores the virtual server that was read last.
+// end stores the last virtual server that was read.
 func (t *tableReader) end() {
 	if t.entry.Scheduler == "" {
 		return

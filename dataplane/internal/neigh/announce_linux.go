@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce announces to the neighbors on a link that addresses are here now: by a gratuitous ARP
+// Announce announces to the neighbors on a link that this host has addresses: by a gratuitous ARP
 // request and reply for each IPv4 address, and by an unsolicited neighbor advertisement for each
 // IPv6 address.
 func Announce(link int, addrs []netip.Addr) error {
@@ -47,8 +47,8 @@ func Open(link int) (*Sender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking at interface %d: %w", link, err)
 	}
-	// Neighbors use the last advertisement: one without the router flag would remove their route
-	// through this router.
+	// Neighbors use the last advertisement: an advertisement without the router flag would remove
+	// their route through this router.
 	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
 	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
 	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
@@ -119,8 +119,8 @@ func (s *Sender) Announce(a netip.Addr) error {
 	)
 }
 
-// Ask asks who has an address, without claiming it (RFC 5227, section 2.1.1, and RFC 4862, section
-// 5.4.2).
+// Ask requests the holder of an address, without claiming it (RFC 5227, section 2.1.1, and RFC
+// 4862, section 5.4.2).
 func (s *Sender) Ask(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
 	if mac == nil || err != nil {

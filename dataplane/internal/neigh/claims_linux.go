@@ -26,7 +26,7 @@ type Claim struct {
 }
 
 // Claims calls tell for each claim that is received on the link with this index, except for claims
-// of its own MAC address, until ctx ends. of are the relevant addresses; if it is empty, all are
+// of its own MAC address, until ctx ends. of has the relevant addresses; if it is empty, all are
 // relevant. The kernel drops most other claims, but not all. ready, if not nil, is called once when
 // no claim is missed any longer. Calls of tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
@@ -110,7 +110,7 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 // in the meantime.
 const mostWaiting = 1000
 
-// read reports the claims on a socket until ctx ends, and then the waiting ones, because the
+// read reports the claims on a socket until ctx ends, and then the waiting claims, because the
 // process may not have had time for them.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
 	raw, err := c.SyscallConn()

@@ -138,7 +138,7 @@ func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	for {
 		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
-			continue // there are more refusals than room, but the first ones were received
+			continue // the buffer overflowed, but the first refusals were received
 		}
 		if err != nil {
 			return nil, fmt.Errorf("waiting for nf_tables: %w", err)

@@ -15,9 +15,9 @@
 //	err = c.Commit(&tx)
 //
 // Rules consist of statements and expressions, as nft prints them, not of the kernel's registers.
-// This package loads exactly what nft would load for the same text, including the user data from
-// which nft prints sets that are declared by "typeof"; tests compare both. A transaction takes
-// effect as a whole or not at all.
+// This package loads exactly the objects that nft would load for the same text, including the user
+// data from which nft prints sets that are declared by "typeof"; tests compare both. A transaction
+// takes effect as a whole or not at all.
 //
 // The package only supports the expressions and statements that vipd uses. It imports only nlsock
 // of vipd. Values and text are portable; Conn needs Linux.

@@ -20,7 +20,7 @@ const eventRoom = 1 << 20
 // eventPatience is the maximum time for the kernel to report a transaction that has taken effect.
 const eventPatience = time.Second
 
-// events are the kernel's reports of transactions: each change with its table, and then the
+// events has the kernel's reports of transactions: each change with its table, and then the
 // generation.
 type events struct {
 	sock *nlsock.Socket

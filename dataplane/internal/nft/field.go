@@ -10,15 +10,15 @@ const (
 	L4proto                   // protocol of the transport header
 	Sport                     // source port of TCP, UDP or SCTP
 	Dport                     // destination port
-	Iif                       // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
-	Oif                       // index of the interface that it leaves by
-	IifName                   // name of the interface that the packet came in by, padded with zeros to 16 bytes; empty for a local program's
-	OifName                   // name of the interface that it leaves by
+	Iif                       // index of the incoming interface; since Linux 5.5 also in nat postrouting
+	Oif                       // index of the outgoing interface
+	IifName                   // name of the incoming interface, padded with zeros to 16 bytes; empty for a local program's packet
+	OifName                   // name of the outgoing interface
 	Priority                  // the packet's priority: 32 bits that rules can use as a variable
 	Mark                      // the packet's mark
 	CtMark                    // the connection's mark
 	CtState                   // bits of the connection's state
-	CtStatus                  // bits of what was done with it
+	CtStatus                  // status bits of the connection
 	CtDaddr                   // destination address of the packet that opened the connection
 	CtDport                   // and its destination port
 	CtReplySaddr              // source address of the packets that answer the connection
@@ -158,7 +158,7 @@ func (x Field) typeof(u *userdata, f TableFamily) {
 		u.expr(exprExthdr, func() {
 			u.uint32(1, s.at)
 			u.uint32(2, 1) // NFT_EXTHDR_OP_TCPOPT
-			u.uint32(0, 2) // the value behind the kind and the length
+			u.uint32(0, 2) // the value after the kind and the length
 		})
 	default:
 		panic("nft: no set here is declared by " + s.text)

@@ -11,15 +11,15 @@ import (
 )
 
 // Owned is a table that this process writes. A single request shows whether there were transactions
-// since the last check, and the kernel's events show whether others have changed the table. Owned
-// remembers the chains and rules that it has written.
+// since the last check, and the kernel's events show whether other programs have changed the table.
+// Owned remembers the chains and rules that it has written.
 type Owned struct {
 	*Conn
 	Table Table
 	// Shape is the last known state of the table; nil means that it must be read.
 	Shape Shape
-	// seen is the generation of the last check. foreign is the number of changes that other
-	// programs had made in the table by then.
+	// seen is the generation of the last check. foreign is the number of foreign changes in the
+	// table by then.
 	seen    uint32
 	foreign uint64
 	// Next is the earliest time of the next read of the table after a change by others.
@@ -45,8 +45,8 @@ func (o *Owned) Remove() error {
 	return nil
 }
 
-// Try creates the table of a transaction, and deletes it. An error says what the kernel can't do.
-// It first deletes the table of an interrupted trial.
+// Try creates the table of a transaction, and deletes it. An error names the missing feature of the
+// kernel. It first deletes the table of an interrupted trial.
 func (o *Owned) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (o *Owned) Commit(tx *Tx) error {
 	return nil
 }
 
-// learn reads the named chains, or the whole table if nothing is known of it.
+// learn reads the named chains, or the whole table if its state is unknown.
 func (o *Owned) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
@@ -141,7 +141,7 @@ func (o *Owned) learn(written []string) (Shape, error) {
 	return all, nil
 }
 
-// Changed returns how the chains and rules differ from the learned ones. Additional chains of
+// Changed describes how the chains and rules differ from their learned state. Additional chains of
 // others do not matter.
 func (o *Owned) Changed() (string, error) {
 	now, err := o.Read()
@@ -164,7 +164,7 @@ func (o *Owned) Changed() (string, error) {
 }
 
 // Reading a table uses at most one part in lookShare of the time, and the pause is at most
-// longestPause: checks come once a second, and a change must be found within two.
+// longestPause: checks run once a second, and a change must be found within two.
 const (
 	lookShare    = 100
 	longestPause = time.Second

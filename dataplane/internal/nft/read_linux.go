@@ -181,7 +181,7 @@ type FoundRule struct {
 }
 
 // Rules returns the rules of a chain in order, or of all chains if chain is empty. Missing objects
-// have no rules. As with Elements, changes of others elsewhere do not matter: the kernel finds its
+// have no rules. Like with Elements, foreign changes elsewhere do not matter: the kernel finds its
 // position in the list by the number of this table's rules that it has listed.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {

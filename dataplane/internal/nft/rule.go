@@ -299,7 +299,7 @@ func (s Jump) text(TableFamily) string { return "jump " + string(s) }
 
 func (s Jump) write(m *message, _ TableFamily) { verdict(m, codeJump, string(s)) }
 
-// Goto goes to a chain, and does not return.
+// Goto continues in a chain, and does not return.
 type Goto string
 
 func (s Goto) text(TableFamily) string { return "goto " + string(s) }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Set is a named set or map. Expressions declare its key and data, as with nft's "typeof".
+// Set is a named set or map. Expressions declare its key and data, like nft's "typeof".
 type Set struct {
 	Name string
 	Key  Expr
@@ -317,8 +317,7 @@ func mustAddr(v []byte) netip.Addr {
 	return a
 }
 
-// Last returns the last address of a network, which is the end of the range that starts with its
-// first one.
+// Last returns the last address of a network, which ends the range of its addresses.
 func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

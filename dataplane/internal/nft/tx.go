@@ -26,7 +26,7 @@ type Chain struct {
 type Hook struct {
 	Type  ChainType
 	Point Point
-	// Priority orders the base chains of a point; lower ones come first.
+	// Priority orders the base chains of a point; lower values are first.
 	Priority int32
 	// Device is the device whose frames a chain of the family netdev receives.
 	Device string
@@ -78,7 +78,7 @@ type Tx struct {
 	ops []op
 	// Bytes is its size when it was last sent.
 	Bytes int
-	// Deleted are the deleted elements of sets with counters, as of the last commit. The kernel
+	// Deleted has the deleted elements of sets with counters, as of the last commit. The kernel
 	// reads their counters when no packet can find them any longer, so no count is lost.
 	Deleted []FoundElem
 }
@@ -186,7 +186,7 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	}})
 }
 
-// DeleteChain removes an empty chain that nothing leads to.
+// DeleteChain removes an empty chain without rules that lead to it.
 func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name)
 	t.ops[len(t.ops)-1].chain = name
@@ -240,12 +240,12 @@ func (t *Tx) Add(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "add", msgNewSetElem, flagCreate, elems)
 }
 
-// Create adds elements to a set. The transaction fails if one exists.
+// Create adds elements to a set. The transaction fails if an element exists.
 func (t *Tx) Create(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "create", msgNewSetElem, flagCreate|flagExcl, elems)
 }
 
-// Delete removes elements from a set. The transaction fails if one is missing.
+// Delete removes elements from a set. The transaction fails if an element is missing.
 func (t *Tx) Delete(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "delete", msgDelSetElem, 0, elems)
 }

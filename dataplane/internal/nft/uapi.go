@@ -61,7 +61,7 @@ const (
 	verdictCode   = 1
 	verdictChain  = 2
 	genID         = 1
-	eventTable    = 1 // of all that is in a table: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, ..., and NFTA_TABLE_NAME
+	eventTable    = 1 // of all objects in a table: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, ..., and NFTA_TABLE_NAME
 	policyAccept  = 1
 	udataRuleText = 0 // the comment in a rule's or an element's user data (NFTNL_UDATA_RULE_COMMENT)
 
@@ -99,7 +99,7 @@ const (
 	setEval     = 0x20
 	setConcat   = 0x80
 
-	// Verdicts, as the kernel's signed numbers read without sign.
+	// These are verdicts: the kernel's signed numbers, read as unsigned.
 	codeDrop   = 0
 	codeAccept = 1
 	codeReturn = 0xfffffffb

@@ -1,6 +1,6 @@
-// Package nlsock reads and writes netlink messages, for packages whose messages a library lacks or
-// sends too slowly. It has a socket that works with Go's poller, a writer of messages, and readers
-// of messages and attributes that do not allocate.
+// Package nlsock reads and writes netlink messages that a library lacks or sends too slowly. It has
+// a socket that works with Go's poller, a writer of messages, and readers of messages and
+// attributes that do not allocate.
 //
 //	s, err := nlsock.Open(unix.NETLINK_NETFILTER)
 //	defer s.Close()

@@ -15,7 +15,7 @@ import (
 // received is larger than the maximum size of an answer of the kernel, which is 32 KiB.
 const received = 64 << 10
 
-// ErrLost means that some answers are missing because there was no room for them.
+// ErrLost means that some answers are missing because the buffer was full.
 var ErrLost = errors.New("some of the kernel's answers were lost")
 
 // Silence is the maximum time for an answer of the kernel. Usually it needs milliseconds per
@@ -186,7 +186,7 @@ func (s *Socket) Send(b []byte) error {
 }
 
 // Receive waits for messages, which are valid until its next call. unix.ENOBUFS means that the
-// kernel dropped messages for lack of room.
+// kernel dropped messages because the buffer was full.
 func (s *Socket) Receive() (Messages, error) {
 	if err := s.raw.Read(s.read); err != nil {
 		return Messages{}, err
@@ -197,8 +197,8 @@ func (s *Socket) Receive() (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Answer is Receive when the kernel must answer: it waits no longer than Patience. Later answers
-// are still received, so the caller numbers its requests, or discards them.
+// Answer is Receive for a required answer: it waits no longer than Patience. Later answers are
+// still received, so the caller numbers its requests, or discards them.
 func (s *Socket) Answer() (Messages, error) {
 	m, err := s.Within(s.Patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

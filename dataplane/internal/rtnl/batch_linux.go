@@ -15,8 +15,8 @@ import (
 const BatchSize = 64
 
 // Batches is a socket for many addresses and routes. The kernel applies all messages of a system
-// call, and only answers refused messages and the last one. Single messages need two calls each,
-// and the library needs as much time again.
+// call, and only answers refused messages and the last message. Single messages need two calls
+// each, and the library needs as much time again.
 type Batches struct {
 	*nlsock.Socket
 	out nlsock.Writer

@@ -55,14 +55,14 @@ type Group struct {
 	// Write are the chains to create or replace. They may lead to each other in any order, to
 	// existing chains, and to chains of earlier groups.
 	Write []Chain
-	// Delete are the chains to empty and delete, after the writes: no rule may lead to them then.
+	// Delete has the chains to empty and delete after the writes: no rule may lead to them then.
 	// Missing chains are not an error.
 	Delete []string
 }
 
 // Join returns the lines of a restore that make rule the only rule of a base chain that leads to
 // any of the chains. rule has the form of -S; the empty rule only removes others. An existing rule
-// stays in its place: others may have put their rules before it, and would do so again.
+// stays in its place: other programs may have put their rules before it, and would do so again.
 func Join(rules []string, base, rule string, chains ...string) (lines []string) {
 	there := rule == ""
 	for _, r := range rules {

@@ -67,7 +67,7 @@ func listedCounts(text string) map[string][]uint64 {
 			counts[words[1]] = nil
 		case words[0] == "-A":
 			var packets uint64
-			for i := 2; i+2 < len(words); i++ { // the last one, because a comment may contain the same
+			for i := 2; i+2 < len(words); i++ { // the last match, because a comment may contain the same text
 				if words[i] == "-c" {
 					packets, _ = strconv.ParseUint(words[i+1], 10, 64)
 				}

@@ -9,15 +9,15 @@
 //	rules, err := tool.Rules(ctx, "nat", "PREROUTING")
 //	lines := xtables.Join(rules, "PREROUTING", "-j VIPD-SERVICES", "VIPD-SERVICES") // for one more Restore
 //
-// Restore writes rules, many in the transaction of each COMMIT. Write writes whole chains: it
-// determines how much fits in a transaction, and which group of chains was refused. Jumps from the
-// kernel's own chains are separate lines, because other programs also write to those chains. Chains
-// that an input does not declare are not changed.
+// Restore writes rules, many in the transaction of each COMMIT. Write writes whole chains. It
+// determines how much fits into a transaction, and finds the refused group of chains. Jumps from
+// the kernel's own chains are separate lines, because other programs also write to those chains.
+// Chains that an input does not declare are not changed.
 //
 // Tables of 100,000 rules are checked without programs, which would read all of them: Stamp returns
 // within 40 us whether rules have changed, Compare whether the chains have the expected numbers of
 // rules, ChainHashes whether their content is unchanged, and FullCounts what rules have matched.
-// Saved reads everything, which takes 0.2 to 0.7 s.
+// Saved reads everything, which needs 0.2 to 0.7 s.
 //
 // The package knows nothing about services, and keeps no state: it reads the kernel.
 package xtables

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// UnsupportedError says that this host lacks a feature, and how to get it.
+// UnsupportedError means that this host lacks a feature, with advice how to get it.
 type UnsupportedError struct {
 	// Feature is the missing feature, such as "ip6tables".
 	Feature string

@@ -18,10 +18,10 @@ import (
 )
 
 // Find returns the tool of a family. Auto selects the variant with the host's other rules: the
-// variant of plain "iptables" if that has any, else the other one if that has any, else the variant
-// of plain "iptables". A trial chain proves that the tool works. Otherwise the error is an
-// [UnsupportedError] with advice, or satisfies IsBusy if another program held the tables for too
-// long.
+// variant of plain "iptables" if that has any, otherwise the other variant if that has any,
+// otherwise the variant of plain "iptables". A trial chain proves that the tool works. Otherwise
+// the error is an [UnsupportedError] with advice, or satisfies IsBusy if another program held the
+// tables for too long.
 func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, variant)
@@ -36,7 +36,7 @@ func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Lo
 }
 
 // Existing returns the tools of every variant of a family that may hold rules, without writing
-// anything. It serves to remove what an earlier process left in any variant.
+// anything. It serves to remove the remains of an earlier process in any variant.
 func Existing(ctx context.Context, family inet.Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool

@@ -183,7 +183,7 @@ const (
 	targetLen     = 32 // its data follows: a verdict, or the name of a chain
 )
 
-// blob is a legacy table in the kernel's form: one chain after the other. A chain of the kernel
+// blob is a legacy table in the kernel's form: one chain after another. A chain of the kernel
 // starts at the entry of its hook. Any other chain starts after an entry with the target ERROR,
 // which has the chain's name. The last entry of each chain is its policy. A last ERROR ends the
 // table.
@@ -196,8 +196,8 @@ type blob struct {
 // rule is an entry of a blob.
 type rule struct {
 	at     int    // its offset
-	count  uint64 // packets that it has matched
-	jumpTo int    // offset of the chain that it leads to, or -1
+	count  uint64 // number of matched packets
+	jumpTo int    // offset of the chain to which it leads, or -1
 	// onward reports whether it has no target, so packets continue.
 	onward bool
 }

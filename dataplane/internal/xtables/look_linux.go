@@ -7,10 +7,10 @@ import (
 
 // Look decides at each probe whether to compare a table with its expected state: if it has changed
 // since it was last found correct. The cost of a comparison grows with the table, and other
-// programs may change rules all the time. So after a credit, comparisons are share times as far
-// apart as they took. If the stamp shows a change, the pause is at most maxSeenPause: probes come
-// once a second, and a change must be found within two seconds, even on a busy machine. The zero
-// Look knows nothing, and checks sizes.
+// programs may change rules all the time. So after a credit, comparisons are share times their
+// duration apart. If the stamp shows a change, the pause is at most maxSeenPause: probes run once a
+// second, and a change must be found within two seconds, even on a busy machine. The zero Look
+// knows nothing, and checks sizes.
 type Look struct {
 	// always requests comparisons even if legacy's stamp shows no change, because the stamp can
 	// miss a change.
@@ -25,8 +25,8 @@ type Look struct {
 	// recheckAt is the time of a comparison in any case, because others may have changed the table
 	// during our write. It is zero if they have not.
 	recheckAt time.Time
-	// owed is the unpaid time of comparisons at the end of the last one, and ended the time of that
-	// end.
+	// owed is the unpaid time of comparisons at the end of the last comparison, and ended the time
+	// of that end.
 	owed  time.Duration
 	ended time.Time
 }
@@ -53,7 +53,7 @@ type stamper interface {
 var _ stamper = (*Tool)(nil)
 
 // Probe calls compare if the table is due, and returns its result. If the table has fewer entries
-// than we own, it does not wait, because that proves that something is missing.
+// than ours, it does not wait, because that proves that something is missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {

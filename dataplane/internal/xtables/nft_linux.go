@@ -27,8 +27,8 @@ func tableOf(family inet.Family, table string) nft.Table {
 }
 
 // rulesNFT calls begin, rule and end for each existing chain, see [nft.Conn.ChainRules]. It lists
-// one chain after the other. Otherwise the kernel starts at the table's first rule for each 32 KiB
-// of output, which doubles the time for 114,000 rules.
+// one chain after another. Otherwise the kernel starts at the table's first rule for each 32 KiB of
+// output, which doubles the time for 114,000 rules.
 func rulesNFT(ctx context.Context, family inet.Family, table string, chains []string, begin func(chain string), rule func(chain string, attrs []byte), end func(chain string)) error {
 	return inNFT(func(c *nft.Conn) error {
 		for _, chain := range chains {

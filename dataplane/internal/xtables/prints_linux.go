@@ -26,9 +26,9 @@ type ChainHash struct {
 // seed is the seed of all hashes.
 var seed = maphash.MakeSeed()
 
-// ChainHashes returns the hashes of the named chains, without missing ones. Of the kernel's own
-// chains, it only includes the rules that lead to chains whose names have the prefix. It costs as
-// much as FullCounts.
+// ChainHashes returns the hashes of the existing named chains. Of the kernel's own chains, it only
+// includes the rules that lead to chains whose names have the prefix. It costs as much as
+// FullCounts.
 func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
 		prints, err = hashesNFT(ctx, t.family, table, prefix, chains)
@@ -41,8 +41,8 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 	return prints, nil
 }
 
-// NotWritten returns the error of a chain whose hash shows other rules than the programs claimed to
-// have written.
+// NotWritten returns the error of a chain whose hash differs from the rules that the programs
+// reported as written.
 func NotWritten(table, chain string, got ChainHash) error {
 	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
 		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)

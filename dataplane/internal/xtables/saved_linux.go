@@ -47,7 +47,7 @@ type savedReader struct {
 	prefix   string
 	visit    func(chain string, rules []string) error
 	declared map[string]bool // chains that were not visited yet
-	chain    string          // the chain of the current rules; "" for other programs' chains
+	chain    string          // chain of the current rules; "" for other programs' chains
 	rules    []string
 	leads    []Lead
 	err      error
@@ -87,7 +87,7 @@ func (r *savedReader) rule(chain, rule string) error {
 	return nil
 }
 
-// flush visits the chain whose rules were read.
+// flush visits the last chain whose rules were read.
 func (r *savedReader) flush() error {
 	if r.chain == "" {
 		return nil

@@ -12,8 +12,8 @@ type Stamp struct {
 	// and by any program. It is 0 in legacy.
 	Generation uint32
 	// Entries is the number of entries of legacy's table; it is 0 in nft. A rule is one entry, and
-	// a chain that is not the kernel's has two more. Fewer entries than ours alone prove that
-	// something of ours is missing.
+	// a user-defined chain has two more. Fewer entries than ours alone prove that something of ours
+	// is missing.
 	Entries int
 	// Bytes is the size of those entries.
 	Bytes int
@@ -23,8 +23,8 @@ type Stamp struct {
 
 // Stamp returns the table's stamp in about 20 us. While it stays the same, no rule has changed. In
 // nft that is exact, but changes to other tables also change it. In legacy it misses a change that
-// keeps the number, the size, and the offsets of the kernel's chains, such as the replacement of a
-// rule by one of the same form. With an error it returns the zero Stamp.
+// keeps the number, the size, and the offsets of built-in chains, such as the replacement of a rule
+// by a rule of the same form. With an error it returns the zero Stamp.
 func (t *Tool) Stamp(table string) (Stamp, error) {
 	if t.variant == Legacy {
 		return legacyStamp(t.family, table)

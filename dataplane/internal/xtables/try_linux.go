@@ -12,7 +12,7 @@ const trialEnd = 20 * time.Second
 
 // Try writes rules to a trial chain of the table, reads them, and removes the chain. It shows
 // whether this kernel and these programs support the matches and targets of the rules. The error
-// says what was refused or is missing. read are the rules as these programs print them. Nothing is
+// names the refused or missing rule. read has the rules as these programs print them. Nothing is
 // left, even if ctx ends.
 func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
 	_, err = t.Write(ctx, table, []Group{{Write: []Chain{{Name: TrialChain, Rules: rules}}}})

@@ -31,18 +31,18 @@ const crowdedEntries = 20000
 // minBlockRules is the block size below which smaller blocks do not help.
 const minBlockRules = 50
 
-// Write applies groups in order, and returns the number of applied ones. If it is smaller than the
-// number of groups, err is about groups[done]: neither that group nor a later one has taken effect.
-// Only if ctx ends, another program holds the tables (IsBusy), or the program does not start, more
-// groups may have been applied. Writing the same groups again is always correct.
+// Write applies groups in order, and returns the number of applied groups. If it is smaller than
+// the number of groups, err is about groups[done]: neither that group nor a later group has taken
+// effect. Only if ctx ends, another program holds the tables (IsBusy), or the program does not
+// start, more groups may have been applied. Writing the same groups again is always correct.
 //
 // A refused rule is an [OpError] that quotes it. Legacy's kernel only accepts or refuses a whole
 // group: the error then names a chain of the group, and quotes COMMIT.
 //
-// Small groups share a transaction, because each transaction is expensive: nft walks through all
-// rules of the table (0.4 us each), and legacy copies them (4 us each). If the kernel limits the
-// size of a transaction (in a user namespace nft accepts about 500 rules), blocks become smaller. A
-// group that is too large on its own is refused with "Message too long".
+// Small groups share a transaction, because each transaction is expensive: nft scans all rules of
+// the table (0.4 us each), and legacy copies them (4 us each). If the kernel limits the size of a
+// transaction (in a user namespace nft accepts about 500 rules), blocks become smaller. A group
+// that alone is too large is refused with "Message too long".
 func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done int, err error) {
 	return t.writer(ctx, table, groups).write(ctx, groups)
 }
@@ -102,7 +102,7 @@ type writer struct {
 	tool  *Tool
 	table string
 	limit blockLimit
-	// asked are the chains whose counters the next run lists, and counts holds the results.
+	// asked has the chains whose counters the next run lists, and counts has the results.
 	asked  []string
 	counts map[string][]uint64
 }
@@ -128,7 +128,7 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	}
 	b, group := blockAt(blocks, op.Line)
 	switch {
-	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is missing, and nothing was done
+	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is missing, and nothing was written
 		return w.write(ctx, groups)
 	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > minBlockRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}

@@ -16,10 +16,10 @@ import (
 // LockFile is the name of the file in run_dir that a running vipd owner locks.
 const LockFile = "owner.lock"
 
-// patience is the maximum time for a vipd owner to give its VIPs away and end.
+// patience is the maximum time for a vipd owner to release its VIPs and end.
 const patience = 10 * time.Second
 
-// Stop ends a running vipd owner, which first gives its VIPs away. It returns a description of each
+// Stop ends a running vipd owner, which first releases its VIPs. It returns a description of each
 // step, which dry only describes.
 func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	path := filepath.Join(runDir, LockFile)

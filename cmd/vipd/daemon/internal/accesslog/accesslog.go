@@ -28,7 +28,7 @@ type Options struct {
 	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
-	// Follow reports connections, as dataplane.FollowsConnections does.
+	// Follow reports connections like dataplane.FollowsConnections.
 	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 
@@ -36,13 +36,13 @@ type Options struct {
 type Log struct {
 	o    Options
 	lost atomic.Uint64
-	// own maps a service that sets a destination to its queue; a nil queue means nowhere. A removed
+	// own maps a service that sets a destination to its queue; a nil queue discards lines A removed
 	// service stays, because its connections may still drain.
 	own sync.Map // balancer.Name to chan line
 	// queues are the destinations. A queue starts with the first service that names it. Run owns
 	// the queues and closes them at its end.
 	queues  map[string]chan line
-	usual   chan line     // of Default; nil means nowhere
+	usual   chan line     // of Default; nil discards lines
 	files   sync.Map      // path to the file that is written
 	wanted  chan struct{} // closed when the first service has a destination
 	writing sync.WaitGroup
@@ -102,7 +102,7 @@ const (
 	parting = 2 * time.Second
 )
 
-// Run writes until ctx ends, and then writes what is queued. It follows connections only once a
+// Run writes until ctx ends, and then writes the queued lines. It follows connections only once a
 // service logs them.
 func (l *Log) Run(ctx context.Context) {
 	l.usual = l.queue(l.o.Default)
@@ -287,18 +287,18 @@ func (n *line) attrs() []slog.Attr {
 type file struct {
 	path   string
 	open   *os.File
-	looked time.Time // when the name was last looked up, at most a second before the last write
+	looked time.Time // time of the last lookup of the name, at most a second before the last write
 	half   bool      // the last write ended within a line
 	torn   bool      // the rest of that line is lost
 
-	failed atomic.Pointer[error]     // the error of the last lines; nil means they are written
-	since  atomic.Pointer[time.Time] // when the current write began; nil means none is in progress
+	failed atomic.Pointer[error]     // error of the last lines; nil means they are written
+	since  atomic.Pointer[time.Time] // start of the current write; nil means none is in progress
 }
 
 // silence is the maximum duration of a write before it is reported as a problem.
 const silence = 5 * time.Second
 
-// wrong says why lines are not written. Any goroutine may call it.
+// wrong returns the reason why lines are not written. Any goroutine may call it.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
 		return fmt.Errorf("it has taken no line for %s", silence)

@@ -32,7 +32,7 @@ import (
 type Options struct {
 	// Views are the sources of the answers.
 	Views *status.Sources
-	// ChangeGroup is the group that may change this vipd besides root; "" means none.
+	// ChangeGroup is the group that may change this vipd in addition to root; "" means none.
 	ChangeGroup string
 	Events      *events.History
 	Log         *slog.Logger
@@ -160,7 +160,7 @@ func signedBy(r *http.Request) string {
 const compareTime = 30 * time.Second
 
 // getDiff compares the compiled state with the kernel. It repairs differences at once, and returns
-// those that remain.
+// the remaining differences.
 func (srv server) getDiff(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
 	defer cancel()

@@ -73,7 +73,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, wording.Some(several, 8))
 }
 
-// unchecked says why the named endpoint has no probe.
+// unchecked returns the reason why the named endpoint has no probe.
 func unchecked(service *balancer.Service, named balancer.Target, s *model.State) error {
 	place := s.Place()
 	switch {

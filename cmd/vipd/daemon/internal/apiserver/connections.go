@@ -17,7 +17,7 @@ import (
 )
 
 // getConnections writes connections as they are found, as one JSON array. With ?follow it writes
-// connections that begin and end. A failure after the first one cuts the answer off.
+// connections that start and end. A failure after the first connection cuts the answer off.
 func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	switch {
@@ -67,7 +67,7 @@ func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q data
 	}
 }
 
-// followConnections writes a line for each connection that begins or ends. A reader that is too
+// followConnections writes a line for each connection that starts or ends. A reader that is too
 // slow misses some, and a line reports the loss.
 func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/x-ndjson")

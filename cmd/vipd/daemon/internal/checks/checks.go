@@ -72,8 +72,8 @@ type keptChecks struct {
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// New reads the results of an earlier run. Checks start with Verdicts and Run. An error says why
-// the node can't have its name in a fleet.
+// New reads the results of an earlier run. Checks start with Verdicts and Run. An error is the
+// reason why the node can't have its name in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "what health checks have found does not outlive a restart", statedir.Large),
@@ -103,7 +103,7 @@ func New(o Options) (*Checks, error) {
 	return c, err
 }
 
-// Verdicts starts checks of the endpoints of in, stops those of others, and returns the verdicts.
+// Verdicts starts checks of the endpoints of in, stops all others, and returns the verdicts.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.all
 	c.all = c.targets.Next(env, in)
@@ -212,7 +212,7 @@ func (c *Checks) formerLease() int64 {
 	return kept.Lease
 }
 
-// keepLease saves the lease of this run for the next one.
+// keepLease saves the lease of this run for the next run.
 func (c *Checks) keepLease(lease int64) {
 	c.lease.Keep(statedir.Text(keptLease{statedir.Version, lease}))
 }
@@ -234,14 +234,14 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last Verdicts, checked here or by other nodes. Only the caller of
+// All returns the targets of the last Verdicts, checked by this or other nodes. Only the caller of
 // Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
 // Hint makes the check of a target run at once, if this node checks it. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once checks a target outside of the schedule, even one that other nodes of the fleet check.
+// Once checks a target outside the schedule, even a target that other nodes of the fleet check.
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {

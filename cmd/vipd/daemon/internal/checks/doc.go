@@ -3,8 +3,8 @@
 //	services, endpoints -> targets -> runner -> verdicts -> compile
 //	                                  report -> the model compiles again, and the history records it
 //
-// Verdicts receives the next inputs, and returns their verdicts. If a fleet shares checks, it asks
-// fleetchecks, which gives the runner its part. Results outlive a restart in health.json. unable.go
+// Verdicts receives the next inputs, and returns their verdicts. If a fleet shares checks,
+// fleetchecks determines the runner's part. Results survive a restart in health.json. unable.go
 // records the checks that this node can't run: their endpoints keep their verdicts, and look
 // healthy.
 //

@@ -14,9 +14,9 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// unable records the checks that this node can't run. Their results say nothing about the endpoint,
-// and there were enough of them in a row to take it down if they were failures. Such an endpoint
-// keeps its verdict, so it looks healthy.
+// unable records the checks that this node can't run. Their results have no information about the
+// endpoint, and enough consecutive results exist to take it down if they were failures. Such an
+// endpoint keeps its verdict, so it looks healthy.
 type unable struct {
 	some atomic.Bool // rows is not empty
 
@@ -39,7 +39,7 @@ type excuse struct {
 	text   string
 }
 
-// heard adds a result, and reports whether a row has reached fall results, or whether such a row
+// heard adds a result, and reports whether a run has reached fall results, or whether such a run
 // has ended.
 func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
 	if res.Outcome != health.NotRun && !u.some.Load() {

@@ -3,9 +3,9 @@
 //
 //	model.State -> new VIPs, the links that may lead to them -> ARP and NDP probes -> problems of the node
 //
-// A VIP that another host answers for is served all the same, because that host may be about to
-// release it. Its link is asked again twice a minute. VIPs that one of several hosts owns are
-// excluded, because vipd owner always watches for rivals.
+// A VIP for which another host answers is still served, because that host may be about to release
+// it. Its link is probed again twice a minute. VIPs owned by one of several hosts are excluded,
+// because vipd owner always watches for rivals.
 //
 // The probes delay nothing. They run on all links at once, for less than a second.
 package duplicates

@@ -19,17 +19,16 @@ import (
 
 // Options connects a Watch with the host.
 type Options struct {
-	// State returns the last compiled state, and a channel that is closed when the next one is
+	// State returns the last compiled state, and a channel that is closed when the next state is
 	// published.
 	State func() (*model.State, <-chan struct{})
 	// Interfaces lists the devices of the host.
 	Interfaces func() ([]doctor.Interface, error)
 	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
-	// Elsewhere asks the link of a device which other hosts have VIPs.
+	// Elsewhere probes the link of a device for other hosts with VIPs.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Again is the pause before a link is asked again for a VIP that another host has. Default 30
-	// s.
+	// Again is the pause before a link is probed again for a VIP of another host. Default 30 s.
 	Again time.Duration
 }
 
@@ -118,8 +117,8 @@ func vips(s *model.State) map[netip.Addr]bool {
 	return all
 }
 
-// fresh returns links that were not yet asked for some of the VIPs. They lead to a network that
-// contains a VIP or to a neighbour with its address, or they are the real device that holds it.
+// fresh returns links that were not yet probed for some of the VIPs. They lead to a network that
+// contains a VIP or to a neighbor with its address, or are the VIP's real device.
 func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	interfaces, err := w.o.Interfaces()
 	if err != nil || len(vips) == 0 {
@@ -147,8 +146,8 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	return all
 }
 
-// ask asks all places at once, and records the answers. A link that can't be asked counts as
-// silent: probes need privilege, and a link with neighbours.
+// ask probes all places at once, and records the answers. A link that can't be probed counts as
+// silent: probes need privilege, and a link with neighbors.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

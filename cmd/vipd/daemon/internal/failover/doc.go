@@ -1,4 +1,4 @@
-// Package failover reports to "vipd owner" which VIPs have one owner among the hosts and which of
-// them this vipd could serve, and returns the owner's state. To the rest of the daemon, such VIPs
+// Package failover reports to "vipd owner" the VIPs that have one owner among the hosts and whether
+// this vipd could serve them, and returns the owner's state. To the rest of the daemon, such VIPs
 // are addresses that appear and disappear.
 package failover

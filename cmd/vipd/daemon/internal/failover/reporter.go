@@ -51,14 +51,14 @@ const (
 	minPause        = 50 * time.Millisecond
 )
 
-// Reporter reports to the owner. A nil Reporter stands for a host that owns no VIPs.
+// Reporter reports to the owner. A nil Reporter represents a host that owns no VIPs.
 type Reporter struct {
 	o      Options
 	client *api.OwnerClient
 	status atomic.Pointer[api.OwnerStatus] // nil if the owner does not answer
 	failed atomic.Pointer[error]
 	memory memory
-	seen   api.OwnerEvent // the owner's last event; number 0 means none was seen, and earlier ones belong to an earlier vipd
+	seen   api.OwnerEvent // the owner's last event; number 0 means none was read, and earlier events belong to an earlier vipd
 }
 
 // New returns a Reporter that has reported nothing yet.
@@ -128,7 +128,7 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 		case <-timer.C:
 		case <-changed:
 			timer.Stop()
-			time.Sleep(minPause) // changes come in bursts
+			time.Sleep(minPause) // changes arrive in bursts
 		}
 	}
 }
@@ -177,7 +177,7 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 	return m
 }
 
-// cannot returns why a VIP could not be served here; "" means it could.
+// cannot returns the reason why a VIP could not be served here, or "".
 func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	s := v.State
 	if why := v.Unready; len(why) > 0 {

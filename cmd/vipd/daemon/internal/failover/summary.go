@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Summary describes the owner's state in a line; "" means that this host owns no VIPs. Confirmed
+// Summary describes the owner's state in a line, or returns "" if this host owns no VIPs. Confirmed
 // has the ages of confirmations.
 func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 	if r == nil {

@@ -28,7 +28,7 @@ func (f *Member) connection(revision int64, err error) {
 	f.o.Events.Record(e)
 }
 
-// Began records, once, that the first state does not come from etcd, if that is the case.
+// Began records once if the first state is not from etcd.
 func (f *Member) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed && f.lost.IsZero()

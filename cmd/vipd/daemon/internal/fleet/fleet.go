@@ -33,19 +33,19 @@ type Member struct {
 	presence *fleet.Presence
 
 	mu      sync.Mutex
-	trouble error     // why the fleet does not see this node; nil means it does
+	trouble error     // reason why the fleet does not see this node; nil means it does
 	unseen  time.Time // when trouble began
 	seen    bool      // the fleet has seen this node at least once
 
 	followed bool      // etcd was reached at least once
-	lost     time.Time // when etcd was lost; zero means it is followed
+	lost     time.Time // time when etcd was lost; zero means it is followed
 
-	// set is etcd's last configuration of this node, or nil before the first one. It belongs to the
+	// set is etcd's last configuration of this node, or nil before the first. It belongs to the
 	// source.
 	set *schema.NodeConfig
 
 	// Run owns these fields: the last published addresses of this node, and the state and sources
-	// that they were published from.
+	// from which they were published.
 	publishedOf *model.State
 	sources     []netip.Addr
 	published   *balancer.Node
@@ -56,7 +56,7 @@ type Options struct {
 	// Config is etcd's client configuration, and Name is this node's name.
 	Config client.Config
 	Name   string
-	// StateDir keeps the last good state, for times when etcd is unavailable.
+	// StateDir keeps the last valid state, for times when etcd is unavailable.
 	StateDir *statedir.Dir
 	// Defaults are values for services' fields. Source().SetDefaults replaces them.
 	Defaults map[string]any
@@ -73,8 +73,8 @@ type Options struct {
 	Sources func() []netip.Addr
 }
 
-// New returns a node that does nothing until Run and its source start. The error says which part of
-// the configuration can't be used.
+// New returns a node that does nothing until Run and its source start. The error names the part of
+// the configuration that can't be used.
 func New(o Options) (*Member, error) {
 	if o.Sources == nil {
 		o.Sources = func() []netip.Addr { return nil }
@@ -114,8 +114,8 @@ func (f *Member) Reached(revision int64) int64 {
 // Nodes returns all nodes of the fleet from etcd.
 func (f *Member) Nodes(ctx context.Context) ([]fleet.Node, error) { return f.writer.Statuses(ctx) }
 
-// Problems says why the fleet does not see this node. The store itself reports that etcd is
-// unavailable.
+// Problems returns the reasons why the fleet does not see this node. The store itself reports that
+// etcd is unavailable.
 func (f *Member) Problems(connected bool) []balancer.Problem {
 	if f == nil || !connected {
 		return nil
@@ -179,13 +179,13 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// news decides whether a status is worth writing: counts of drains alone are not.
+// news reports whether a status is worth writing: changed counts of drains alone are not.
 type news struct {
 	state    *model.State
 	engine   *dataplane.Status
 	mode     *modeswitch.Chosen
 	position watch.Position
-	problems string // problems that come and go without another change
+	problems string // problems that appear and disappear without another change
 }
 
 // status returns this node's published status.

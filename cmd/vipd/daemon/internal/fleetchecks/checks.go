@@ -23,28 +23,28 @@ import (
 )
 
 // Checks is a node's part in the fleet's checks. While no service needs them, it has no connection,
-// lease or key. A nil *Checks belongs to a node without a fleet; all methods except Verdicts accept
+// lease or key. A nil *Checks represents a node without a fleet; all methods except Verdicts accept
 // it. All methods may be called by any goroutine.
 type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
-	wake        wake.Signal // holds a token: there may be something to follow
+	wake        wake.Signal // holds a token when there may be something to follow
 	needed      atomic.Bool // some service needs the fleet's checks
 
 	mu sync.Mutex // guards the fields below, and the coordinator
-	// board is its last content, or nothing. boardKnown reports whether it was read, or etcd had
+	// board is its last content, or empty. boardKnown reports whether it was read, or etcd had
 	// enough time for that.
 	board      quorum.Board
 	boardKnown bool
 	// read is the time when the board was last read; zero means never.
 	read time.Time
 	// aloneUntil is the time when this node may rely on the board again after an outage; zero means
-	// it may now. alone is the time since which, by the history, this node decides alone; zero
+	// now. alone is the time since which this node, according to the history, decides alone; zero
 	// means it does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
-	// votes are this node's verdicts on the targets that it checks for the fleet, and voter writes
-	// them; nil means no fleet. pending are targets whose state is still to be examined.
+	// votes has this node's verdicts on the targets that it checks for the fleet, and voter writes
+	// them; nil means no fleet. pending has targets whose state must still be examined.
 	votes       snap.Map[balancer.Target, *quorum.Vote]
 	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
@@ -53,8 +53,8 @@ type Checks struct {
 	cannotRun map[balancer.Target]time.Time
 	wanted    snap.Map[balancer.Target, health.Subject]
 	dissent   dissent
-	// unread says why the board can't be read, and unheard why the votes of this node can't be
-	// written. silent is when that began.
+	// unread is the reason why the board can't be read, and unpublished why the votes of this node
+	// can't be written. silent is the time since then.
 	unread, unpublished error
 	silent              time.Time
 }
@@ -76,8 +76,8 @@ type Options struct {
 	// Patience is the maximum outage of etcd before this node decides alone. Zero means the default
 	// of etcd.BoardOptions.
 	Patience time.Duration
-	// Settle is the time for which the node continues to decide alone after etcd returns. In that
-	// time other nodes vote, and the leases of dead nodes expire. Zero means Lease.
+	// Settle is the time for which the node continues to decide alone after etcd returns. During
+	// that time other nodes vote, and the leases of dead nodes expire. Zero means Lease.
 	Settle time.Duration
 	// Former is the lease of votes that an earlier run could not revoke; 0 means none.
 	Former int64
@@ -86,14 +86,14 @@ type Options struct {
 }
 
 // votePause is the interval at which first results are examined, and lamePause the interval at
-// which cannotRun is.
+// which cannotRun is examined.
 const (
 	votePause     = 250 * time.Millisecond
 	runnablePause = time.Second
 )
 
 // New returns a node's part in a fleet's checks. It does nothing before Verdicts and Run. An error
-// says that the node can't have that name.
+// means that the node can't have that name.
 func New(o Options) (*Checks, error) {
 	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func New(o Options) (*Checks, error) {
 }
 
 // forget resets the knowledge of the fleet. The coordinator stays: it then has no target of the
-// fleet, but knows the verdicts of this node's own checks. A service that needs the fleet's checks
+// fleet, but has the verdicts of this node's own checks. A service that needs the fleet's checks
 // again starts from these.
 func (f *Checks) forget() {
 	f.board, f.boardKnown, f.read, f.aloneUntil, f.alone, f.unread, f.unpublished = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
@@ -134,7 +134,7 @@ func (f *Checks) Awaits(s *store.Snapshot) bool {
 	return false
 }
 
-// need sets whether the fleet's checks are to be followed.
+// need sets whether the fleet's checks must be followed.
 func (f *Checks) need(needed bool) {
 	if f.needed.Swap(needed) == needed {
 		return
@@ -159,8 +159,8 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined returns the verdicts after a change, plus those of targets that are no longer the fleet's:
-// this node's own checks start from them.
+// joined returns the verdicts after a change, including verdicts on targets that are no longer the
+// fleet's: this node's own checks start from them.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -271,9 +271,9 @@ func (f *Checks) examineLoop(ctx context.Context) {
 	}
 }
 
-// runVoter runs the voter while the board can be read. A node that does not see the other votes
-// does not know its targets, and the others would wait for it in vain. An outage shorter than the
-// lease makes no difference.
+// runVoter runs the voter while the board can be read. A node that can't read the other votes does
+// not know its targets, and the others would wait for it in vain. An outage shorter than the lease
+// has no effect.
 func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
@@ -328,7 +328,7 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.o.Kick()
 }
 
-// recordAloneLocked records in the history when this node begins to decide alone, and when that
+// recordAloneLocked records in the history when this node starts to decide alone, and when that
 // ends.
 func (f *Checks) recordAloneLocked() {
 	now := time.Now()

@@ -1,7 +1,7 @@
 // Package fleetchecks is a node's part in the health checks that the hosts of a fleet share
 // (health.from = "fleet"). A few hosts check each endpoint, whatever the size of the fleet.
 //
-// Package balancer/health/quorum decides who checks an endpoint, and counts votes. Package
+// Package balancer/health/quorum decides which nodes check an endpoint, and counts votes. Package
 // store/etcd transports votes (HealthBoard, HealthVoter). This package connects both with the
 // node's own checks (probe.Runner):
 //
@@ -13,5 +13,5 @@
 // receives the runner's verdicts. Run keeps the connection to etcd. While etcd is unavailable, the
 // node decides alone, and reports that.
 //
-// The package makes no checks, and does not decide which endpoints need one.
+// The package performs no checks, and does not decide which endpoints need one.
 package fleetchecks

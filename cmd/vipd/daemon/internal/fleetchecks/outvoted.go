@@ -14,15 +14,15 @@ import (
 )
 
 // dissent finds targets about which this node has disagreed with the majority for longer than the
-// other nodes need to reach the same verdict. It reports them in one event: a node that is cut off
-// from its endpoints disagrees about all of them.
+// other nodes need to reach the same verdict. It reports them in one event, because a node that is
+// cut off from its endpoints disagrees about all of them.
 type dissent struct {
 	since    map[balancer.Target]time.Time
-	recorded time.Time // when the event was recorded; zero means it was not
+	recorded time.Time // time when the event was recorded; zero means it was not
 }
 
-// look compares this node's votes with the fleet's verdicts, and returns an event if there is one
-// to record.
+// look compares this node's votes with the fleet's verdicts, and returns a new event if there is
+// one.
 func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap.Map[balancer.Target, balancer.Verdict],
 	wanted snap.Map[balancer.Target, health.Subject], settle time.Duration, now time.Time,
 ) (events.Event, bool) {
@@ -91,8 +91,8 @@ func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), subject, own.Cause)
 }
 
-// MayRun reports whether some node may run the programs of exec checks, as far as is known. It also
-// returns true if no node is known. A nil Checks belongs to no fleet.
+// MayRun reports whether some node may run the programs of exec checks, as far as this node knows.
+// It also returns true if no node is known. A nil Checks belongs to no fleet.
 func (f *Checks) MayRun() bool {
 	if f == nil {
 		return false

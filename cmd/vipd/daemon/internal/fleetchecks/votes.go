@@ -31,7 +31,7 @@ func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	return others
 }
 
-// voteLocked writes the votes of targets that have changed, or that this node has just begun to
+// voteLocked writes the votes of targets that have changed, or that this node has just started to
 // check for the fleet.
 func (f *Checks) voteLocked() {
 	assignments := f.coordinator.Assignments()
@@ -111,8 +111,8 @@ func (f *Checks) report(err error) {
 	}
 }
 
-// Problems says why checks are not shared with the fleet. The store itself reports that etcd is
-// unavailable.
+// Problems returns the reasons why checks are not shared with the fleet. The store itself reports
+// that etcd is unavailable.
 func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 	if f == nil {
 		return nil
@@ -131,7 +131,7 @@ func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 	return all
 }
 
-// Standing returns the tally of a target, and whether the fleet checks it at all.
+// Standing returns the tally of a target, and reports whether the fleet checks it.
 func (f *Checks) Standing(t balancer.Target) (quorum.Tally, bool) {
 	if f == nil {
 		return quorum.Tally{}, false

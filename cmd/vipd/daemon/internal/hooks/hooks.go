@@ -37,7 +37,7 @@ func kinds() map[string][]events.Kind {
 type Options struct {
 	// Commands are the programs with their arguments, by the name of the hook.
 	Commands map[string][]string
-	// User is the user that they run as; "" means nobody.
+	// User is the user of the programs; "" means nobody.
 	User string
 	// Node is this host's name.
 	Node   string
@@ -66,7 +66,7 @@ type hook struct {
 	since   uint64 // the last event that was read
 	waiting []events.Event
 	// missed counts the events that were dropped since the last run. It includes other kinds that
-	// came too fast to be kept.
+	// arrived too fast to be kept.
 	missed int
 }
 
@@ -118,8 +118,8 @@ func (h *hook) read() {
 type input struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
-	// Missed counts the events that were dropped before this one. It includes other kinds that came
-	// too fast to be kept.
+	// Missed counts the events that were dropped before this one. It includes other kinds that
+	// arrived too fast to be kept.
 	Missed int `json:"missed,omitempty"`
 	events.Event
 }

@@ -49,7 +49,7 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 const unknownUser = -1
 
 // MayChange reports whether the caller of r may change the running vipd: root, the user that runs
-// it, and the members of group, if it is not "". If not, name is the caller's. On systems that
+// it, and the members of group, if group is not "". If not, name is the caller's. On systems that
 // don't report callers, the mode of the socket decides.
 func MayChange(r *http.Request, group string) (name string, ok bool) {
 	who, known := r.Context().Value(callerKey{}).(caller)
@@ -85,8 +85,8 @@ func (c caller) name() string {
 // maxClaim is the maximum length of the name that a caller adds to its own, in bytes.
 const maxClaim = 64
 
-// Author returns who makes a request: the user that the kernel reports, and in parentheses the name
-// that the caller adds, such as the one behind sudo. It returns "" if neither is known.
+// Author returns the author of a request: the user that the kernel reports, and in parentheses the
+// name that the caller adds, such as the user behind sudo. It returns "" if neither is known.
 func Author(r *http.Request, claimed string) string {
 	claimed = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) && !strings.ContainsRune("()", c) {

@@ -7,5 +7,6 @@ import (
 	"net"
 )
 
-// peer is not implemented on this system: the mode of the socket alone decides who may call.
+// peer is not implemented on this system: the mode of the socket alone decides which users may
+// call.
 func peer(*net.UnixConn) (caller, error) { return caller{}, errors.ErrUnsupported }

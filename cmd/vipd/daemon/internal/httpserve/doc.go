@@ -3,5 +3,5 @@
 //
 //	listener -> free connection -> caller's credentials -> body within its limits -> handler -> writes within their limit
 //
-// It knows no request: packages apiserver and web answer them, with [Answer] and [Refuse].
+// It knows no requests: packages apiserver and web answer them, with [Answer] and [Refuse].
 package httpserve

@@ -33,8 +33,8 @@ func Default() Bounds {
 // maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// Serve answers HTTP on l with h, within b, until ctx ends. The error says why l can no longer be
-// served.
+// Serve answers HTTP on l with h, within b, until ctx ends. The error is the reason why l can no
+// longer be served.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
 	slots := make(chan struct{}, b.Connections)
 	server := &http.Server{
@@ -58,8 +58,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 	return nil
 }
 
-// handler limits how long h waits for its client: for the body before h is called, and then for
-// each write.
+// handler limits the time for which h waits for its client: for the body before h is called, and
+// then for each write.
 func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -85,7 +85,7 @@ type boundedWriter struct {
 }
 
 func (w *boundedWriter) Write(b []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only if the connection is closed, and then the write fails too
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only if the connection is closed, and then the write also fails
 	return w.ResponseWriter.Write(b)
 }
 
@@ -124,8 +124,7 @@ func (c *slotted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets http.Server end an answer before the connection, so that a reset does not
-// overtake it.
+// CloseWrite lets http.Server end an answer before the connection, so a reset does not overtake it.
 func (c *slotted) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }

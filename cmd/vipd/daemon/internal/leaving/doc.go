@@ -5,5 +5,5 @@
 //
 // Without it, such a VIP stays local for the drain_timeout of its services, and the host can't
 // reach another host that has the address. The package removes nothing itself, and never extends
-// the time that balancer.Memory gives a VIP.
+// the time that balancer.Memory sets for a VIP.
 package leaving

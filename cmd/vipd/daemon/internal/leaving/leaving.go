@@ -15,7 +15,7 @@ import (
 
 // Options connects a watch of leaving VIPs with the daemon.
 type Options struct {
-	// State returns the last compiled state, and a channel that is closed when the next one is
+	// State returns the last compiled state, and a channel that is closed when the next state is
 	// published.
 	State func() (*model.State, <-chan struct{})
 	// Done returns the applied frontends, and a channel that is closed when they may have changed.
@@ -26,7 +26,7 @@ type Options struct {
 	Connections func(ctx context.Context, visit func(*dataplane.Connection) error) error
 	// Tracked returns the VIPs that have connections in the kernel's tracking.
 	Tracked func(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
-	// Release releases VIPs whose drain is still the same.
+	// Release releases VIPs whose drain has not changed.
 	Release func(vips map[netip.Addr]balancer.Drain)
 }
 
@@ -40,11 +40,11 @@ const (
 // leave is a VIP without frontends.
 type leave struct {
 	drain balancer.Drain
-	// mode is the mode in use when the drain began. Another mode may not know all of the
+	// mode is the mode in use at the start of the drain. Another mode may not know all of the
 	// connections.
 	mode any
-	// inherited reports whether the drain began before this process, which may not know all of the
-	// connections either.
+	// inherited reports whether the drain started before this process, which may not know all of
+	// the connections either.
 	inherited bool
 	// removed reports whether the frontends were removed from the kernel.
 	removed bool
@@ -104,7 +104,7 @@ func (w *watch) follow(s *model.State) {
 }
 
 // remove marks the VIPs whose frontends are removed, and reports whether there is a new one. From
-// then on no new connections can begin.
+// then on no new connections can start.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)
@@ -121,7 +121,7 @@ func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
 	return false
 }
 
-// releaseUnused releases the VIPs without connections, and reports whether others are to be checked
+// releaseUnused releases the VIPs without connections, and reports whether others must be checked
 // later.
 func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	idle := map[netip.Addr]bool{}

@@ -6,6 +6,6 @@
 //	                       > Current -> model, modeswitch
 //	etcd -> Configure     /
 //
-// The package knows which settings can change at run time, and reports that the others need a
+// The package knows which settings can change at runtime, and reports that the others need a
 // restart. It does not know services.
 package liveconfig

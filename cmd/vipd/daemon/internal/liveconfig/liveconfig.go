@@ -19,12 +19,12 @@ type Config struct {
 	mode    config.ModeName // the command line's mode, which overrides the others
 	start   config.Config   // the configuration at the start of vipd
 	kick    func()
-	changed wake.Signal // holds a token: the configured mode has changed
+	changed wake.Signal // holds a token when the configured mode has changed
 
 	settings store.Document // the last settings; only Follow uses them
 
 	mu       sync.Mutex        // guards the fields below
-	read     config.Config     // the last file without errors
+	read     config.Config     // the last valid file
 	node     schema.NodeConfig // the fleet's configuration of this node
 	standby  bool              // an operator of this host wants it to hold no VIP
 	problems []balancer.Problem
@@ -51,8 +51,8 @@ func (c *Config) Configure(nc schema.NodeConfig) {
 // ModeChanged holds a token when the configured mode has changed.
 func (c *Config) ModeChanged() <-chan struct{} { return c.changed }
 
-// Current returns the configuration: the last file without errors, overridden by the fleet's
-// configuration of this node.
+// Current returns the configuration: the last valid file, overridden by the fleet's configuration
+// of this node.
 func (c *Config) Current() config.Config {
 	current, _ := c.Now()
 	return current
@@ -106,7 +106,7 @@ func (c *Config) ModeBy() string {
 }
 
 // Follow applies the daemon's own part of a snapshot's settings, and reports whether it did. It
-// changes what can change at run time; a part with errors keeps its old values. It must not be
+// changes the settings that can change; a part with errors keeps its old values. It must not be
 // called concurrently.
 func (c *Config) Follow(settings store.Document) (applied bool) {
 	if settings == nil || settings == c.settings {
@@ -132,7 +132,7 @@ func (c *Config) Follow(settings store.Document) (applied bool) {
 	return true
 }
 
-// keepStart resets the settings that can't change at run time to their values at the start of vipd,
+// keepStart resets the settings that can't change at runtime to their values at the start of vipd,
 // and reports which of them were changed.
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem

@@ -108,16 +108,16 @@ func (m *Metrics) Repaired(n int, what string) {
 // Ejected counts an ejection of an endpoint of the service.
 func (m *Metrics) Ejected(service balancer.Name) { m.ejections.add(service) }
 
-// Drained counts a drain that began.
+// Drained counts a drain that started.
 func (m *Metrics) Drained(service balancer.Name) { m.drained.add(service) }
 
-// Panicked counts a panic that began.
+// Panicked counts a panic that started.
 func (m *Metrics) Panicked(service balancer.Name) { m.panicked.add(service) }
 
 // StorePublished counts a published state of the store.
 func (m *Metrics) StorePublished() { m.storeEvents.Inc() }
 
-// ReloadFailed counts a reload that kept the last good state.
+// ReloadFailed counts a reload that kept the last valid state.
 func (m *Metrics) ReloadFailed() { m.reloadFailures.Inc() }
 
 // Checked counts a health check and its duration.

@@ -148,7 +148,7 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	f.memory.Keep(statedir.Text(kept))
 }
 
-// worthSaving reports whether something in the file has begun or ended. Steps of a ramp don't
+// worthSaving reports whether something in the file has started or ended. Steps of a ramp don't
 // count.
 func worthSaving(before, now balancer.Memory) bool {
 	for _, c := range snap.Diff(before.Ramps, now.Ramps) {

@@ -35,8 +35,8 @@ type Model struct {
 	mu     sync.Mutex // guards the rest of this block
 	latest *store.Snapshot
 	seen   time.Time                     // when the oldest snapshot that is not compiled yet was published
-	works  time.Time                     // when the loop started its current work; zero means it waits
-	next   *adoption                     // a dataplane that is to take over
+	works  time.Time                     // start of the loop's current work; zero means that it waits
+	next   *adoption                     // a dataplane that should take over
 	freed  map[netip.Addr]balancer.Drain // VIPs to be released early
 
 	// The loop owns the rest.
@@ -49,7 +49,7 @@ type Model struct {
 	started   time.Time    // after the files of an earlier run were read, which may wait for the disk
 	everRead  bool         // the store was readable at least once
 	addresses []netip.Addr // the host's own addresses
-	networked []netip.Addr // those with a network
+	networked []netip.Addr // addresses with a network
 	// nodes are the published nodes of the fleet. Their addresses exclude this node's.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
@@ -58,16 +58,15 @@ type Model struct {
 // Edit changes the local overrides and returns its events.
 type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 
-// request asks the loop to change the local overrides. If change is nil, it only waits for the
-// loop.
+// request requests a change of the local overrides from the loop. If change is nil, it only waits
+// for the loop.
 type request struct {
 	change Edit
 	answer chan error
 	err    error // the answer, if change is nil
 }
 
-// proposal is a change of the local overrides that takes effect once it is on disk. kept reports
-// that.
+// proposal is a change of the local overrides that applies once it is on disk. kept reports that.
 type proposal struct {
 	request
 	local    Overrides
@@ -90,16 +89,17 @@ type Options struct {
 	Checks   *checks.Checks
 	Names    *names.Names
 	Outliers *outlier.Detector
-	// LocalAddresses lists the host's own addresses, and those with a network on their device.
+	// LocalAddresses lists the host's own addresses, and the addresses with a network on their
+	// device.
 	LocalAddresses func() (own, networked []netip.Addr, err error)
 	// Reserved lists the addresses that services from etcd may not claim.
 	Reserved func() []balancer.Reserved
-	// Patient makes the model wait without limit for a store that was never readable.
+	// If Patient is set, the model waits without limit for a store that was never readable.
 	Patient bool
-	// Awaiting receives each state that only says why the store was never readable. The model's
-	// loop calls it.
+	// Awaiting receives each state whose only content is the reason why the store was never
+	// readable. The model's loop calls it.
 	Awaiting func(s *State, now time.Time)
-	// Traced, unless nil, gets each compiled state and the time when compiling began.
+	// Traced, unless nil, receives each compiled state and the time when its compilation started.
 	Traced func(before, s *State, began time.Time)
 	// Compiled receives each new state before it is published, and the previous one. The model's
 	// loop calls it.
@@ -382,7 +382,7 @@ func (m *Model) Waiting() time.Duration {
 	return time.Since(since)
 }
 
-// adoption is a dataplane that is to take over.
+// adoption is a dataplane that should take over.
 type adoption struct {
 	dataplane dataplane.Dataplane
 	moved     chan struct{} // closed when it has taken over

@@ -21,7 +21,7 @@ type State struct {
 	Inputs   balancer.Inputs
 	Env      balancer.Env
 	Desired  balancer.Desired
-	// Checked has the targets with a health check, which this or another node makes.
+	// Checked has the targets with a health check, which this or another node performs.
 	Checked snap.Map[balancer.Target, health.Subject]
 	// Local has the manual overrides of this node.
 	Local  snap.Map[balancer.Target, *balancer.Override]
@@ -34,7 +34,7 @@ type State struct {
 	// Lacking has the problems of Unable checks that this node can't run.
 	Lacking []balancer.Problem
 	Unable  int
-	// Fell has the targets that went from up to down.
+	// Fell has the targets that changed from up to down.
 	Fell snap.Map[balancer.Target, bool]
 }
 
@@ -42,7 +42,7 @@ type State struct {
 // An unreadable file is a problem of the configuration and of the store, which may add its
 // consequences.
 func (s *State) Reported() []balancer.Problem {
-	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so that JSON has []
+	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so JSON has []
 	for _, p := range s.Problems {
 		if !slices.ContainsFunc(all, func(q balancer.Problem) bool {
 			text := q.Text
@@ -62,7 +62,7 @@ func (s *State) Place() lookup.Place {
 	return lookup.Place{Inputs: &in}
 }
 
-// fallen keeps the targets that went from up to down, including the previous ones. Targets that
+// fallen keeps the targets that changed from up to down, including earlier targets. Targets that
 // were never up had no connections to cut.
 func (s *State) fallen(before *State) {
 	s.Fell = before.Fell
@@ -76,11 +76,11 @@ func (s *State) fallen(before *State) {
 	}
 }
 
-// Published is the last compiled state, and the way to request the next one. It is created before
+// Published is the last compiled state, and the way to request the next state. It is created before
 // the Model's inputs, because some of them request compiles. All methods may be called by any
 // goroutine.
 type Published struct {
-	wake    wake.Signal // holds a token: compile again
+	wake    wake.Signal // holds a token when the model must compile again
 	current atomic.Pointer[State]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
 }
@@ -97,7 +97,7 @@ func NewPublished(c config.Config) *Published {
 // Kick makes the model compile again. It does not block.
 func (p *Published) Kick() { p.wake.Send() }
 
-// State returns the last compiled state. Before the first one, only Config and Local are set.
+// State returns the last compiled state. Before the first state, only Config and Local are set.
 func (p *Published) State() *State { return p.current.Load() }
 
 // Changed returns a channel that is closed when a state is published after this call.
@@ -110,8 +110,8 @@ func (p *Published) show(s *State) {
 	close(*p.changed.Swap(&changed))
 }
 
-// clock detects steps of the wall clock. Drains and ramps use it to outlive a restart, and a step
-// must neither end them early nor extend them by hours. Sleep of the host counts as a step too,
+// clock detects steps of the wall clock. Drains and ramps use it to survive a restart, and a step
+// must neither end them early nor extend them by hours. Sleep of the host also counts as a step,
 // because nothing progressed.
 type clock struct {
 	began time.Time     // with both clock readings
@@ -120,11 +120,12 @@ type clock struct {
 
 func newClock(now time.Time) clock { return clock{began: now} }
 
-// clockStep is the minimum step: smaller differences come from the time between the two readings.
+// clockStep is the minimum step: smaller differences are caused by the time between the two
+// readings.
 const clockStep = 100 * time.Millisecond
 
-// stepped returns by how much the wall clock was stepped forward since the last call (negative:
-// back), given its current reading and the time since the beginning.
+// stepped returns the forward step of the wall clock since the last call (negative: back), given
+// its current reading and the time since the start.
 func (c *clock) stepped(wall time.Time, gone time.Duration) time.Duration {
 	step := wall.Sub(c.began.Round(0)) - gone - c.ahead
 	if step.Abs() < clockStep {

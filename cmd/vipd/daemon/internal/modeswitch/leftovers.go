@@ -16,7 +16,7 @@ const (
 
 // RemoveLeftovers removes the kernel state of unused modes. A vipd in a kernel mode leaves its
 // rules on purpose when it stops or is killed. RemoveLeftovers waits until the mode in use has
-// applied the first complete state, so that the traffic has moved, and retries until everything is
+// applied the first complete state, so the traffic has moved, and retries until everything is
 // removed. It also runs after a retired mode could not remove everything, because old rules may
 // precede those of the mode in use and lead to old endpoints.
 func (c *Switch) RemoveLeftovers(ctx context.Context) error {

@@ -41,19 +41,19 @@ type Choice struct {
 	use *Chosen
 	// unfit are unusable modes with the reason.
 	unfit map[config.ModeName]error
-	// before is called before the trial of a mode that is not in use, unless nil.
+	// before, unless nil, is called before the trial of a mode that is not in use.
 	before func(config.ModeName)
 }
 
 // Make tries the wanted mode, then the others from the best on, and returns the first that works.
-// The mode in use keeps its dataplane; another mode gets a new one.
+// The mode in use keeps its dataplane; another mode gets a new dataplane.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var no refusals
 	conf := c.Configuration.Current()
 	wanted := conf.Mode
 	for _, name := range order(c.Modes, wanted) {
 		m, dp, err := c.try(ctx, name, conf)
-		if err != nil && ctx.Err() != nil { // vipd is stopping: a trial that was cut short proves nothing
+		if err != nil && ctx.Err() != nil { // vipd is stopping, so an interrupted trial proves nothing
 			return nil, ctx.Err()
 		}
 		if err != nil {
@@ -136,7 +136,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
 
-// order lists the modes to try: the wanted one, then the others, the best first.
+// order lists the modes to try: the wanted mode, then the others, best first.
 func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {

@@ -21,15 +21,15 @@ import (
 type Switch struct {
 	o       Options
 	serving atomic.Pointer[Chosen]
-	ask     chan chan struct{} // a request to choose again, closed when that is done
-	left    wake.Signal        // holds a token: an unused mode may have left state in the kernel
-	ended   wake.Signal        // holds a token: a retired mode has ended
+	ask     chan chan struct{} // a request to choose again, closed when that is complete
+	left    wake.Signal        // holds a token when an unused mode may have left state in the kernel
+	ended   wake.Signal        // holds a token when a retired mode has ended
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the fields below
 	retiring []*retirement
-	// tuned is the last sum of needs that was sent to the host.
+	// tuned has the last sum of needs that was sent to the host.
 	tuned dataplane.Needs
-	// resumed are modes whose drains were ended because they are to serve again. Their state in the
+	// resumed has modes whose drains were ended because they must serve again. Their state in the
 	// kernel still exists.
 	resumed map[config.ModeName]bool
 	unused  []*Chosen // could not be closed yet
@@ -68,7 +68,7 @@ func New(o Options, first *Chosen) *Switch {
 func (c *Switch) Serving() *Chosen { return c.serving.Load() }
 
 // countPause is the interval at which the dataplanes' counters are read. Each read drops removed
-// endpoints; without scrapes or requests they would pile up.
+// endpoints; without scrapes or requests they would accumulate.
 const countPause = 10 * time.Minute
 
 // Run chooses again at each request until ctx ends.
@@ -151,7 +151,7 @@ const moveTime = 2 * time.Minute
 // failLooks is the number of seconds without any success in the next mode before it is abandoned.
 const failLooks = 10
 
-// move makes the next mode take over. The error says why the mode in use still serves.
+// move makes the next mode take over. The error is the reason why the mode in use still serves.
 func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
@@ -191,7 +191,7 @@ func (c *Switch) tell(needs dataplane.Needs) {
 	c.o.Tell(needs)
 }
 
-// await waits until traffic has moved. The error says why it has not.
+// await waits until traffic has moved. The error is the reason why it has not.
 func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	limit := time.NewTimer(moveTime)
 	defer limit.Stop()
@@ -245,7 +245,7 @@ func (c *Switch) drop(next *Chosen) {
 	}
 }
 
-// Close closes all dataplanes except the one in use. It is called after the engine has ended.
+// Close closes all dataplanes except the dataplane in use. It is called after the engine has ended.
 func (c *Switch) Close() {
 	for _, r := range c.retiring {
 		r.cut()
@@ -258,9 +258,9 @@ func (c *Switch) Close() {
 	}
 }
 
-// Follow calls tell for connections that begin and end in the mode that serves, and for those that
-// end in a retired mode. It calls lost when some may have been missed, for example when another
-// mode takes over. It returns nil when ctx ends.
+// Follow calls tell for connections that start and end in the mode that serves, and for connections
+// that end in a retired mode. It calls lost when some may have been missed, for example when
+// another mode takes over. It returns nil when ctx ends.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func(ends uint64)) error {
 	var mu sync.Mutex // serializes the calls
 	var following sync.WaitGroup

@@ -21,18 +21,18 @@ type retirement struct {
 	modes.Mode
 	needs dataplane.Needs
 	cut   context.CancelFunc
-	// yielded is closed when the mode has released what the next dataplane of its kind needs, while
-	// it continues in this process. done is closed when it has ended.
+	// yielded is closed when the mode has released everything that the next dataplane of its kind
+	// needs, while it continues in this process. done is closed when it has ended.
 	yielded, done chan struct{}
-	// resumed reports whether the mode is to serve again. Its state in the kernel then stays, for
+	// resumed reports whether the mode must serve again. Its state in the kernel then stays, for
 	// the next dataplane of its kind.
 	resumed atomic.Bool
 	drains  bool // its connections may finish
-	kept    bool // its state in the kernel stayed; valid once it is done
+	kept    bool // its state in the kernel stayed; valid once it has ended
 }
 
-// retire closes a mode that traffic has moved away from. Its connections may continue for as long
-// as a drain lasts.
+// retire closes a mode after traffic has moved to another. Its connections may continue for the
+// duration of a drain.
 func (c *Switch) retire(old *Chosen) {
 	close(old.left)
 	ctx, cut := context.WithCancel(context.Background())
@@ -64,7 +64,7 @@ func (c *Switch) retire(old *Chosen) {
 		close(r.done)
 		close(old.ended)
 		c.ended.Send()
-		c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps from this one
+		c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps from this mode
 		if failed != nil {  // leftovers are not removed while it retires
 			c.left.Send()
 		}
@@ -82,7 +82,7 @@ func (r *retirement) isDone() bool {
 
 // Connections calls visit for the connections that q selects, of the mode in use and of modes that
 // drain. If connections end in this process, a later kernel mode also sees them on their way here.
-// Each is visited once, as the mode that serves it describes it.
+// Each is visited once, as described by the mode that serves it.
 func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })

@@ -9,5 +9,5 @@
 // before the client notices. balancer/health.Ejections decides when an endpoint is ejected, and for
 // how long. Listen receives a dataplane that dials before it starts. Ejected receives the next
 // inputs, and returns the ejected endpoints among them. Run watches the kernel's connections if the
-// dataplane lists those without an answer (dataplane.WatchesUnanswered).
+// dataplane lists unanswered connections (dataplane.WatchesUnanswered).
 package outlier

@@ -24,7 +24,7 @@ import (
 // goroutine.
 type Detector struct {
 	o    Options
-	wake wake.Signal // holds a token for run: another dataplane may be watched
+	wake wake.Signal // holds a token for run when another dataplane may be watched
 	some atomic.Bool // an endpoint is ejected, so results of checks matter
 
 	mu        sync.Mutex // guards the fields below; never held during a call that blocks
@@ -41,14 +41,14 @@ type Options struct {
 	Rules health.EjectionRules
 	// Events records ejections.
 	Events *events.History
-	// Hint makes the health check of a target, if it has one, run at once. It must not block.
+	// Hint makes the health check of a target, if any, run at once. It must not block.
 	Hint func(balancer.Target)
 	// Kick makes the model call Ejected again. It must not block.
 	Kick func()
 	// Unanswered receives each connection that an endpoint did not answer: with the client if the
 	// kernel connects, otherwise with the error of the dial. It must not block.
 	Unanswered func(t balancer.Target, client netip.Addr, err error)
-	// Ejects receives the service of each ejection that begins. It must not block.
+	// Ejects receives the service of each ejection that starts. It must not block.
 	Ejects func(balancer.Name)
 }
 
@@ -131,7 +131,7 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 	return p.ejections.Ejected()
 }
 
-// roomLocked returns how many more endpoints may be ejected in the last compiled state.
+// roomLocked returns the number of endpoints that may still be ejected in the last compiled state.
 func (p *Detector) roomLocked(t balancer.Target) int {
 	return p.rooms.Remaining(t, p.ejections.Ejected())
 }

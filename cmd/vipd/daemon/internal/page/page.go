@@ -62,10 +62,10 @@ type Page struct {
 	status api.Status
 	at     time.Time                // when window and status were read
 	until  time.Time                // when they expire
-	made   map[balancer.Name][]byte // content of that moment for followers, by the service; "" is the node
+	made   map[balancer.Name][]byte // content of that time for followers, by the service; "" is the node
 
-	asking sync.Mutex // held while etcd is read; mu is not, so that other pages do not wait for etcd
-	fleet  nodes      // the last result; mu also guards it, for readers
+	asking sync.Mutex // held while etcd is read; mu is not, so other pages do not wait for etcd
+	fleet  nodes      // last result; mu also guards it, for readers
 }
 
 // nodes are the fleet's nodes in etcd.
@@ -76,8 +76,8 @@ type nodes struct {
 }
 
 const (
-	// fresh is the lifetime of content. If it takes long to make, the lifetime is share times as
-	// long as that took.
+	// fresh is the lifetime of content. If making it is slow, the lifetime is share times that
+	// duration.
 	fresh, share = 2 * time.Second, 20
 	// maxServices is the maximum number of listed services, and maxEvents of events.
 	maxServices, maxEvents = 200, 30
@@ -117,7 +117,7 @@ func (p *Page) Register(mux *http.ServeMux) {
 
 // view is the input of the templates.
 type view struct {
-	Name          balancer.Name // of the service; "" means the node, fleetPage the fleet
+	Name          balancer.Name // name of the service; "" means the node, fleetPage the fleet
 	Fleet         bool          // this node belongs to a fleet
 	Nodes         []fleet.Node
 	Error         error          // why Nodes are missing

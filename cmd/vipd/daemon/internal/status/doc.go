@@ -2,6 +2,6 @@
 // the status in the fleet, and readiness.
 //
 // It reads the published states of the daemon's parts (Sources), and owns and changes nothing. Each
-// request gets a View of its own, so all its details are of one moment. Counts are read on demand,
-// because that may cost more than the rest.
+// request has its own View, so all its details are of one moment. Counts are read on demand,
+// because they may cost more than the rest.
 package status

@@ -68,8 +68,8 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked says why an endpoint of a service has no check, here or, as far as this node knows, on
-// other nodes. It returns "" if the endpoint has a check, or the service has none.
+// unchecked returns the reason why an endpoint of a service has no check, here or, as far as this
+// node knows, on other nodes. It returns "" if the endpoint has a check, or the service has none.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	var field, path string
 	if h := s.Health; h != nil && (h.CAFile != "" || h.CertFile != "" || h.KeyFile != "") {
@@ -157,7 +157,7 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 			}
 		}
 	}
-	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // an entry for each port becomes one for the service
+	n.Panic, n.Out = slices.Compact(n.Panic), slices.Compact(n.Out) // entries for the ports are merged into one for the service
 	return n
 }
 

@@ -12,7 +12,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 )
 
-// Services lists the services with their details, and those that were never accepted.
+// Services lists the services with their details, and the services that were never accepted.
 func (v *View) Services() []api.Service {
 	frontends := map[balancer.Name][]api.Frontend{}
 	for _, f := range v.Frontends() {
@@ -59,8 +59,8 @@ func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 
 func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
 
-// retained returns a problem for each service that stays in its last good state because of an error
-// outside its definition.
+// retained returns a problem for each service that stays in its last valid state because of an
+// error outside its definition.
 func (v *View) retained() (all []balancer.Problem) {
 	reported := v.State.Reported()
 	for _, name := range v.State.Snapshot.Retained {
@@ -104,7 +104,7 @@ func (v *View) Endpoints() []api.Endpoint {
 	return all
 }
 
-// EndpointsOf lists the endpoints of a service at each of its ports, including those that only
+// EndpointsOf lists the endpoints of a service at each of its ports, including endpoints that only
 // drain.
 func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	defined := balancer.EndpointsOf(s, &v.State.Inputs)
@@ -145,7 +145,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 }
 
 // endOf returns when the remaining connections of a backend are ended; zero means never, or already
-// done.
+// ended.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}

@@ -44,14 +44,14 @@ type Sources struct {
 
 // Fleet is a member's part of a status.
 type Fleet interface {
-	// Problems says why the fleet does not see this node, while etcd is connected.
+	// Problems returns the reasons why the fleet does not see this node while etcd is connected.
 	Problems(connected bool) []balancer.Problem
 	// Reached returns the newest revision of the store that the snapshot at revision includes.
 	Reached(revision int64) int64
 }
 
-// View is the state of one moment: the last compiled state, the mode that serves, and the engine's
-// status. Counts are read on demand, together. A View belongs to one goroutine.
+// View is the state at one moment: the last compiled state, the mode that serves, and the engine's
+// status. Counts are read on demand, together. Only one goroutine may use a View.
 type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
@@ -138,7 +138,7 @@ func (v *View) ModeStatus() api.Mode {
 // Ready reports whether the first complete state is applied.
 func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 
-// Unready says why the first complete state is not applied yet.
+// Unready returns the reason why the first complete state is not applied yet.
 func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
@@ -159,7 +159,7 @@ func (v *View) Unready() []string {
 // Applied returns the applied revision of the store.
 func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
-// Pending returns the number of frontends that are not applied, except those in backoff.
+// Pending returns the number of frontends that are not applied, except frontends in backoff.
 func (v *View) Pending() int {
 	n := 0
 	for key := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {

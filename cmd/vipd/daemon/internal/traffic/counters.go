@@ -11,12 +11,12 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// Counters sums the counts of this process's dataplanes, and those of earlier processes if Open was
+// Counters sums the counts of this process's dataplanes, and of earlier processes if Open was
 // called. Its zero value is ready to use. All methods may be called by any goroutine.
 type Counters struct {
 	file file
 
-	mu   sync.Mutex  // not held while a dataplane counts: the kernel may hang
+	mu   sync.Mutex  // not held while a dataplane counts, because the kernel may hang
 	live []*counting // in use, or draining
 	// gone has the counts that no dataplane reports any longer; nil means none.
 	gone *counters.Sums[counters.BackendKey, amount]
@@ -27,7 +27,7 @@ type Counters struct {
 	// last is the latest result, which never changes.
 	last map[Port]dataplane.FrontendCount
 	// reading is closed when the current reading, which started at began, ends; nil means none is
-	// in progress. Dataplanes begin and end within a reading.
+	// in progress. Dataplanes start and end within a reading.
 	reading chan struct{}
 	began   time.Time
 }
@@ -46,7 +46,7 @@ type counting struct {
 	// that finds these objects reports the counts again. It is nil after the first reading with
 	// connections.
 	again map[counters.BackendKey]amount
-	// frozen has the bytes of conntrack's flows at the time when another dataplane began to count
+	// frozen has the bytes of conntrack's flows at the time when another dataplane started to count
 	// them.
 	frozen map[counters.BackendKey]amount
 }
@@ -54,7 +54,7 @@ type counting struct {
 // conntrack is the key of counts that all modes read from the kernel's connection tracking.
 const conntrack config.ModeName = "conntrack"
 
-// alone waits for exclusive access: no other reading, begin or end is in progress until done is
+// alone waits for exclusive access: no other reading, start or end is in progress until done is
 // called.
 func (t *Counters) alone() (done func()) {
 	for {
@@ -96,8 +96,8 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 }
 
 // passOnLocked moves the counts of conntrack's flows from a dataplane to a newer one that reports
-// the same flows. These are existing flows, and flows that ended since it began. The newer one has
-// read them later, so its counts include the older ones.
+// the same flows. These are existing flows, and flows that ended since its start. The newer
+// dataplane has read them later, so its counts include the older counts.
 func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	for k, had := range was.tracked {
 		if kept, both := newer.tracked[k]; both {
@@ -112,7 +112,7 @@ func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	}
 }
 
-// freeze resets counts that another dataplane reports now to their values at that time.
+// freeze resets counts that another dataplane now reports to their values at that time.
 func (c *counting) freeze(s sums) {
 	for k, was := range c.frozen {
 		now := s.all[k]
@@ -195,8 +195,8 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	return all
 }
 
-// Counts returns the sums, or the last ones if a dataplane hangs in the kernel's dump or a tool.
-// Reading makes dataplanes forget removed objects. All callers share the result. A dataplane must
+// Counts returns the sums, or the last sums if a dataplane hangs in the kernel's dump or a tool. A
+// reading makes dataplanes forget removed objects. All callers share the result. A dataplane must
 // already know the objects of an earlier process.
 func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
@@ -221,13 +221,13 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	return t.last
 }
 
-// Last reads the sums once more, after all dataplanes were closed, for the next process.
+// Last reads the sums again, after all dataplanes were closed, for the next process.
 func (t *Counters) Last() {
 	defer t.alone()()
 	t.read()
 }
 
-// read reads the counts of the dataplanes, the oldest first. The caller must have called alone.
+// read reads the counts of the dataplanes, oldest first. The caller must have called alone.
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
@@ -243,7 +243,7 @@ func (t *Counters) read() {
 	t.last = shown
 }
 
-// sum adds the counts of live dataplanes and those that are gone.
+// sum adds the counts of live and removed dataplanes.
 func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]dataplane.FrontendCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

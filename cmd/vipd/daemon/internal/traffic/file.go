@@ -44,8 +44,8 @@ type reading struct {
 	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
-// savedCount is a line of the file: the counts of a backend, or of a port as a whole. The last line
-// of a key counts.
+// savedCount is a line of the file: the counts of a backend, or of a whole port. The last line of a
+// key counts.
 type savedCount struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
@@ -55,7 +55,7 @@ type savedCount struct {
 	Kernel map[config.ModeName]amount `json:"kernel,omitempty"`
 }
 
-// Open reads the sums that an earlier process left in a run_dir, and saves new ones there.
+// Open reads the sums that an earlier process left in a run_dir, and saves new sums there.
 func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
@@ -111,7 +111,7 @@ func (r reading) same(k counters.BackendKey, before reading) bool {
 	return true
 }
 
-// changed returns the backends whose lines differ from those of an earlier reading.
+// changed returns the backends whose lines differ from an earlier reading's.
 func (r reading) changed(before reading) (keys []counters.BackendKey) {
 	for k := range r.all {
 		if !r.same(k, before) {

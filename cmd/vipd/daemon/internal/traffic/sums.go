@@ -28,9 +28,9 @@ func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -
 // sums has the counts of many ports.
 type sums struct {
 	all, kept map[counters.BackendKey]amount
-	// tracked has the bytes of conntrack's flows, by port as a whole.
+	// tracked has the bytes of conntrack's flows, by whole port.
 	tracked map[counters.BackendKey]amount
-	// active counts live connections, and flows those of conntrack.
+	// active counts live connections, and flows counts conntrack's.
 	active, flows map[counters.BackendKey]uint64
 	// connections reports whether connection counters were read.
 	connections bool
@@ -70,7 +70,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 				s.active[k] += b.Active
 			}
 		}
-		s.all[whole] = s.all[whole].plus(rest) // ports without backends have an entry too
+		s.all[whole] = s.all[whole].plus(rest) // ports without backends also have an entry
 		if kept := (amount{In: int64(f.KeptIn), Out: int64(f.KeptOut)}); f.Tracked {
 			s.tracked[whole] = s.tracked[whole].plus(kept)
 		} else {
@@ -99,7 +99,7 @@ func (s sums) with(more sums) sums {
 
 // ports adds the counts of each port.
 func (s sums) ports() map[Port]dataplane.FrontendCount {
-	ports := 0 // one entry as a whole for each; allocated at once
+	ports := 0 // one entry for the whole of each; allocated at once
 	for k := range s.all {
 		if !k.Addr.IsValid() {
 			ports++

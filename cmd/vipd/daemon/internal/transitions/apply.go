@@ -21,12 +21,12 @@ type carriedOut struct {
 	o       Options
 	done    snap.Map[balancer.Key, *balancer.Frontend] // recorded as applied
 	open    openProblems                               // problems of the host
-	failing time.Time                                  // since when something can't be applied; zero means that everything is
+	failing time.Time                                  // time since which something can't be applied; zero means that everything is
 	errors  map[string]bool                            // recorded reasons
 }
 
-// applyPause is the minimum time between two applies in the history: a stream of changes makes one
-// event a second.
+// applyPause is the minimum time between two applies in the history, so a stream of changes makes
+// one event a second.
 const applyPause = time.Second
 
 // hostPause is the interval at which the host's problems are checked while the engine is idle.
@@ -61,7 +61,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	c.lookAtFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
 	for _, change := range snap.Diff(c.done, s.Done) {
-		switch { // a frontend without a service stands for a failure
+		switch { // a frontend without a service represents a failure
 		case change.HasNew && change.New.Service != "":
 			services[change.New.Service] = true
 			n++
@@ -120,7 +120,7 @@ func Repaired(history *events.History, n int, what string) {
 	history.Record(e)
 }
 
-// several lists service names in a sentence; of many, only the first.
+// several lists service names in a sentence; if there are many, only the first.
 func several(names []balancer.Name) string {
 	const most = 3
 	var all []string

@@ -11,9 +11,9 @@ import (
 	"vipd/store"
 )
 
-// ChangesOfFiles returns the services of files that differ between before and s, and those that
-// stay in their last good state because of an error. Its cost depends on the changes. A service
-// whose text has only moved has not changed.
+// ChangesOfFiles returns the services of files that differ between before and s, and the services
+// that stay in their last valid state because of an error. Its cost depends on the changes. A
+// service whose text has only moved has not changed.
 func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.Snapshot) api.ReloadChanges {
 	c := api.ReloadChanges{Kept: s.Retained, Vanished: s.Vanished}
 	for name, change := range snap.Diff(before, s.Services) {

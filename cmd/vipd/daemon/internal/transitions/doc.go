@@ -1,5 +1,5 @@
-// Package transitions turns changes of a node into events: one at the beginning, and one at the
-// end, with the duration.
+// Package transitions turns changes of a node into events: one at the start, and one at the end
+// with the duration.
 //
 //	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, endpoints that are still down
 //	engine -> Follow   -> what is applied, what can't be, problems of the host

@@ -20,8 +20,8 @@ type openDrain struct {
 	since     time.Time
 }
 
-// next records the drains that begin and end between before and the desired state of s. Its cost
-// depends on the changes. It returns the service of each drain that begins.
+// next records the drains that start and end between before and the desired state of s. Its cost
+// depends on the changes. It returns the service of each drain that starts.
 func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
 	if *o == nil {
 		*o = drainsOpen{}
@@ -50,8 +50,8 @@ func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Des
 	return begun
 }
 
-// drainsBetween examines the frontends that have changed. It returns by how many each endpoint's
-// draining frontends have increased (negative: decreased), and the endpoint's present state. An
+// drainsBetween examines the frontends that have changed. It returns the increase of each
+// endpoint's draining frontends (negative: a decrease), and the endpoint's present state. An
 // endpoint whose state differs between frontends counts as draining.
 func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target]int, states map[balancer.Target]balancer.Backend) {
 	increase, states = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}

@@ -19,8 +19,8 @@ type openProblem struct {
 	since time.Time
 }
 
-// next records the problems that are new, and those that have ended. It returns the present ones.
-// Served reports whether a port of a service has an endpoint in use.
+// next records new problems, and problems that have ended. It returns the present problems. Served
+// reports whether a port of a service has an endpoint in use.
 func (t openProblems) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) openProblems {
 	holds := openProblems{}
 	for _, p := range problems {

@@ -25,7 +25,7 @@ type Tracker struct {
 	// Compiled owns the fields below.
 	open   openProblems // recorded problems that still hold
 	drains drainsOpen
-	unread time.Time // since when the services' files can't be read; zero means they can
+	unread time.Time // time since which the services' files can't be read; zero means they can
 	// withdrawn maps withdrawn VIPs to the time of the withdrawal.
 	withdrawn map[netip.Addr]time.Time
 }
@@ -37,14 +37,14 @@ type Options struct {
 	Started time.Time
 	// Files reports whether all services are in files. Otherwise the fleet's source records whether
 	// the store is readable, and Began receives the first state. It also receives earlier states
-	// that only say why the store can't be read.
+	// whose only content is the reason why the store can't be read.
 	Files bool
 	Began func(s *model.State, now time.Time)
 	// DownSince returns the time since which a target is down, and the cause.
 	DownSince func(balancer.Target) (since time.Time, cause string)
-	// Refused is called when definitions have new errors, so the last good state stays.
+	// Refused is called when definitions have new errors, so the last valid state stays.
 	Refused func()
-	// Drains and Panics receive the service of each drain and each panic that begins.
+	// Drains and Panics receive the service of each drain and each panic that starts.
 	Drains, Panics func(balancer.Name)
 	// Engine applies compiled states. Reached returns the newest revision of the store that a
 	// snapshot includes. HostProblems returns the problems of the host.
@@ -56,7 +56,7 @@ type Options struct {
 // New returns a Tracker without records.
 func New(o Options) *Tracker { return &Tracker{o: o} }
 
-// Reloads announces that by requested a reload of the configuration and the services, whose last
+// Reloads records that by requested a reload of the configuration and the services, whose last
 // state is last. The caller passes the result to done, which records it.
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
@@ -147,7 +147,7 @@ func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 	}
 }
 
-// tellUnread records, once, why files can't be read.
+// tellUnread records once why files can't be read.
 func (r *Tracker) tellUnread(text string, s *model.State, now time.Time) {
 	if !r.unread.IsZero() {
 		return
@@ -181,12 +181,12 @@ func served(s *model.State, name balancer.Name, port string) bool {
 	return false
 }
 
-// stillDownTold is the maximum number of endpoints that have an event each at the start. More are
-// recorded in one event.
+// stillDownTold is the maximum number of endpoints that have an event each at the start. Further
+// problems share one event.
 const stillDownTold = 20
 
 // tellStillDown records which endpoints are down when vipd starts. An earlier process recorded when
-// they went down, so this one has no event of that.
+// they failed, so this process has no event of that.
 func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
@@ -213,7 +213,7 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	}
 }
 
-// tellWithdrawn records the VIPs whose withdrawal begins or ends.
+// tellWithdrawn records the VIPs whose withdrawal starts or ends.
 func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
 	for vip, c := range snap.Diff(last.Desired.VIPStates, s.Desired.VIPStates) {
 		switch {

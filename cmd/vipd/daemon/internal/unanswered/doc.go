@@ -1,5 +1,5 @@
-// Package unanswered finds endpoints that leave new connections without an answer, and reports each
-// as a problem with the likely cause and the command that fixes it.
+// Package unanswered finds endpoints that leave new connections unanswered, and reports each as a
+// problem with the likely cause and the command that fixes it.
 //
 //	outlier -> Heard (an endpoint, a client) -> Run reads the counters every 3 s -> Problems, Of
 //

@@ -24,8 +24,7 @@ type Options struct {
 	Service func(name balancer.Name) *balancer.Service
 	// Health returns the verdict of an endpoint's checks.
 	Health func(balancer.Target) balancer.Verdict
-	// Source returns this host's address towards an endpoint. An invalid address means that it is
-	// unknown.
+	// Source returns this host's address towards an endpoint. An invalid address means unknown.
 	Source func(netip.Addr) netip.Addr
 }
 
@@ -40,25 +39,24 @@ type Watch struct {
 	found    map[balancer.Target]explain.Silence
 }
 
-// suspect is an endpoint that left a connection without an answer in the last minute.
+// suspect is an endpoint that left a connection unanswered in the last minute.
 type suspect struct {
 	client  netip.Addr // of the last failure; invalid if this host connects
-	err     error      // of the last dial
-	samples []sample   // of the last minute, the oldest first
+	err     error      // error of the last dial
+	samples []sample   // samples of the last minute, oldest first
 }
 
-// sample has the counts of one moment.
+// sample has the counts at one moment.
 type sample struct {
 	at                    time.Time
 	connections, failures uint64
 }
 
 const (
-	// pause is the minimum time between two readings. share limits the time that readings need to
-	// one part in share.
+	// pause is the minimum time between two readings. Readings may need at most one part in share
+	// of the time.
 	pause, share = 3 * time.Second, 100
-	// maxPause is the maximum time between two readings, so that a problem is found within a
-	// window.
+	// maxPause is the maximum time between two readings, so a problem is found within a window.
 	maxPause = window / 4
 	// window is the time over which an endpoint's share of failures is computed.
 	window = time.Minute
@@ -74,7 +72,7 @@ func New(o Options) *Watch {
 }
 
 // Heard receives a connection that an endpoint did not answer: with its client if the kernel
-// connects, else with the error of the dial. It does not block.
+// connects, otherwise with the error of the dial. It does not block.
 func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +186,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
-// Of returns the statistics of an endpoint; false means that it answers, as far as is known.
+// Of returns the statistics of an endpoint; false means that it answers, as far as vipd knows.
 func (w *Watch) Of(t balancer.Target) (explain.Silence, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

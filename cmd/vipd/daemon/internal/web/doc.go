@@ -3,6 +3,6 @@
 //
 //	request -> is it for a name of this host? -> /, /metrics, /healthz, /readyz -> a view of one moment
 //
-// It changes nothing and asks for no password, so it answers only under names that no foreign web
-// page can take over (host.go).
+// It changes nothing and needs no password, so it answers only under names that no foreign web page
+// can use (host.go).
 package web

@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// ownNames are the names under which api.http answers, in lower case: those of this host, of the
+// ownNames has the names under which api.http answers, in lower case: names of this host, of the
 // listener, and of api.http_hosts.
 func ownNames(c *config.Config) []string {
 	listener, _, _ := net.SplitHostPort(c.API.HTTP) // the address was validated

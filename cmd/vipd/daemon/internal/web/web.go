@@ -62,7 +62,7 @@ func Handler(o Options) http.Handler {
 // verdict is the body of /healthz and /readyz.
 type verdict struct {
 	OK bool `json:"ok"`
-	// Reasons say why the answer is no; otherwise it is empty.
+	// Reasons has the reasons for a negative answer; otherwise it is empty.
 	Reasons []string `json:"reasons"`
 	// Problems are problems of the host. They may keep traffic away although everything is applied.
 	// Only /readyz has them.
@@ -109,7 +109,7 @@ func (srv server) unhealthy() []string {
 	return reasons
 }
 
-// overdue says how long the desired state has not been applied, and the last error.
+// overdue describes how long the desired state has not been applied, and the last error.
 func overdue(behind time.Duration, last string) string {
 	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
 	if last != "" {
