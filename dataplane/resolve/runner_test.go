@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,18 +58,18 @@ func (s *script) times(name string) string {
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{asked: map[string][]time.Duration{}, start: time.Now()}
-		changes := 0
-		r := resolve.NewRunner(resolve.RunnerOptions{Answer: s.answer, Changed: func() { changes++ }})
+		var changes atomic.Int32
+		r := resolve.NewRunner(resolve.RunnerOptions{Answer: s.answer, Changed: func() { changes.Add(1) }})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()
 		ttl, discovery := hostOf("ttl"), hostOf("interval")
-		state := func(want string, wantChanges int) {
+		state := func(want string, wantChanges int32) {
 			t.Helper()
 			synctest.Wait()
 			a := r.Answers().At(ttl)
-			if got := fmt.Sprint(text(resolve.Answer{Resolution: *a})); got != want || changes != wantChanges {
-				t.Errorf("after %s: %s and %d changes, want %s and %d", time.Since(s.start), got, changes, want, wantChanges)
+			if got := fmt.Sprint(text(resolve.Answer{Resolution: *a})); got != want || changes.Load() != wantChanges {
+				t.Errorf("after %s: %s and %d changes, want %s and %d", time.Since(s.start), got, changes.Load(), want, wantChanges)
 			}
 		}
 		asked := func(name, want string) {

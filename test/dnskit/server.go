@@ -54,7 +54,7 @@ type Server struct {
 	overTCP int
 }
 
-// New starts a server at a free port of an address, until the test ends.
+// New starts a server at ADDRESS:PORT, or at a free port of ADDRESS, until the test ends.
 func New(t testing.TB, address string) *Server {
 	t.Helper()
 	s := &Server{records: map[string][]dns.RR{}, faults: map[string]Fault{}, asked: map[string]int{}}
@@ -71,12 +71,15 @@ func New(t testing.TB, address string) *Server {
 	return s
 }
 
-// listen opens the same free port for UDP and TCP.
+// listen opens the same port for UDP and TCP.
 func listen(t testing.TB, address string) (net.PacketConn, net.Listener) {
 	t.Helper()
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(address, "0")
+	}
 	var problems error
 	for range 20 { // another program may have the port for TCP
-		packets, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
+		packets, err := net.ListenPacket("udp", address)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -156,7 +156,7 @@ func (d *draft) freeName(text string) string {
 	return name
 }
 
-// endpointAt adds the endpoint at an address, or DNS name, and port of the line. No port, or 0, means the
+// endpointAt adds the endpoint at an address or DNS name and a port. No port, or 0, means the
 // service's. It notes a mistake and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
