@@ -81,6 +81,15 @@ func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 // each connection.
 func (f Forward) Direct() bool { return f == DRForward || f == TunnelForward }
 
+// EndpointHealth says whether the checks of a service apply to an endpoint.
+type EndpointHealth string
+
+// NoEndpointHealth excludes an endpoint from checks. The zero value includes it.
+const NoEndpointHealth EndpointHealth = "none"
+
+// Values lists the possible values.
+func (EndpointHealth) Values() []string { return []string{string(NoEndpointHealth)} }
+
 // Locality prefers or requires endpoints nearby.
 type Locality string
 

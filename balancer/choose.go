@@ -166,6 +166,9 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
 		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
 	}
+	if e.IsUnchecked() {
+		out.health = HealthUp
+	}
 	out.Failing = out.health == HealthDown
 	o := OverrideOf(c.in, target)
 	weight, draining := o.Effective(e.Weight, e.Draining)

@@ -100,6 +100,7 @@ func TestHealth(t *testing.T) {
 		{"one joins one", "u?", 0, nil, "1:active/1 2:untested/0"},
 		{"nothing better is known", "dd?", 0, nil, "1:down/0 2:down/0 3:active/1"},
 		{"an unknown one comes before a backup", "d?u", 0, func(s *balancer.Service) { s.Endpoints[2].Backup = true }, "1:down/0 2:active/1 3:standby/0"},
+		{"one without checks serves", "u?", 0, func(s *balancer.Service) { s.Endpoints[1].Health = balancer.NoEndpointHealth }, "1:active/1 2:active/1"},
 		{"an unknown one nearby waits", "u?", 0, func(s *balancer.Service) { s.Locality, s.Endpoints[1].Node = balancer.PreferNode, "n1" }, "1:active/1 2:untested/0"},
 		{"all down, no panic", "ddd", 0, nil, "1:down/0 2:down/0 3:down/0"},
 		{"all down, panic", "ddd", 1, nil, "1:active/1 2:active/1 3:active/1"},

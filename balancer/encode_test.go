@@ -82,6 +82,12 @@ func (r random) service() *balancer.Service {
 		s.Health = r.health()
 	}
 	s.MinUsable = int(s.ConnectTimeout % 3)
+	if s.Health != nil {
+		for i := range s.Endpoints {
+			s.Endpoints[i].HealthPort = uint16(s.DrainTimeout % 3)
+			s.Endpoints[i].Health = []balancer.EndpointHealth{"", balancer.NoEndpointHealth}[s.Endpoints[i].Weight%2]
+		}
+	}
 	return s
 }
 

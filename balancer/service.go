@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -124,7 +125,17 @@ type Endpoint struct {
 	// MaxConnections limits this node's connections to it, 1 to maxMaxConnections. 0 means no
 	// limit.
 	MaxConnections int `toml:"max_connections"`
+	// HealthPort is the port to check. 0 means Health.Port of the service.
+	HealthPort uint16 `toml:"health_port"`
+	// Health says whether the checks of the service apply. Default: they do.
+	Health EndpointHealth `toml:"health"`
 }
+
+// IsUnchecked reports whether no check of the service applies to e. Such an endpoint counts as up.
+func (e *Endpoint) IsUnchecked() bool { return e.Health == NoEndpointHealth }
+
+// CheckPort returns the port to check, or 0 if checks use the target port.
+func (e *Endpoint) CheckPort(h *Health) uint16 { return cmp.Or(e.HealthPort, h.Port) }
 
 // MaxWeight is the maximum weight, because IPVS returns weights in 16 bits.
 const MaxWeight = 65535

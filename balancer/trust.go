@@ -193,7 +193,7 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 	}
 	low := func(port uint16) bool { return port < firstNodePort }
 	switch {
-	case s.hasCheckPort(ofEtcd):
+	case s.checksPort(e, ofEtcd):
 		return etcdCheck
 	case named:
 		return ""
@@ -203,7 +203,7 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 		return ""
 	case own:
 		return ownAddress
-	case node && (s.hasCheckPort(low) || slices.ContainsFunc(s.Ports, func(p Port) bool { return low(e.TargetPort(&p)) })):
+	case node && (s.checksPort(e, low) || slices.ContainsFunc(s.Ports, func(p Port) bool { return low(e.TargetPort(&p)) })):
 		return nodePort
 	}
 	return ""
@@ -236,9 +236,13 @@ func isMetadata(a netip.Addr) bool {
 	return false
 }
 
-// hasCheckPort reports whether checks of s have their own port that matches.
-func (s *Service) hasCheckPort(port func(uint16) bool) bool {
-	return s.Health != nil && s.Health.Port != 0 && port(s.Health.Port)
+// checksPort reports whether checks of e have a port of their own that matches.
+func (s *Service) checksPort(e *Endpoint, port func(uint16) bool) bool {
+	if s.Health == nil || e.IsUnchecked() {
+		return false
+	}
+	own := e.CheckPort(s.Health)
+	return own != 0 && port(own)
 }
 
 // trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this

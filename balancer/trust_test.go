@@ -708,16 +708,21 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		s.Origin = balancer.Origin{Key: "/vipd/services/web"}
 		s.VIPs, s.Ports[0].TargetPort = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, 8080
 		s.Endpoints[0].Address, s.Endpoints[0].Port = netip.MustParseAddr(c.endpoint), 0
-		s.Health = &balancer.Health{Type: balancer.TCPHealth, Port: c.port}
-		used := false
-		d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
-		for _, f := range d.Frontends.All() {
-			used = used || len(f.Backends) > 0
-		}
-		problems := found(d)
-		named := len(problems) == 1 && strings.Contains(problems[0].Text, "health.port")
-		if used != c.used || named == c.used {
-			t.Errorf("%+v: used = %v, want %v, problems = %v", c, used, c.used, problems)
+		for _, ofEndpoint := range []bool{false, true} {
+			s.Health, s.Endpoints[0].HealthPort = &balancer.Health{Type: balancer.TCPHealth, Port: c.port}, 0
+			if ofEndpoint {
+				s.Health.Port, s.Endpoints[0].HealthPort = 8081, c.port
+			}
+			used := false
+			d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+			for _, f := range d.Frontends.All() {
+				used = used || len(f.Backends) > 0
+			}
+			problems := found(d)
+			named := len(problems) == 1 && strings.Contains(problems[0].Text, "health_port")
+			if used != c.used || named == c.used {
+				t.Errorf("%+v, port of the endpoint = %v: used = %v, want %v, problems = %v", c, ofEndpoint, used, c.used, problems)
+			}
 		}
 	}
 }

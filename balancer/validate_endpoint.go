@@ -27,6 +27,9 @@ func (r *tableReader) checkEndpoints(s *Service) {
 		if vipsRead && e.Address.IsValid() {
 			r.checkReach(s, e, i)
 		}
+		if s.Health == nil && !r.isBroken("health") {
+			r.checkOwnHealth(e, i)
+		}
 	}
 	if portsRead {
 		r.checkDuplicates(s)
@@ -73,6 +76,16 @@ func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 		default:
 			r.errorf(path, "the service has no port named %q; there is %s", name, strings.Join(names, ", "))
 		}
+	}
+}
+
+// checkOwnHealth reports settings of checks in endpoint i of a service without checks.
+func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
+	if e.HealthPort != 0 {
+		r.warnf(element("endpoints", i, "health_port"), "has no effect: the service has no health checks")
+	}
+	if e.IsUnchecked() {
+		r.warnf(element("endpoints", i, "health"), "has no effect: the service has no health checks")
 	}
 }
 

@@ -163,6 +163,10 @@ func (r *tableReader) checkProbed(s *Service) {
 	if s.Health == nil || s.Health.Port != 0 || len(s.Ports) == 0 || r.isBroken("ports") {
 		return
 	}
+	ownPort := func(e Endpoint) bool { return e.HealthPort == 0 && !e.IsUnchecked() }
+	if len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, ownPort) {
+		return
+	}
 	proto := TCP
 	switch s.Health.Type {
 	case "", ExecHealth, DNSHealth:

@@ -148,6 +148,11 @@ func TestWrongEndpoints(t *testing.T) {
 			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint has an address of one host`,
 			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,
 		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "health_port": 9000}, {"address": "10.0.0.2", "health": "none"}, {"address": "10.0.0.3", "health": "off"}]`, want: []string{
+			`endpoints[2].health: "off" is not one of none`,
+			`warning: endpoints[0].health_port: has no effect: the service has no health checks`,
+			`warning: endpoints[1].health: has no effect: the service has no health checks`,
+		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 65536}, {"address": "10.0.0.2", "weight": -1}, {"address": "10.0.0.3", "max_connections": -1},
 			{"address": "10.0.0.4", "max_connections": 2147483647}, {"address": "10.0.0.5", "max_connections": 4294967297}]`, want: []string{
 			`endpoints[0].weight: 65536 is out of range; 0 (no new connections) to 65535 are possible`,

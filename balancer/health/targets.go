@@ -121,15 +121,19 @@ func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[b
 		return wanted
 	}
 	for _, e := range balancer.UsedEndpoints(env, s, in) {
+		if e.IsUnchecked() {
+			continue
+		}
+		own := e.CheckPort(s.Health)
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			probed := p
-			if s.Health.Port == 0 {
+			if own == 0 {
 				if probed = probedPort(s, p); probed == nil {
 					continue
 				}
 			}
-			port := cmp.Or(s.Health.Port, e.TargetPort(probed))
+			port := cmp.Or(own, e.TargetPort(probed))
 			target := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
 			if _, twice := wanted[target]; twice {
 				continue // the second of two ports with the same target, such as 53/udp and 53/tcp

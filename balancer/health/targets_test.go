@@ -69,6 +69,20 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// TestEndpointChecks gives endpoints their own port to check, and excludes one from checks.
+func TestEndpointChecks(t *testing.T) {
+	s := service("web", &balancer.Health{Type: balancer.TCPHealth, Port: 9000}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+	s.Endpoints = []balancer.Endpoint{endpoint(1), endpoint(2), endpoint(3)}
+	s.Endpoints[1].HealthPort = 9001
+	s.Endpoints[2].Health = balancer.NoEndpointHealth
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	want := "[web/192.168.1.1:80=192.168.1.1:9000/tcp web/192.168.1.2:80=192.168.1.2:9001/tcp]"
+	if got := written(new(health.Targets).Next(&balancer.Env{}, &in)); got != want {
+		t.Errorf("targets = %s, want %s", got, want)
+	}
+}
+
 // TestProxyHeaders checks a service with proxy_protocol at several ports. Checks of a port that
 // clients reach over TCP must have the header. Other checks, and all checks in a mode without the
 // header, must not.

@@ -9,20 +9,21 @@ type checkPort struct {
 	line     int
 }
 
-// setCheckPort sets the port of the health table. A check has one port for all endpoints, or the
-// endpoint's own. If the origin has others, the service is disabled, because the check of one
-// endpoint would decide about all.
-func (d *draft) setCheckPort(s *service, ports []checkPort) {
+// setCheckPorts sets the port of the health table. If checks of endpoints are at different ports,
+// each endpoint gets its own.
+func (s *service) setCheckPorts(ports []checkPort) {
 	for i := range ports {
 		if ports[i].port == s.ownPort(ports[i].endpoint) {
 			ports[i].port = 0
 		}
 	}
-	for _, p := range ports {
-		if p.port != ports[0].port {
-			d.disable(s, p.line, "the check of line %d is at another port: all endpoints are checked at one port, or each at its own", ports[0].line)
-			return
+	if slices.ContainsFunc(ports, func(p checkPort) bool { return p.port != ports[0].port }) {
+		for _, p := range ports {
+			if p.port != 0 {
+				s.endpoints[p.endpoint].fields()["health_port"] = int64(p.port)
+			}
 		}
+		return
 	}
 	if len(ports) > 0 && ports[0].port != 0 {
 		port := setting{name: "port", value: int64(ports[0].port), line: ports[0].line}

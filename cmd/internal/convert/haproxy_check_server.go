@@ -205,7 +205,7 @@ func (p *proxy) checkTargets(checked []*server) {
 			}
 		}
 	}
-	p.setCheckPort(p.service, ports)
+	p.service.setCheckPorts(ports)
 }
 
 // onFailure ends connections of failed endpoints if HAProxy does so for all servers.

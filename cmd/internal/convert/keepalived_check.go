@@ -126,7 +126,7 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 		}
 		ports = append(ports, p)
 	}
-	k.setCheckPort(s, ports)
+	s.setCheckPorts(ports)
 }
 
 // words has all words of a checker, for comparisons with others. The server's own address is the

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
@@ -79,6 +80,8 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	switch {
 	case len(place.Endpoints(named)) == 0:
 		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), wording.Some(place.Addresses(service), 8))
+	case !slices.ContainsFunc(place.Endpoints(named), func(e *balancer.Endpoint) bool { return !e.IsUnchecked() }):
+		return fmt.Errorf("endpoint %s of service %s has health = \"none\", so it has no check", named.Address(), service.Name)
 	case balancer.WantsUser(service):
 		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only, not as %s", service.Name, balancer.ExecUser, service.Health.User)
 	}

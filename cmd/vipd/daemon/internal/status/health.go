@@ -84,24 +84,26 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		return "programs from etcd run as " + balancer.ExecUser + " only"
 	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
-	case !wanted && !v.uses(s, t.Addr):
+	case !wanted && v.usedAt(s, t.Addr) == nil:
 		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
 			return "an endpoint from etcd with such an address is not used here"
 		}
 		return "the service has more endpoints than one may have, and this one is not used"
+	case !wanted && v.usedAt(s, t.Addr).IsUnchecked():
+		return `its definition has health = "none"`
 	case !wanted:
 		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
 	}
 	return ""
 }
 
-// uses reports whether this node uses endpoints of s at the address. Callers pass a service's
-// endpoints in sequence, so it caches the service.
-func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
+// usedAt returns an endpoint of s at the address that this node uses, or nil. Callers pass a
+// service's endpoints in sequence, so it caches the service.
+func (v *View) usedAt(s *balancer.Service, a netip.Addr) *balancer.Endpoint {
 	if v.usedOf != s {
-		v.usedOf, v.used = s, map[netip.Addr]bool{}
+		v.usedOf, v.used = s, map[netip.Addr]*balancer.Endpoint{}
 		for _, e := range balancer.UsedEndpoints(&v.State.Env, s, &v.State.Inputs) {
-			v.used[e.Address] = true
+			v.used[e.Address] = e
 		}
 	}
 	return v.used[a]

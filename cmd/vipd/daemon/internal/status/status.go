@@ -64,7 +64,7 @@ type View struct {
 	sums map[traffic.Port]dataplane.FrontendCount // see Counts
 
 	usedOf *balancer.Service // see uses
-	used   map[netip.Addr]bool
+	used   map[netip.Addr]*balancer.Endpoint
 }
 
 // Look returns the present state.
