@@ -144,11 +144,7 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	var all []error
 	for name, vips := range byDevice(k.places.Load().Devices, vips) {
 		asking.Go(func() {
-			device, err := net.InterfaceByName(name)
-			var answers map[netip.Addr]net.HardwareAddr
-			if err == nil {
-				answers, err = Probe(ctx, device.Index, vips, probing)
-			}
+			answers, err := Elsewhere(ctx, name, vips)
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(found, answers)
@@ -158,10 +154,6 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	asking.Wait()
 	return found, errors.Join(all...)
 }
-
-// probing is the time for which Probe waits for answers. RFC 5227 waits for seconds because of slow
-// links.
-const probing = 300 * time.Millisecond
 
 func byDevice(devices map[netip.Addr]string, vips []netip.Addr) map[string][]netip.Addr {
 	grouped := map[string][]netip.Addr{}

@@ -40,7 +40,7 @@ const tick = 10 * time.Millisecond
 // have changed.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
-		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}}, another: make(chan struct{}),
+		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}, over: map[netip.Addr]bool{}}, another: make(chan struct{}),
 		ended: make(chan struct{}), inputs: make(chan input, 1024),
 	}
 	gone := wake.New()
@@ -93,6 +93,9 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	var parts sync.WaitGroup
 	parts.Go(func() { c.decider.run(background) })
 	parts.Go(c.worker.run)
+	if c.rivals.byVRRP {
+		parts.Go(func() { c.askRivals(background) })
+	}
 	parts.Go(func() { c.worker.kernel.Run(background) })
 	parts.Go(func() {
 		runtime.LockOSThread()
@@ -173,6 +176,7 @@ func (c *core) handle(ctx context.Context, f input) {
 			c.journal.note(a)
 		case local.CloseGate, local.OpenGate, local.Bind, local.Unbind:
 			c.worker.queue.add(a)
+			c.rivals.left(a)
 		default:
 			if f := c.decider.Do(ctx, a); f != nil {
 				next = append(next, f)

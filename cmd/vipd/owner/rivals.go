@@ -24,8 +24,62 @@ type rivals struct {
 	// byVRRP reports whether VRRP decides. A rival may then be the other host of the pair.
 	byVRRP bool
 
-	mu sync.Mutex // guards of
+	mu sync.Mutex // guards the rest
 	of map[netip.Addr]*api.OwnerRival
+	// over has the VIPs that the last rival has left, or this host.
+	over map[netip.Addr]bool
+}
+
+// end processes that VIPs have no rival any longer.
+func (r *rivals) end(vips ...netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range vips {
+		if r.of[a] != nil {
+			r.over[a] = true
+		}
+	}
+}
+
+// left processes an action that may remove VIPs from this host. A VIP elsewhere has no rival.
+func (r *rivals) left(a local.Action) {
+	switch a := a.(type) {
+	case local.Unbind:
+		r.end(a.Addrs...)
+	case local.CloseGate:
+		r.end(r.current(rivalKept)...)
+	}
+}
+
+// current returns the VIPs with a rival that has been silent for no longer than a time.
+func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a, one := range r.of {
+		if !r.over[a] && time.Since(one.Last) <= silent {
+			vips = append(vips, a)
+		}
+	}
+	return vips
+}
+
+// rivalsEvery is the time between two requests to rivals.
+const rivalsEvery = 2 * time.Second
+
+// askRivals asks rivals whether they still have their VIPs, until ctx ends.
+func (c *core) askRivals(ctx context.Context) {
+	for wake.Sleep(ctx, rivalsEvery) {
+		vips := c.rivals.current(rivalKept)
+		if len(vips) == 0 {
+			continue
+		}
+		found, err := c.worker.kernel.Probe(ctx, vips)
+		if err != nil {
+			c.o.Log.Debug("asking rivals", "err", err)
+			continue
+		}
+		c.rivals.end(slices.DeleteFunc(vips, func(a netip.Addr) bool { return found[a] != nil })...)
+	}
 }
 
 // rival processes that another host claims a VIP of this host.
@@ -35,7 +89,8 @@ func (c *core) rival(claim onhost.Rival) {
 		at, node := time.Now(), c.decider.Whose(mac)
 		c.rivals.mu.Lock()
 		r := c.rivals.of[vip]
-		news := r == nil || r.MAC != mac || at.Sub(r.Last) > rivalKept
+		news := r == nil || r.MAC != mac || at.Sub(r.Last) > rivalKept || c.rivals.over[vip]
+		delete(c.rivals.over, vip)
 		if r == nil {
 			r = &api.OwnerRival{VIP: vip}
 			c.rivals.of[vip] = r
@@ -74,7 +129,7 @@ func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	for _, vip := range slices.SortedFunc(maps.Keys(r.of), netip.Addr.Compare) {
 		one := r.of[vip]
 		all = append(all, *one)
-		if one.Node == "" && time.Since(one.Last) < rivalKept {
+		if one.Node == "" && time.Since(one.Last) < rivalKept && !r.over[vip] {
 			problems = append(problems, r.text(one)+": "+r.advice())
 		}
 	}

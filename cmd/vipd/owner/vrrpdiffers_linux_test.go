@@ -176,6 +176,9 @@ func TestVRRPPartition(t *testing.T) {
 				t.Errorf("event %s after the hosts met, want within a second", after)
 			}
 			p.owns(t, p.a)
+			wait.For(t, wait.Patience, "the rival to be over", func() bool {
+				return !p.a.problem("answers for 10.9.0.100") && !p.b.problem("answers for 10.9.0.100")
+			})
 		})
 	}
 }
