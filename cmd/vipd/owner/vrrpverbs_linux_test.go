@@ -84,7 +84,9 @@ endpoints = [{ address = "10.9.0.50" }]
 		out, _ := p.b.ns.Command(t.Context(), filepath.Join(p.bin, "vipctl"), "status", "--config", p.b.config()).Output() // vipd may not answer yet
 		return strings.Contains(string(out), "on standby by root: \"disk\"")
 	})
-	p.b.says("an operator moves it", "describe", "vip", "10.9.0.100") // a change before the restart
+	wait.For(t, wait.Patience, "gw2 to show a change before the restart", func() bool { // vipd owner may have no report yet
+		return strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "an operator moves it")
+	})
 	p.a.signal(syscall.SIGTERM)
 	<-p.a.ended.Done()
 	time.Sleep(2 * time.Second) // in which a host that is not on standby would take over
