@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/test/dnskit"
 	"vipd/test/lab"
 	"vipd/test/program"
 	"vipd/test/wait"
@@ -32,7 +33,7 @@ type example struct {
 // TestExamples runs each example with servers as its endpoints.
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
-		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6,
+		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names,
 		"direct": nil, // TestIPVSDirect serves it, if the kernel can
 	}
 	tree := program.New(t)
@@ -206,6 +207,21 @@ func database(t *testing.T, e example) {
 	ask("standby")
 	e.say(t, "bin/vipctl --socket build/database/run/vipd.sock undrain")
 	ask("primary")
+}
+
+func names(t *testing.T, e example) {
+	servers := dnskit.New(t, "127.10.7.53:5353")
+	servers.Set(t, "web.example.org. 1 IN A 127.10.7.11", "web.example.org. 1 IN A 127.10.7.12")
+	for i, name := range []string{"a", "b", "c", "d"} {
+		e.Echo(t, name, "--http", fmt.Sprintf("127.10.7.%d:9000", 11+i))
+	}
+	e.Daemon(t, e.name)
+	e.sayUntil(t, "curl", "a", "b", "c")
+	servers.Set(t, "web.example.org. 1 IN A 127.10.7.14")
+	wait.For(t, wait.Patience, "an answer of the new address", func() bool { return strings.HasPrefix(e.say(t, "curl"), "d ") })
+	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "addresses of web.example.org: 1 endpoint") || !strings.Contains(out, "output of /bin/echo 127.10.7.13 weight=2: 1 endpoint") {
+		t.Errorf("vipctl describe = %q, want both lookups in it", out)
+	}
 }
 
 func sticky(t *testing.T, e example) {
