@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/failover"
 	"vipd/balancer/failover/vrrp"
 	"vipd/balancer/lib/wake"
@@ -134,7 +135,7 @@ func vrrpOptions(c *config.Config) *owner.VRRPOptions {
 	}
 	slices.Sort(o.Interfaces)
 	o.Gate = vrrp.GateTime(groups)
-	o.Groups = func(report *api.OwnerReport) []config.VRRPGroup {
+	o.Groups = func(report *api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem) {
 		return c.VRRPGroupsOf(report.Groups())
 	}
 	return o

@@ -268,6 +268,11 @@ type VRRPGroup struct {
 // VRRPGroups distributes the VIPs with hold = "one" over the groups of VRRP, which it returns
 // sorted by name. A group without VIPs, or with an error, is left out.
 func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGroup, []balancer.Problem) {
+	return c.vrrpGroups(vips, func(*VRRPGroup) {})
+}
+
+// vrrpGroups is VRRPGroups with a change of each group before its check.
+func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change func(*VRRPGroup)) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil
 	}
@@ -301,6 +306,7 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	var all []VRRPGroup
 	for _, name := range names {
 		g := VRRPGroup{name, c.Ownership.VRRP[name], groups[name]}
+		change(&g)
 		field, text := g.complete()
 		if text != "" {
 			problems.wrong(decode.Join("ownership.vrrp", name)+field, "%s", text)
@@ -316,15 +322,24 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	return all, problems
 }
 
-// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. It
-// leaves out mistakes, which VRRPGroups returns.
-func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) []VRRPGroup {
+// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. The VIPs
+// may be newer than c, so a removed VIP in Advertise and a table without a VIP are not problems.
+func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {
 		vips = vips.Set(a, &balancer.VIP{Addr: a, VIPPolicy: balancer.VIPPolicy{Hold: balancer.HoldOne, Group: group}})
 	}
-	groups, _ := c.VRRPGroups(vips)
-	return groups
+	groups, problems := c.vrrpGroups(vips, func(g *VRRPGroup) {
+		removed := func(a netip.Addr) bool { return !slices.Contains(g.VIPs, a) }
+		g.Advertise = slices.DeleteFunc(slices.Clone(g.Advertise), removed)
+	})
+	var tables []string
+	for name := range c.Ownership.VRRP {
+		tables = append(tables, decode.Join("ownership.vrrp", name))
+	}
+	return groups, slices.DeleteFunc(problems, func(p balancer.Problem) bool {
+		return p.Severity != balancer.SeverityError || slices.Contains(tables, p.Field)
+	})
 }
 
 // groupOf returns the group of a VIP, or why it has none.

@@ -66,7 +66,7 @@ func (d *byVRRP) resume(now local.Time, _ *http.Request) ([]local.Action, error)
 
 // owned returns the group of a VIP, which this host owns, or the reason why it does not.
 func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error) {
-	for _, g := range d.core.o.VRRP.Groups(d.report) {
+	for _, g := range d.reported.last {
 		if slices.Contains(g.VIPs, vip) {
 			group = g.Name
 		}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/failover/local"
 	"vipd/balancer/failover/vrrp"
 	"vipd/balancer/lib/sockerr"
@@ -19,9 +20,9 @@ import (
 
 // VRRPOptions configure owners that VRRP decides.
 type VRRPOptions struct {
-	// Groups are the groups of the VIPs in a report, in order. Interfaces has the interfaces that
-	// groups name for their adverts.
-	Groups     func(*api.OwnerReport) []config.VRRPGroup
+	// Groups are the groups of the VIPs in a report, in order, and the errors of others. Interfaces
+	// has the interfaces that groups name for their adverts.
+	Groups     func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)
 	Interfaces []string
 	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach
 	// answers.
@@ -50,10 +51,11 @@ type byVRRP struct {
 
 	// The loop uses the rest. report is vipd's last, and links are the interfaces by the index that
 	// the node knows. Cannot are the reasons why VIPs can't be served here.
-	report *api.OwnerReport
-	layout onhost.Layout
-	links  []advertLink
-	cannot map[netip.Addr]string
+	report   *api.OwnerReport
+	reported reportedGroups
+	layout   onhost.Layout
+	links    []advertLink
+	cannot   map[netip.Addr]string
 	// problems are the reasons why groups are not on this host.
 	problems []string
 	// standby reports whether an operator wants no VIP on this host.
@@ -143,11 +145,17 @@ func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
 
 // apply passes the groups that can be on this host to the node, and whether it can serve them.
 func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
-	before, all := d.problems, d.core.o.VRRP.Groups(d.report)
+	before := d.problems
+	all, unfit := d.reported.follow(d.report, d.core.o.VRRP.Groups)
 	for _, group := range d.witness.follow(d.layout, all) {
 		actions = append(actions, d.Node.Reaching(now, group)...)
 	}
-	d.problems = d.witness.problems()
+	d.problems = append(d.witness.problems(), unfit...)
+	for _, text := range unfit {
+		if !slices.Contains(before, text) {
+			actions = append(actions, local.Note{Kind: local.NoteRefused, Text: text})
+		}
+	}
 	var groups []vrrp.Group
 	for _, c := range all {
 		g, why := d.group(&c)

@@ -111,7 +111,8 @@ func (r *Reporter) Ownership(ctx context.Context, v Serving) api.Ownership {
 // groupVIPs returns the VIPs of a report, in order.
 func groupVIPs(s *model.State, report *api.OwnerReport, c *config.Config) []api.GroupVIP {
 	group := map[netip.Addr]string{}
-	for _, g := range c.VRRPGroupsOf(report.Groups()) {
+	groups, _ := c.VRRPGroupsOf(report.Groups())
+	for _, g := range groups {
 		for _, a := range g.VIPs {
 			group[a] = g.Name
 		}

@@ -1,0 +1,53 @@
+package owner
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+)
+
+// reportedGroups are the groups with the VIPs that vipd reports. vipd applies changes of [vips] at
+// once, but [ownership] is from the start of vipd owner. A group with an error keeps its earlier
+// settings and VIPs.
+type reportedGroups struct {
+	// last are the groups of the last report, sorted by name.
+	last []config.VRRPGroup
+}
+
+// follow processes a report, and returns its groups and their errors.
+func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)) (all []config.VRRPGroup, texts []string) {
+	all, problems := find(report)
+	found := map[string]bool{}
+	elsewhere := map[netip.Addr]bool{}
+	for _, g := range all {
+		found[g.Name] = true
+		for _, a := range g.VIPs {
+			elsewhere[a] = true
+		}
+	}
+	gone := func(a netip.Addr) bool {
+		_, reported := report.VIPs[a]
+		return !reported || elsewhere[a]
+	}
+	for _, g := range x.last {
+		if found[g.Name] {
+			continue
+		}
+		g.VIPs = slices.DeleteFunc(slices.Clone(g.VIPs), gone)
+		g.Advertise = slices.DeleteFunc(slices.Clone(g.Advertise), gone)
+		if len(g.Advertise) > 0 { // an advert needs a VIP
+			all = append(all, g)
+		}
+	}
+	slices.SortFunc(all, func(a, b config.VRRPGroup) int { return cmp.Compare(a.Name, b.Name) })
+	x.last = all
+	for _, p := range problems {
+		texts = append(texts, fmt.Sprintf("%s: %s; fix it, or systemctl restart vipd-owner if [ownership] has changed", p.Field, p.Text))
+	}
+	return all, texts
+}
