@@ -19,15 +19,23 @@ type absent struct {
 	why map[netip.Addr]failure
 }
 
-// failure is the reason why a VIP is absent. wanted reports whether this host owns it.
+// failure is the reason why a VIP is absent. wanted reports whether this host owns it, and pause is
+// the time from the last failed attempt until this host may own it again.
 type failure struct {
 	err    error
 	wanted bool
 	last   time.Time
+	pause  time.Duration
 }
 
-// forgiven is the time from its last failed attempt until this host may own a VIP again.
-const forgiven = time.Minute
+// forgiven reports whether this host may own the VIP again.
+func (f *failure) forgiven() bool { return !f.wanted && time.Since(f.last) >= f.pause }
+
+// A pause is twice as long each time this host owns the VIP again and still can't add it.
+const (
+	minPause = time.Minute
+	maxPause = time.Hour
+)
 
 // bound processes an attempt to add VIPs and its errors. It returns the errors that are new.
 func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
@@ -44,8 +52,12 @@ func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 			delete(x.why, a)
 			continue
 		}
-		x.why[a] = failure{err, true, time.Now()}
-		if !known || before.err.Error() != err.Error() {
+		next := failure{err, true, time.Now(), max(before.pause, minPause)}
+		if known && !before.wanted {
+			next.pause = min(2*before.pause, maxPause)
+		}
+		x.why[a] = next
+		if !known || before.forgiven() || before.err.Error() != err.Error() {
 			all = append(all, err)
 		}
 	}
@@ -80,10 +92,12 @@ func (x *absent) again() (vips []netip.Addr) {
 func (x *absent) reasons() map[netip.Addr]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.why, func(_ netip.Addr, f failure) bool { return !f.wanted && time.Since(f.last) >= forgiven })
+	maps.DeleteFunc(x.why, func(_ netip.Addr, f failure) bool { return !f.wanted && time.Since(f.last) >= 2*maxPause })
 	out := map[netip.Addr]string{}
 	for a, f := range x.why {
-		out[a] = "it can't be added: " + f.err.Error()
+		if !f.forgiven() {
+			out[a] = "it can't be added: " + f.err.Error()
+		}
 	}
 	return out
 }

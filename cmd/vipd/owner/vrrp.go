@@ -179,7 +179,11 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 // lacks returns the reason why this host can't serve one of these VIPs, or "".
 func (d *byVRRP) lacks(vips []netip.Addr) string {
 	for _, a := range vips {
-		switch why := cmp.Or(d.layout.Away[a], d.cannot[a]); {
+		unplaced := ""
+		if d.layout.Devices[a] == "" && !slices.Contains(d.layout.Own, a) {
+			unplaced = "it is in the network of no interface: give an interface an address of its network"
+		}
+		switch why := cmp.Or(d.layout.Away[a], d.cannot[a], unplaced); {
 		case why != "" && len(vips) > 1:
 			return fmt.Sprintf("%s: %s", a, why)
 		case why != "":

@@ -1,0 +1,59 @@
+package owner
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/cmd/internal/api"
+	onhost "vipd/dataplane/failover"
+)
+
+// TestLastingBindError owns a VIP again after each pause, and can't add it. Each pause must be twice
+// as long, up to an hour. A success ends that.
+func TestLastingBindError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x absent
+		failed := map[netip.Addr]error{vip: errors.New("no space")}
+		for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			if x.bound([]netip.Addr{vip}, failed) == nil {
+				t.Error("the error of another attempt is not reported")
+			}
+			time.Sleep(time.Second)
+			if x.bound(x.again(), failed) != nil {
+				t.Error("a repeated attempt reports the same error")
+			}
+			x.unbound([]netip.Addr{vip})
+			time.Sleep(minutes*time.Minute - time.Second)
+			if len(x.reasons()) == 0 {
+				t.Errorf("the VIP is forgiven within %d minutes", minutes)
+			}
+			time.Sleep(time.Second)
+			if why := x.reasons(); len(why) > 0 {
+				t.Errorf("reasons() = %v after %d minutes, want none", why, minutes)
+			}
+		}
+		_ = x.bound([]netip.Addr{vip}, nil)
+		_ = x.bound([]netip.Addr{vip}, failed)
+		x.unbound([]netip.Addr{vip})
+		time.Sleep(time.Minute)
+		if why := x.reasons(); len(why) > 0 {
+			t.Errorf("reasons() = %v after a success, want a pause of a minute", why)
+		}
+	})
+}
+
+// TestUnplacedVIP has a VIP that is in the network of no interface. The host must not be healthy
+// for its group, so the group does not return after each failed attempt.
+func TestUnplacedVIP(t *testing.T) {
+	d := &byVRRP{report: &api.OwnerReport{}, layout: onhost.Layout{Places: onhost.Places{Devices: map[netip.Addr]string{vip: "lan"}}}}
+	if why := d.lacks([]netip.Addr{vip}); why != "" {
+		t.Errorf("lacks() = %q for a VIP on lan", why)
+	}
+	const want = "10.9.7.1: it is in the network of no interface: give an interface an address of its network"
+	if why := d.lacks([]netip.Addr{vip, netip.MustParseAddr("10.9.7.1")}); why != want {
+		t.Errorf("lacks() = %q, want %q", why, want)
+	}
+}
