@@ -224,9 +224,20 @@ func (n *Node) Reached(now local.Time, group string) []local.Action {
 func (n *Node) Reaching(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
-		r.witness = witness{}
+		r.witness = witness{asked: r.now}
 	}
 	return n.step()
+}
+
+// Unwitnessed returns the groups that this host would not take over from a silent owner, because no
+// host that must be within reach answers.
+func (n *Node) Unwitnessed(now local.Time) (groups []string) {
+	for _, r := range n.routers {
+		if r.unwitnessed(now) {
+			groups = append(groups, r.g.Name)
+		}
+	}
+	return groups
 }
 
 // Ready processes whether this host can serve a group's VIPs: "", or the reason why it can't.

@@ -584,6 +584,32 @@ func TestWitness(t *testing.T) {
 	b.want(vrrp.Active) // no host answered while the node was Active
 }
 
+// TestSilentWitness has a Backup of a router that sends adverts. It must report that it would not
+// take over if its witness does not answer for 2 s, but not before, and not without a need.
+func TestSilentWitness(t *testing.T) {
+	for _, kind := range []vrrp.Witness{vrrp.WitnessRequired, vrrp.WitnessResigns, vrrp.NoWitness} {
+		g := mainGroup()
+		g.Witness = kind
+		b := newBench(t, g)
+		reports := func(when string, want bool) {
+			t.Helper()
+			if got := b.node.Unwitnessed(b.now); (len(got) > 0) != (want && kind == vrrp.WitnessRequired) {
+				t.Errorf("witness %q, %s: unwitnessed %q", kind, when, got)
+			}
+		}
+		b.hearFor(1900*ms, high, 200)
+		reports("after 1.9 s", false)
+		b.hearFor(300*ms, high, 200)
+		reports("after 2.2 s", true)
+		b.do(b.node.Reached(b.now, "main"))
+		reports("after an answer", false)
+		b.hearFor(2200*ms, high, 200)
+		reports("2.2 s after an answer", true)
+		b.do(b.node.Reaching(b.now, "main"))
+		reports("with another host", false)
+	}
+}
+
 // TestLateWitness has a witness that answers soon after the down timer. The node must take over at
 // once.
 func TestLateWitness(t *testing.T) {

@@ -70,6 +70,9 @@ func newRouter(e *env, g Group) *router {
 // set replaces the configuration. Addresses that are no longer VIPs are removed.
 func (r *router) set(g Group) {
 	before := r.bound
+	if g.Witness != r.g.Witness {
+		r.witness.asked = r.now
+	}
 	r.g = g
 	if r.state != Active {
 		return
@@ -101,7 +104,7 @@ func (r *router) step() {
 	switch r.state {
 	case Init:
 		if !r.stopping && !r.standby {
-			r.fitness.since = r.now
+			r.fitness.since, r.witness.asked = r.now, r.now
 			r.backUp(cause{"started", "started"}, r.g.Interval)
 		}
 	case Backup:

@@ -8,7 +8,8 @@ import (
 
 // witness is the knowledge of the hosts that must be within reach. They are asked all the time.
 type witness struct {
-	answered local.Time
+	// asked is when these hosts were first asked, and answered when one last answered; 0 means never.
+	asked, answered local.Time
 	// here reports whether a witness has answered while this host was Active, and lost whether all
 	// have been silent since.
 	here, lost bool
@@ -47,6 +48,13 @@ func (r *router) reached() {
 func (r *router) witnessed() bool {
 	w := &r.witness
 	return r.g.Witness == NoWitness || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent
+}
+
+// unwitnessed reports whether a Backup would not take over from a silent owner, because no witness
+// has answered for a while.
+func (r *router) unwitnessed(now local.Time) bool {
+	w := &r.witness
+	return r.state == Backup && r.g.Witness == WitnessRequired && !w.blocked && now.Since(max(w.asked, w.answered)) > witnessLost
 }
 
 // fellSilent reports whether no witness has answered for a while, although one did while this host

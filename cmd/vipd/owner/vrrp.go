@@ -292,7 +292,7 @@ func (d *byVRRP) describe(s *api.OwnerStatus) {
 	d.core.tell(func(now local.Time) []local.Action {
 		s.Unplaced = d.core.layout.Unplaced()
 		problems, ids := d.strangers.list(now, d.groups)
-		s.Problems, s.RouterIDs = slices.Concat(s.Problems, d.problems, problems), ids
+		s.Problems, s.RouterIDs = slices.Concat(s.Problems, d.problems, d.witness.silent(d.Unwitnessed(now)), problems), ids
 		got <- d.Status(now)
 		return nil
 	})

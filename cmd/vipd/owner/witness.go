@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer/failover/vrrp"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/wording"
 	onhost "vipd/dataplane/failover"
 )
 
@@ -60,6 +61,19 @@ func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 		return vrrp.WitnessRequired
 	}
 	return vrrp.WitnessResigns
+}
+
+// silent describes groups whose hosts do not answer, so this host would not take over.
+func (w *witness) silent(groups []string) (all []string) {
+	for _, name := range groups {
+		var hosts []string
+		for _, a := range w.hosts[name] {
+			hosts = append(hosts, a.String())
+		}
+		all = append(all, fmt.Sprintf("%s would not be taken over here: no host that must be within reach answers (%s); fix ownership.reach, or set ownership.reach_takes = false",
+			name, wording.Some(hosts, 3)))
+	}
+	return all
 }
 
 // problems are the groups whose hosts are withdrawn.
