@@ -12,7 +12,7 @@ import (
 type Group struct {
 	Name     string
 	RouterID uint8
-	// Priority is 1 to 254. The highest owns the VIPs.
+	// Priority is 2 to 254. The highest owns the VIPs.
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration

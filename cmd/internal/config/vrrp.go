@@ -46,7 +46,7 @@ type VRRP struct {
 	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same ID, and no
 	// other router on the LAN has it.
 	RouterID int `toml:"router_id"`
-	// Priority is 1 to 254. Among healthy hosts, the highest owns the group.
+	// Priority is 2 to 254. Among healthy hosts, the highest owns the group.
 	Priority int `toml:"priority"`
 	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version
 	// 2.
@@ -138,6 +138,8 @@ const (
 	maxPassword   = 8
 	maxAdvertised = 255
 	ownerPriority = 255
+	// unwellPriority is the priority of a host that can't serve the VIPs.
+	unwellPriority = 1
 )
 
 // checkVRRP checks how owners are decided, and each group of VRRP separately.
@@ -206,8 +208,10 @@ func (g *VRRP) check(f *findings, at string) {
 	switch {
 	case g.Priority == ownerPriority:
 		f.wrong(at+".priority", "255 is for the host whose own address it is; write 254")
+	case g.Priority == unwellPriority:
+		f.wrong(at+".priority", "1 is sent by a host that can't serve the VIPs; write 2 or more")
 	case g.Priority < 1 || g.Priority > ownerPriority:
-		f.wrong(at+".priority", "%d is out of range; 1 to 254 are possible", g.Priority)
+		f.wrong(at+".priority", "%d is out of range; 2 to 254 are possible", g.Priority)
 	}
 	switch d := g.AdvertInterval; {
 	case g.Version == 2 && (d%time.Second != 0 || d < time.Second || d > maxIntervalV2):

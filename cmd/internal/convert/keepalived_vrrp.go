@@ -184,8 +184,11 @@ func (in *instance) priority(c *statement) {
 	case n == 255:
 		in.set(c.line, "priority", int64(254))
 		in.note(c.line, "priority is 254: 255 is for the host whose own address it is")
+	case n == 1:
+		in.set(c.line, "priority", int64(2))
+		in.note(c.line, "priority is 2: 1 is sent by a host that can't serve the VIPs")
 	case n < 1 || n > 255:
-		in.note(c.line, "left out: a priority is 1 to 254; keepalived's default, 100, is used")
+		in.note(c.line, "left out: a priority is 2 to 254; keepalived's default, 100, is used")
 	default:
 		in.set(c.line, "priority", n)
 	}

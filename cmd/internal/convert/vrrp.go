@@ -57,10 +57,34 @@ func (d *draft) fitGroups() error {
 			g.reasons = append(g.reasons, d.newNote(g.line, "%s", text))
 		}
 	}
-	if len(d.groups) > 0 && d.liveGroups() == 0 {
+	switch {
+	case len(d.groups) == 0:
+	case d.liveGroups() == 0:
 		d.unbound = d.groups[0].line
+	default:
+		d.disableUnowned()
 	}
 	return nil
+}
+
+// disableUnowned disables the services on VIPs of disabled groups. vipd would add these VIPs on each
+// host, because other groups let it add VIPs.
+func (d *draft) disableUnowned() {
+	unowned := map[any]*vrrpGroup{}
+	for _, g := range d.groups {
+		for _, v := range g.vips {
+			if len(g.reasons) > 0 {
+				unowned[v.value] = g
+			}
+		}
+	}
+	for _, s := range d.services {
+		for _, v := range s.vips {
+			if g := unowned[v.value]; g != nil {
+				d.disable(s, g.line, "the group of %s is commented out, so each host would add it: %s", v.value, g.reasons[0].Nearest)
+			}
+		}
+	}
 }
 
 // refusedGroup returns why vipd would refuse a group next to the earlier ones that it accepts; ""
