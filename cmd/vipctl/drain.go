@@ -45,7 +45,7 @@ func drainVerb() *cli.Verb {
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
 			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
 			"drained only with --force.\n\n" +
-			"With --node, a host of that name that owns VIPs (hold = \"one\") gives them away first, and is on standby until it is undrained.\n\n" +
+			"With --node, a host of that name that owns VIPs (hold = \"one\") gives them away first, and is on standby until it is undrained. With VRRP, run it on that host.\n\n" +
 			overridePlace + "\n\n" +
 			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
 			"waiting, not the drain.",
@@ -200,6 +200,12 @@ func runUndrain(c *cli.Call) error {
 // endpoints are drained, or resumes. It returns nil if the node has no endpoint, so nothing is left
 // to do.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
+	if q.Node != "" && c.OwnsByVRRP() {
+		if left, err := drainByVRRP(c, q.Node, *q.Draining); !left || err != nil {
+			return nil, err
+		}
+		return newOverrider(c, q)
+	}
 	o, err := newOverrider(c, q)
 	_, hasNone := errors.AsType[*lookup.NoEndpointsError](err)
 	if err != nil && !hasNone || q.Node == "" || !c.OverridesInEtcd() {

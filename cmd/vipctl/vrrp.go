@@ -109,9 +109,15 @@ func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 
 // moveByVRRP gives the group of a VIP to another host, and prints the new owner.
 func moveByVRRP(c *cli.Call, a netip.Addr) error {
-	to := c.Flags.String("to")
 	if c.Flags.Bool("force") {
 		return cli.WrongUse("--force is for etcd: with VRRP this host takes a VIP back that no other host takes")
+	}
+	var to netip.Addr
+	if text := c.Flags.String("to"); text != "" {
+		var err error
+		if to, err = netip.ParseAddr(text); err != nil {
+			return cli.WrongUse("--to %s is not an address: with VRRP, write the address that another host sends adverts from", text)
+		}
 	}
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	if err != nil {
@@ -121,16 +127,25 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	if err != nil {
 		return err
 	}
+	owned := func(owner netip.Addr, took time.Duration, text string) error {
+		return c.Show(map[string]any{"vip": a, "owner": owner, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: %s\n", a, text) })
+	}
+	switch {
+	case to.IsValid() && to == g.Owner:
+		return owned(to, 0, "this host is already its owner")
+	case to.IsValid() && len(g.Peers) > 0 && !slices.Contains(g.Peers, to):
+		return cli.WrongUse("--to %s is not in peers of %s", to, g.Name)
+	}
 	began := c.Now()
 	owner, err := handOver(c, a, g.Name, c.Flags.Duration("timeout"))
 	if err != nil {
 		return err
 	}
-	if to != "" && to != owner.String() {
+	if to.IsValid() && to != owner {
 		return fmt.Errorf("%s took %s, and not %s: with VRRP the highest priority of the other hosts takes it", owner, g.Name, to)
 	}
 	elapsed := c.Now().Sub(began).Round(time.Millisecond)
-	return c.Show(map[string]any{"vip": a, "owner": owner, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, owner, elapsed) })
+	return owned(owner, elapsed, fmt.Sprintf("its owner is %s, after %s", owner, elapsed))
 }
 
 // groupHere returns the group of a VIP that this host owns.
@@ -191,7 +206,15 @@ func taken(g *api.OwnerGroup, since time.Duration) bool {
 // emptyingByVRRP is the maximum time for a host to hand over its groups.
 const emptyingByVRRP = 10 * time.Second
 
-// standbyByVRRP puts this host on standby after other hosts have taken its groups, or ends that.
+// standbyChange is the result of a request for standby. Owners are the hosts that took its groups.
+type standbyChange struct {
+	Node    string                `json:"node"`
+	Standby bool                  `json:"standby"`
+	Changed bool                  `json:"changed"`
+	Owners  map[string]netip.Addr `json:"owners"`
+}
+
+// standbyByVRRP puts this host on standby, or ends that, and prints the result.
 func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	switch {
@@ -200,25 +223,52 @@ func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	case name != "" && name != o.Node:
 		return cli.WrongUse("this host is %s, and with VRRP a host can only put itself on standby: run it on %s", o.Node, name)
 	}
-	owners := map[string]netip.Addr{}
+	r, err := setStandby(c, &o, on)
+	if err != nil {
+		return err
+	}
+	return c.Show(r, func() string { return standbyText(r.Node, on, r.Changed, r.Owners) })
+}
+
+// setStandby puts this host on standby after other hosts have taken its groups, or ends that.
+func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err error) {
+	r = standbyChange{Node: o.Node, Standby: on, Changed: (o.Standby != nil) != on, Owners: map[string]netip.Addr{}}
+	vips := map[string]netip.Addr{} // of the groups to hand over
 	for i := range o.Groups {
 		g := &o.Groups[i]
 		if !on || g.State != vrrp.Active || c.Flags.Bool("force") {
 			continue
 		}
-		vip := o.VIPs[slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.Group == g.Name })].VIP
-		if owners[g.Name], err = handOver(c, vip, g.Name, emptyingByVRRP); err != nil {
-			return fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and nobody may own %s then)", o.Node, err, vip)
+		at := slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.Group == g.Name })
+		if at < 0 {
+			return r, errors.New("vipd and vipd owner have different groups: systemctl restart vipd vipd-owner")
+		}
+		vips[g.Name] = o.VIPs[at].VIP
+	}
+	for _, group := range slices.Sorted(maps.Keys(vips)) {
+		if r.Owners[group], err = handOver(c, vips[group], group, emptyingByVRRP); err != nil {
+			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and nobody may own %s then)", o.Node, err, vips[group])
 		}
 	}
 	q := api.StandbyRequest{On: on, By: operator(c), Reason: c.Flags.String("reason")}
-	changed := (o.Standby != nil) != on
-	if o, err = cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Ownership, error) { return d.Standby(ctx, q) }); err != nil {
-		return err
+	_, err = cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.Ownership, error) { return d.Standby(ctx, q) })
+	return r, err
+}
+
+// drainByVRRP puts this host on standby before its endpoints are drained, or ends that, if it is
+// the node. It reports whether an endpoint on the node is left to drain.
+func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
+	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
+	if err != nil || o.Node != node {
+		return true, err
 	}
-	return c.Show(map[string]any{"node": o.Node, "standby": on, "changed": changed, "owners": owners}, func() string {
-		return standbyText(o.Node, on, changed, owners)
-	})
+	r, err := setStandby(c, &o, on)
+	if err != nil {
+		return false, err
+	}
+	c.Say("%s", strings.TrimSuffix(standbyText(r.Node, on, r.Changed, r.Owners), "\n"))
+	endpoints, err := cli.AskDaemon(c, (*api.Client).Endpoints)
+	return slices.ContainsFunc(endpoints, func(e api.Endpoint) bool { return e.Node == node }), err
 }
 
 // standbyText describes the result of a request for standby.

@@ -73,10 +73,12 @@ type GroupStatus struct {
 	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
 	Left time.Duration `json:"left"`
 	// Advertised is the age of the last advert of this tenure; -1 means there is none.
-	Advertised time.Duration  `json:"advertised"`
-	Bound      []netip.Addr   `json:"bound,omitempty"`
-	Routers    []RouterStatus `json:"routers,omitempty"`
-	Problems   []string       `json:"problems,omitempty"`
+	Advertised time.Duration `json:"advertised"`
+	Bound      []netip.Addr  `json:"bound,omitempty"`
+	// Peers are the only other routers, in unicast; none means multicast.
+	Peers    []netip.Addr   `json:"peers,omitempty"`
+	Routers  []RouterStatus `json:"routers,omitempty"`
+	Problems []string       `json:"problems,omitempty"`
 	// Changes has the last changes, the newest last.
 	Changes  []Change `json:"changes,omitempty"`
 	Counters Counters `json:"counters"`
@@ -126,7 +128,7 @@ func (n *Node) Status(now local.Time) Status {
 func (r *router) status(now local.Time) GroupStatus {
 	s := GroupStatus{
 		Name: r.g.Name, RouterID: r.g.RouterID, Version: r.g.Version, State: r.state, Priority: r.priority(), Left: max(r.due.Since(now), 0),
-		Advertised: -1, Bound: slices.Clone(r.bound), Changes: slices.Clone(r.history.changes),
+		Advertised: -1, Bound: slices.Clone(r.bound), Peers: r.g.Link.Peers, Changes: slices.Clone(r.history.changes),
 		Counters: Counters{Sent: r.history.sent, Dropped: map[Reason]uint64{}, Changes: slices.Clone(r.history.counts), Late: r.history.late},
 	}
 	for reason, n := range r.peers.drops {

@@ -56,6 +56,12 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.b.serve()
 	wait.For(t, wait.Patience, "gw2 to follow gw1", p.b.follows)
 
+	p.a.refuses(2, "--to gw2 is not an address", "vip", "move", "10.9.0.100", "--to", "gw2")
+	p.a.says("10.9.0.100: this host is already its owner", "vip", "move", "10.9.0.100", "--to", "10.9.0.11")
+	if n := strings.Count(p.a.vipctl("events"), "resigned"); n > 0 {
+		t.Errorf("the owner resigned %d times without a move", n)
+	}
+
 	began := time.Now()
 	p.a.says("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
 	p.owns(t, p.b)
@@ -101,4 +107,29 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.owns(t, p.b)
 	p.b.says("node gw2: on standby", "node", "standby", "gw2", "--force")
 	wait.For(t, wait.Patience, "nobody to answer", func() bool { return !p.probe.only(p.b.mac) })
+}
+
+// TestVRRPDrain drains the node that owns the VIP. It must give the VIP away although its endpoints
+// are elsewhere, and stay on standby until it is undrained. A move to a host that is not in peers
+// must not begin.
+func TestVRRPDrain(t *testing.T) {
+	const services = `
+[services.probe]
+vips = ["10.9.0.100"]
+ports = [{ port = 9000, target_port = 9001, protocol = "udp" }]
+endpoints = [{ address = "10.9.0.50" }]
+`
+	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "0s", first: 150, second: 100, services: services, group: `peers = ["PEER"]`})
+	p.a.serve()
+	p.owns(t, p.a)
+	p.b.serve()
+	wait.For(t, wait.Patience, "gw2 to follow gw1", p.b.follows)
+	p.a.refuses(2, "--to 10.9.0.13 is not in peers of main", "vip", "move", "10.9.0.100", "--to", "10.9.0.13")
+	p.owns(t, p.a)
+	p.a.vipctl("drain", "--node", "gw1")
+	p.owns(t, p.b)
+	time.Sleep(time.Second) // in which a host that is not on standby would preempt
+	p.owns(t, p.b)
+	p.a.vipctl("undrain", "--node", "gw1")
+	p.owns(t, p.a)
 }
