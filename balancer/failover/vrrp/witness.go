@@ -8,7 +8,8 @@ import (
 
 // witness is the knowledge of the hosts that must be within reach. They are asked all the time.
 type witness struct {
-	// asked is when these hosts were first asked, and answered when one last answered; 0 means never.
+	// asked is when these hosts were first asked, and answered when one last answered; 0 means
+	// never.
 	asked, answered local.Time
 	// here reports whether a witness has answered while this host was Active, and lost whether all
 	// have been silent since.

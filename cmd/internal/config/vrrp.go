@@ -326,8 +326,9 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 	return all, problems
 }
 
-// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. The VIPs
-// may be newer than c, so a removed VIP in Advertise and a table without a VIP are not problems.
+// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. The
+// VIPs may be newer than c, so a removed VIP in Advertise and a table without a VIP are not
+// problems.
 func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {

@@ -67,8 +67,8 @@ func (d *draft) fitGroups() error {
 	return nil
 }
 
-// disableUnowned disables the services on VIPs of disabled groups. vipd would add these VIPs on each
-// host, because other groups let it add VIPs.
+// disableUnowned disables the services on VIPs of disabled groups. vipd would add these VIPs on
+// each host, because other groups let it add VIPs.
 func (d *draft) disableUnowned() {
 	unowned := map[any]*vrrpGroup{}
 	for _, g := range d.groups {

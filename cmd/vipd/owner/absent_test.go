@@ -11,8 +11,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestLastingBindError owns a VIP again after each pause, and can't add it. Each pause must be twice
-// as long, up to an hour. A success ends that.
+// TestLastingBindError owns a VIP again after each pause, and can't add it. Each pause must be
+// twice as long, up to an hour. A success ends that.
 func TestLastingBindError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x absent
