@@ -87,13 +87,6 @@ type answers struct {
 	ttl     time.Duration
 }
 
-// shorten limits the time by that of a record.
-func (a *answers) shorten(records []dns.RR) {
-	for _, rr := range records {
-		a.ttl = min(a.ttl, time.Duration(rr.Header().Ttl)*time.Second)
-	}
-}
-
 // host looks the addresses of a host up. The first of its possible names with an address counts. A
 // server that fails ends the search: the next name may belong to another host.
 func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
@@ -136,7 +129,7 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 		if !family.wanted {
 			continue
 		}
-		found, all, err := s.records(ctx, name, family.kind)
+		reply, err := s.records(ctx, name, family.kind)
 		if err != nil {
 			failed = err
 			for _, m := range last {
@@ -146,13 +139,10 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 			}
 			continue
 		}
-		for _, rr := range found {
+		for _, rr := range reply.found {
 			if a, ok := addressOf(rr); ok {
-				out.members = append(out.members, balancer.Member{Addr: a, Host: l.Name})
+				out.members, out.ttl = append(out.members, balancer.Member{Addr: a, Host: l.Name}), min(out.ttl, reply.ttl)
 			}
-		}
-		if len(found) > 0 {
-			out.shorten(all)
 		}
 	}
 	return out, failed
@@ -163,14 +153,12 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	s := c.settings()
 	for _, name := range s.names(l.Name) {
-		found, all, err := s.records(ctx, name, dns.TypeSRV)
+		reply, err := s.records(ctx, name, dns.TypeSRV)
 		if err != nil {
 			return answers{}, err
 		}
-		if len(found) > 0 {
-			out := answers{ttl: math.MaxInt64}
-			out.shorten(all)
-			return s.targets(ctx, l, found, all, last, out)
+		if len(reply.found) > 0 {
+			return s.targets(ctx, l, reply, last)
 		}
 	}
 	return answers{}, errors.New("DNS has no SRV records for this name")
@@ -180,22 +168,16 @@ func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer
 const maxQuestions = 8
 
 // targets finds the addresses of the hosts in SRV records: in the answer itself, or by lookups.
-func (s *settings) targets(ctx context.Context, l balancer.Lookup, records, all []dns.RR, last []balancer.Member, out answers) (answers, error) {
-	known := map[string][]balancer.Member{}
-	for _, rr := range all {
-		if a, ok := addressOf(rr); ok && (a.Is4() && l.V4 || a.Is6() && l.V6) {
-			host := strings.ToLower(rr.Header().Name)
-			known[host] = append(known[host], balancer.Member{Addr: a})
-		}
-	}
+func (s *settings) targets(ctx context.Context, l balancer.Lookup, services reply, last []balancer.Member) (answers, error) {
+	out, known := answers{ttl: services.ttl}, glue(services.extra, l)
 	var mu sync.Mutex // guards failures and out
 	var failures []string
 	var asking sync.WaitGroup
 	free := make(chan struct{}, maxQuestions)
-	lowest := slices.MinFunc(records, func(a, b dns.RR) int { return cmp.Compare(a.(*dns.SRV).Priority, b.(*dns.SRV).Priority) }).(*dns.SRV).Priority
-	for host, at := range byTarget(records) {
+	lowest := slices.MinFunc(services.found, func(a, b dns.RR) int { return cmp.Compare(a.(*dns.SRV).Priority, b.(*dns.SRV).Priority) }).(*dns.SRV).Priority
+	for host, at := range byTarget(services.found) {
 		asking.Go(func() {
-			found, err := answers{members: known[host], ttl: math.MaxInt64}, error(nil)
+			found, err := known[host], error(nil)
 			if len(found.members) == 0 {
 				free <- struct{}{}
 				found, err = s.target(ctx, host, l, last)
@@ -221,6 +203,22 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, records, all 
 		return out, errors.New(slices.Min(failures))
 	}
 	return out, nil
+}
+
+// glue returns the addresses that an answer with SRV records has for their hosts.
+func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
+	all := map[string]answers{}
+	for _, rr := range extra {
+		if a, ok := addressOf(rr); ok && (a.Is4() && l.V4 || a.Is6() && l.V6) {
+			host := strings.ToLower(rr.Header().Name)
+			found, known := all[host]
+			if !known {
+				found.ttl = math.MaxInt64
+			}
+			all[host] = answers{append(found.members, balancer.Member{Addr: a}), min(found.ttl, ttlOf(rr))}
+		}
+	}
+	return all
 }
 
 // byTarget returns the SRV records of each host. The host "." means that there is no service.

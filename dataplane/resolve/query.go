@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -95,36 +97,50 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 // maxAliases limits a chain of CNAME records.
 const maxAliases = 16
 
-// records returns the records of a kind at name, and all records of the answer that contains them.
-// It follows aliases, within one answer and over several. No records and no error mean that there
-// are none.
-func (s *settings) records(ctx context.Context, name string, kind uint16) (found, all []dns.RR, err error) {
-	var passed []dns.RR // the aliases of earlier answers
+// reply is the records of a kind at a name.
+type reply struct {
+	found []dns.RR
+	// extra may have the addresses of hosts in found.
+	extra []dns.RR
+	// ttl is the shortest time of found and of the aliases that lead to it.
+	ttl time.Duration
+}
+
+// records returns the records of a kind at name. It follows aliases, within one answer and over
+// several. No records and no error mean that there are none.
+func (s *settings) records(ctx context.Context, name string, kind uint16) (reply, error) {
+	out := reply{ttl: math.MaxInt64}
 	for range maxAliases {
-		reply, err := s.query(ctx, name, kind)
+		answer, err := s.query(ctx, name, kind)
 		if err != nil {
-			return nil, nil, err
+			return reply{}, err
 		}
-		owner, aliases, err := finalName(reply.Answer, name)
+		owner, aliases, err := finalName(answer.Answer, name)
 		if err != nil {
-			return nil, nil, err
+			return reply{}, err
 		}
-		passed = append(passed, aliases...)
-		for _, rr := range reply.Answer {
+		for _, rr := range answer.Answer {
 			if rr.Header().Rrtype == kind && strings.EqualFold(rr.Header().Name, owner) {
-				found = append(found, rr)
+				out.found = append(out.found, rr)
 			}
 		}
-		if len(found) > 0 {
-			return found, slices.Concat(passed, found, reply.Extra), nil
+		for _, rr := range slices.Concat(aliases, out.found) {
+			out.ttl = min(out.ttl, ttlOf(rr))
 		}
-		if owner == name || reply.Rcode == dns.RcodeNameError {
-			return nil, nil, nil
+		if len(out.found) > 0 {
+			out.extra = answer.Extra
+			return out, nil
+		}
+		if owner == name || answer.Rcode == dns.RcodeNameError {
+			return reply{}, nil
 		}
 		name = owner // the server did not follow the alias
 	}
-	return nil, nil, fmt.Errorf("more than %d aliases follow each other", maxAliases)
+	return reply{}, fmt.Errorf("more than %d aliases follow each other", maxAliases)
 }
+
+// ttlOf returns the time for which a record is valid.
+func ttlOf(rr dns.RR) time.Duration { return time.Duration(rr.Header().Ttl) * time.Second }
 
 // finalName follows the aliases from name in an answer, and returns the last name and the aliases.
 func finalName(answer []dns.RR, name string) (string, []dns.RR, error) {

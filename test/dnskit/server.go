@@ -178,6 +178,9 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, question *dns.Msg) {
 			reply.Answer, reply.Rcode = nil, dns.RcodeFormatError
 		}
 	}
+	if edns != nil && fault != NoEDNS {
+		reply.SetEdns0(dns.DefaultMsgSize, false)
+	}
 	if size := dns.MinMsgSize; udp {
 		if edns != nil {
 			size = int(edns.UDPSize())
