@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -177,8 +178,9 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 	lowest := slices.MinFunc(services.found, func(a, b dns.RR) int { return cmp.Compare(a.(*dns.SRV).Priority, b.(*dns.SRV).Priority) }).(*dns.SRV).Priority
 	for host, at := range byTarget(services.found) {
 		asking.Go(func() {
-			found, err := known[host], error(nil)
-			if len(found.members) == 0 {
+			found, complete := known[host]
+			var err error
+			if !complete {
 				free <- struct{}{}
 				found, err = s.target(ctx, host, l, last)
 				<-free
@@ -205,7 +207,8 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 	return out, nil
 }
 
-// glue returns the addresses that an answer with SRV records has for their hosts.
+// glue returns the addresses that an answer with SRV records has for their hosts. It leaves out a
+// host without addresses of a wanted family: the server may have left them out.
 func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 	all := map[string]answers{}
 	for _, rr := range extra {
@@ -218,6 +221,11 @@ func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 			all[host] = answers{append(found.members, balancer.Member{Addr: a}), min(found.ttl, ttlOf(rr))}
 		}
 	}
+	maps.DeleteFunc(all, func(_ string, found answers) bool {
+		is4 := func(m balancer.Member) bool { return m.Addr.Is4() }
+		is6 := func(m balancer.Member) bool { return m.Addr.Is6() }
+		return l.V4 && !slices.ContainsFunc(found.members, is4) || l.V6 && !slices.ContainsFunc(found.members, is6)
+	})
 	return all
 }
 

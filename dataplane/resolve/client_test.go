@@ -120,6 +120,7 @@ func TestAnswers(t *testing.T) {
 		"ndots":              {lookup: hostOf("db.search"), config: "search example.org\noptions ndots:2", want: "192.0.2.9 for 1m0s"},
 		"SRV":                {lookup: srv, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
 		"SRV, lazy":          {lookup: srv, lazy: true, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
+		"SRV half glue":      {lookup: srv, fault: dnskit.HalfGlue, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
 		"SRV truncation":     {lookup: srv, fault: dnskit.Truncation, want: "192.0.2.11:5432*1 192.0.2.12:5433*5 [2001:db8::11]:5432*1 192.0.2.13:5432*1(backup) for 10s"},
 		"SRV NXDOMAIN":       {lookup: srv, fault: dnskit.Missing, last: last, want: "192.0.2.7 2001:db8::7 ! DNS has no SRV records for this name"},
 		"SRV SERVFAIL":       {lookup: srv, fault: dnskit.Failure, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER answered SERVFAIL"},

@@ -3,6 +3,7 @@ package dnskit
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,8 @@ const (
 	TCPRefused Fault = "no TCP"
 	// NoEDNS answers FORMERR to questions with EDNS.
 	NoEDNS Fault = "no EDNS"
+	// HalfGlue leaves out the IPv6 addresses of hosts in SRV records.
+	HalfGlue Fault = "half glue"
 )
 
 // Server is a DNS server over UDP and TCP.
@@ -173,6 +176,8 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, question *dns.Msg) {
 			_ = w.Close()
 			return
 		}
+	case HalfGlue:
+		reply.Extra = slices.DeleteFunc(reply.Extra, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeAAAA })
 	case NoEDNS:
 		if edns != nil {
 			reply.Answer, reply.Rcode = nil, dns.RcodeFormatError
