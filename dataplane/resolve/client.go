@@ -33,6 +33,8 @@ type Options struct {
 	// ConfigFile and HostsFile are the files of the system's resolver. They are read again when
 	// they change. Defaults are the constants of these names.
 	ConfigFile, HostsFile string
+	// Timeout is the maximum time for an answer. Default 30s.
+	Timeout time.Duration
 }
 
 // New returns a Client.
@@ -41,6 +43,7 @@ func New(o Options) *Client {
 		o.Servers = func() []string { return nil }
 	}
 	o.ConfigFile, o.HostsFile = cmp.Or(o.ConfigFile, ConfigFile), cmp.Or(o.HostsFile, HostsFile)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	return &Client{o: o}
 }
 
@@ -51,11 +54,16 @@ type Answer struct {
 	TTL time.Duration
 }
 
+// defaultTimeout limits the time of a lookup with servers or hosts that never answer.
+const defaultTimeout = 30 * time.Second
+
 // hostsTTL is the time after which names are looked up again in the hosts file.
 const hostsTTL = 5 * time.Second
 
 // Answer looks l up. If it fails, or only a part of it, the members of last stay.
 func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) Answer {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
 	var found answers
 	var err error
 	switch l.Kind {
@@ -118,31 +126,37 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 	return members
 }
 
-// addresses asks for the addresses of name in the families of l. A family whose lookup fails keeps
-// its members of last, and the error says so.
+// addresses asks for the addresses of name in the families of l, for both at the same time. A family
+// whose lookup fails keeps its members of last, and the error says so.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
+	if len(last) == 0 && l.V4 && l.V6 { // a family that gets no answer must not delay the first addresses of the other
+		first := *s
+		first.attempts = 1
+		s = &first
+	}
+	kinds := []uint16{dns.TypeA, dns.TypeAAAA}
+	replies, errs := make([]reply, len(kinds)), make([]error, len(kinds))
+	var asking sync.WaitGroup
+	for i, wanted := range []bool{l.V4, l.V6} {
+		if wanted {
+			asking.Go(func() { replies[i], errs[i] = s.records(ctx, name, kinds[i]) })
+		}
+	}
+	asking.Wait()
 	out := answers{ttl: math.MaxInt64}
 	var failed error
-	for _, family := range []struct {
-		kind   uint16
-		wanted bool
-	}{{dns.TypeA, l.V4}, {dns.TypeAAAA, l.V6}} {
-		if !family.wanted {
-			continue
-		}
-		reply, err := s.records(ctx, name, family.kind)
-		if err != nil {
-			failed = err
+	for i, kind := range kinds {
+		if errs[i] != nil {
+			failed = errs[i]
 			for _, m := range last {
-				if m.Addr.Is4() == (family.kind == dns.TypeA) {
+				if m.Addr.Is4() == (kind == dns.TypeA) {
 					out.members = append(out.members, m)
 				}
 			}
-			continue
 		}
-		for _, rr := range reply.found {
+		for _, rr := range replies[i].found {
 			if a, ok := addressOf(rr); ok {
-				out.members, out.ttl = append(out.members, balancer.Member{Addr: a, Host: l.Name}), min(out.ttl, reply.ttl)
+				out.members, out.ttl = append(out.members, balancer.Member{Addr: a, Host: l.Name}), min(out.ttl, replies[i].ttl)
 			}
 		}
 	}
@@ -165,8 +179,8 @@ func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer
 	return answers{}, errors.New("DNS has no SRV records for this name")
 }
 
-// maxQuestions limits the simultaneous lookups of hosts for one answer.
-const maxQuestions = 8
+// maxHosts limits the simultaneous lookups of hosts for one answer, each with up to two questions.
+const maxHosts = 4
 
 // targets finds the addresses of the hosts in SRV records: in the answer itself, or by lookups.
 func (s *settings) targets(ctx context.Context, l balancer.Lookup, services reply, last []balancer.Member) (answers, error) {
@@ -174,7 +188,7 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 	var mu sync.Mutex // guards failures and out
 	var failures []string
 	var asking sync.WaitGroup
-	free := make(chan struct{}, maxQuestions)
+	free := make(chan struct{}, maxHosts)
 	lowest := slices.MinFunc(services.found, func(a, b dns.RR) int { return cmp.Compare(a.(*dns.SRV).Priority, b.(*dns.SRV).Priority) }).(*dns.SRV).Priority
 	for host, at := range byTarget(services.found) {
 		asking.Go(func() {

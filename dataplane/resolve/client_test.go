@@ -20,7 +20,7 @@ import (
 func client(t *testing.T, config string, servers ...string) *resolve.Client {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte(config+"\noptions timeout:1 attempts:1\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("options timeout:1 attempts:1\n"+config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return resolve.New(resolve.Options{Servers: func() []string { return servers }, ConfigFile: file, HostsFile: "/nonexistent"})
@@ -153,6 +153,63 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("Answer changed the last members to %v", c.last)
 			}
 		})
+	}
+}
+
+// TestSilence breaks one family or both. The families must be asked at the same time, and the first
+// addresses must not wait for the second attempt of the other family.
+func TestSilence(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken string
+		last   []balancer.Member
+		limit  time.Duration
+		want   string
+	}{
+		"IPv6, first answer": {broken: "AAAA db.example.org.", limit: 2 * time.Second, want: "192.0.2.1 192.0.2.2 ! DNS server SERVER: no answer within 1s"},
+		"both families":      {broken: "*", last: members("192.0.2.7", "2001:db8::7"), limit: 5 * time.Second, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER: no answer within 1s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dns := dnskit.New(t, "127.0.0.1")
+			dns.Set(t, zone...)
+			dns.Break(c.broken, dnskit.Silence)
+			start := time.Now()
+			got := text(client(t, "options attempts:3", dns.Address).Answer(t.Context(), hostOf("db.example.org"), c.last))
+			if got = strings.ReplaceAll(got, dns.Address, "SERVER"); got != c.want {
+				t.Errorf("Answer = %s, want %s", got, c.want)
+			}
+			if lasted := time.Since(start); lasted > c.limit {
+				t.Errorf("it lasted %s, want at most %s", lasted, c.limit)
+			}
+		})
+	}
+}
+
+// TestTimeout looks up SRV records whose hosts mostly get no answer. The lookup must end in time,
+// with the found host and the former members of the others.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	dns := dnskit.New(t, "127.0.0.1")
+	records := []string{"_many._tcp.example.org. 20 IN SRV 1 1 80 good.example.org.", "good.example.org. 60 IN A 192.0.2.1"}
+	for i := range 40 {
+		host := fmt.Sprintf("dead%d.example.org.", i)
+		records = append(records, "_many._tcp.example.org. 20 IN SRV 1 1 80 "+host)
+		dns.Break(host, dnskit.Silence)
+	}
+	dns.Set(t, records...)
+	config := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(config, []byte("options timeout:1 attempts:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := resolve.New(resolve.Options{Servers: func() []string { return []string{dns.Address} }, ConfigFile: config, Timeout: 2 * time.Second})
+	last := []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Host: "dead7.example.org"}, {Addr: netip.MustParseAddr("192.0.2.39"), Host: "dead39.example.org"}}
+	start := time.Now()
+	got := text(c.Answer(t.Context(), balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_many._tcp.example.org", V4: true}, last))
+	if want := "192.0.2.1:80*1 192.0.2.7:80*1 192.0.2.39:80*1 ! DNS server " + dns.Address + ": no answer within 1s"; got != want {
+		t.Errorf("Answer = %s, want %s", got, want)
+	}
+	if lasted := time.Since(start); lasted > 4*time.Second {
+		t.Errorf("it lasted %s, want at most 4s", lasted)
 	}
 }
 

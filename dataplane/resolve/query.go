@@ -21,16 +21,17 @@ const udpSize = 1232
 // query asks the servers one after the other for records of name, which is absolute. The first
 // answer counts: records, or that there are none. The error explains why no server answered.
 func (s *settings) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
-	var last error
+	last := errors.New("the lookup lasted too long")
 	for range s.attempts {
 		for _, server := range s.servers {
+			if ctx.Err() != nil {
+				return nil, last
+			}
 			reply, err := s.ask(ctx, server, name, kind)
 			if err == nil {
 				return reply, nil
 			}
-			if last = err; ctx.Err() != nil {
-				return nil, last
-			}
+			last = err
 		}
 	}
 	return nil, last
