@@ -255,7 +255,7 @@ func (s *Service) checksPort(e *Endpoint, port func(uint16) bool) bool {
 func trustsAddress(allowed []netip.Prefix, a netip.Addr, here bool) bool {
 	var bits int // of the largest network with only such addresses
 	switch {
-	case notUnicast(a) != "":
+	case NotUnicast(a) != "":
 		return false
 	case a.IsLoopback() && here:
 		return true

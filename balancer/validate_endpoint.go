@@ -40,7 +40,7 @@ func (r *tableReader) checkEndpoints(s *Service) {
 func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if !e.Address.IsValid() && e.Name == "" {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
-	} else if why := notUnicast(e.Address); why != "" {
+	} else if why := NotUnicast(e.Address); why != "" {
 		r.errorf(at("address"), "%s is %s: an endpoint has an address of one host", e.Address, why)
 	} else if e.Address.Is6() && e.Address.IsLinkLocalUnicast() {
 		r.warnf(at("address"), "%s is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8", e.Address)

@@ -40,7 +40,7 @@ func (r *tableReader) checkHealth(h *Health) {
 		r.errorf("health."+set, "needs %s too: a certificate is used together with its key", missing)
 	}
 	if h.Source.IsValid() {
-		if why := notUnicast(h.Source); why != "" {
+		if why := NotUnicast(h.Source); why != "" {
 			r.errorf("health.source", "%s is %s: checks come from an address of this host", h.Source, why)
 		}
 	}

@@ -38,7 +38,7 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 			continue
 		}
 		path := element("vips", i, "")
-		if why := notUnicast(v.addr); why != "" {
+		if why := NotUnicast(v.addr); why != "" {
 			r.errorf(path, "%s is %s: a VIP is an address of one host", v.addr, why)
 			continue
 		}
@@ -83,8 +83,8 @@ func everyAddress(is4 bool) string {
 	return "::/0"
 }
 
-// notUnicast explains why addr is not an address of one host. It returns "" if it is.
-func notUnicast(addr netip.Addr) string {
+// NotUnicast explains why addr is not an address of one host. It returns "" if it is.
+func NotUnicast(addr netip.Addr) string {
 	switch {
 	case addr.IsUnspecified():
 		return "the unspecified address"

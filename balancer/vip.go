@@ -138,8 +138,8 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 		r.errorf("", "%s", err)
 	case v.Addr.String() != name:
 		r.errorf("", "write the address as %q, so it has only one table", v.Addr)
-	case notUnicast(v.Addr) != "":
-		r.errorf("", "is %s, which no host can hold", notUnicast(v.Addr))
+	case NotUnicast(v.Addr) != "":
+		r.errorf("", "is %s, which no host can hold", NotUnicast(v.Addr))
 	}
 	r.decode(&v.VIPPolicy, fields)
 	r.checkVIPPolicy(&v.VIPPolicy, v.Addr)

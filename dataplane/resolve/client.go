@@ -272,10 +272,16 @@ func parseMember(line string) (balancer.Member, error) {
 	fields := strings.Fields(line)
 	if at, err := netip.ParseAddrPort(fields[0]); err == nil && at.Port() != 0 {
 		m.Addr, m.Port = at.Addr().Unmap(), at.Port()
-	} else if a, err := netip.ParseAddr(fields[0]); err == nil && a.Zone() == "" {
+	} else if a, err := netip.ParseAddr(fields[0]); err == nil {
 		m.Addr = a.Unmap()
 	} else {
 		return m, fmt.Errorf("%q is not ADDRESS[:PORT], such as 192.168.1.11 or 192.168.1.11:8080", fields[0])
+	}
+	if m.Addr.Zone() != "" {
+		return m, fmt.Errorf("%q has a zone, which endpoints can't have", fields[0])
+	}
+	if why := balancer.NotUnicast(m.Addr); why != "" {
+		return m, fmt.Errorf("%s is %s: an endpoint has an address of one host", m.Addr, why)
 	}
 	for _, field := range fields[1:] {
 		if n, err := fmt.Sscanf(field+"\n", "weight=%d\n", &m.Weight); n != 1 || err != nil || m.Weight < 0 || m.Weight > balancer.MaxWeight {
