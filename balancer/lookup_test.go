@@ -94,7 +94,7 @@ func TestResolvedEndpoints(t *testing.T) {
 		},
 		"a failure": {
 			found: map[balancer.Lookup]*balancer.Resolution{host: {Members: members("192.0.2.5"), Failure: "no answer"}},
-			want:  "192.0.2.1:5432/1 192.0.2.5:5432/2", reason: "endpoints[0].address: looking up db1.example.org: no answer: the last known endpoints (1) stay in use",
+			want:  "192.0.2.1:5432/1 192.0.2.5:5432/2", reason: "endpoints[0].address: looking up db1.example.org: no answer: the known endpoints (1) are in use",
 		},
 		"private addresses": {
 			found: map[balancer.Lookup]*balancer.Resolution{host: {Members: members("127.0.0.1", "169.254.169.254")}},

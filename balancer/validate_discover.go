@@ -36,7 +36,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 		reported[l] = true
 		remains := "it has no endpoints"
 		if n := len(r.Members); n > 0 {
-			remains = fmt.Sprintf("the last known endpoints (%d) stay in use", n)
+			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // of an earlier answer, or of a part of this one
 		}
 		u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, r.Failure, remains).Kind = Unresolved
 	}

@@ -109,7 +109,18 @@ func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Me
 			return found, err
 		}
 	}
-	return answers{}, errors.New("DNS has no address for this name")
+	return answers{}, fmt.Errorf("DNS has no %s for this name", addressIn(l))
+}
+
+// addressIn describes an address in the families of l.
+func addressIn(l balancer.Lookup) string {
+	switch {
+	case !l.V6:
+		return "IPv4 address"
+	case !l.V4:
+		return "IPv6 address"
+	}
+	return "IPv4 or IPv6 address"
 }
 
 // inHosts returns the addresses of a name in the hosts file, unless DNS servers are configured.
@@ -261,7 +272,7 @@ func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, l
 	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
 	found, err := s.addresses(ctx, host, l, own)
 	if err == nil && len(found.members) == 0 {
-		err = fmt.Errorf("%s has no address, so it is left out", strings.TrimSuffix(host, "."))
+		err = fmt.Errorf("%s has no %s, so it is left out", strings.TrimSuffix(host, "."), addressIn(l))
 	}
 	return found, err
 }

@@ -48,7 +48,7 @@ func TestEndpointsByName(t *testing.T) {
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.2")
 	wait.For(t, 10*time.Second, "the new address", func() bool { return ask("127.42.0.1:8080") == "two" })
 	dns.Break("*", dnskit.Failure)
-	reports("vipd.toml:18: service web: endpoints[0].address: looking up web.example.org: DNS server " + dns.Address + " answered SERVFAIL: the last known endpoints (1) stay in use")
+	reports("vipd.toml:18: service web: endpoints[0].address: looking up web.example.org: DNS server " + dns.Address + " answered SERVFAIL: the known endpoints (1) are in use")
 	n.stop()
 	n.start()
 	if got := ask("127.42.0.1:8080"); got != "two" {
