@@ -18,8 +18,15 @@ type Runner struct {
 	free chan struct{} // limits simultaneous lookups
 
 	mu      sync.Mutex // guards the fields below
-	wanted  map[balancer.Lookup]time.Duration
+	wanted  map[balancer.Lookup]want
+	set     int // the calls of Set
 	answers snap.Map[balancer.Lookup, *balancer.Resolution]
+}
+
+// want is a wanted lookup. A lookup that was removed and added again is another want.
+type want struct {
+	interval time.Duration
+	added    int // by this call of Set
 }
 
 // RunnerOptions configures a Runner.
@@ -48,12 +55,21 @@ func NewRunner(o RunnerOptions) *Runner {
 }
 
 // Set replaces the lookups, each with the maximum time between two; 0 means that only the answer
-// determines it. The map must not change from now on. Answers of other lookups are forgotten, and a
-// new lookup is empty until its first answer.
+// determines it. Answers of other lookups are forgotten, and a new lookup is empty until its first
+// answer.
 func (r *Runner) Set(wanted map[balancer.Lookup]time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wanted = wanted
+	r.set++
+	before := r.wanted
+	r.wanted = make(map[balancer.Lookup]want, len(wanted))
+	for l, interval := range wanted {
+		added := r.set
+		if w, ok := before[l]; ok {
+			added = w.added
+		}
+		r.wanted[l] = want{interval, added}
+	}
 	for l := range r.answers.Keys() {
 		if _, ok := wanted[l]; !ok {
 			r.answers = r.answers.Delete(l)
@@ -76,8 +92,8 @@ func (r *Runner) Answers() snap.Map[balancer.Lookup, *balancer.Resolution] {
 
 // part is a running lookup.
 type part struct {
-	interval time.Duration
-	stop     func()
+	want
+	stop func()
 }
 
 // Run repeats the lookups until ctx ends.
@@ -95,20 +111,19 @@ func (r *Runner) Run(ctx context.Context) error {
 		wanted := r.wanted
 		r.mu.Unlock()
 		maps.DeleteFunc(parts, func(l balancer.Lookup, p part) bool {
-			interval, ok := wanted[l]
-			if stays := ok && interval == p.interval; stays {
+			if w, ok := wanted[l]; ok && w == p.want {
 				return false
 			}
 			p.stop()
 			return true
 		})
-		for l, interval := range wanted {
+		for l, w := range wanted {
 			if _, runs := parts[l]; runs {
 				continue
 			}
 			repeating, stop := context.WithCancel(ctx)
-			parts[l] = part{interval, stop}
-			running.Go(func() { r.repeat(repeating, l, interval) })
+			parts[l] = part{w, stop}
+			running.Go(func() { r.repeat(repeating, l, w.interval) })
 		}
 	}
 }

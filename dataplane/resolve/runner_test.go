@@ -140,6 +140,29 @@ func TestKeptAnswers(t *testing.T) {
 	})
 }
 
+// TestAddedAgain removes a lookup and adds it again at the same moment. It must be made again at
+// once.
+func TestAddedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{asked: map[string][]time.Duration{}, start: time.Now()}
+		s.set("", time.Hour, "192.0.2.1")
+		r := resolve.NewRunner(resolve.RunnerOptions{Answer: s.answer, Changed: func() {}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Run(ctx) }()
+		for range 20 {
+			r.Set(nil)
+			r.Set(map[balancer.Lookup]time.Duration{hostOf("db"): 0})
+			synctest.Wait()
+			if got, want := text(resolve.Answer{Resolution: *r.Answers().At(hostOf("db"))}), "192.0.2.1 for 0s"; got != want {
+				t.Errorf("the lookup that was added again has %s, want %s", got, want)
+			}
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // TestManyNames looks many names up, and then none. No goroutine may remain.
 func TestManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
