@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -54,33 +55,63 @@ func NewRunner(o RunnerOptions) *Runner {
 	return &Runner{o: o, wake: wake.New(), free: make(chan struct{}, maxLookups), answers: o.Kept}
 }
 
-// Set replaces the lookups, each with the maximum time between two; 0 means that only the answer
-// determines it. Answers of other lookups are forgotten, and a new lookup is empty until its first
-// answer.
-func (r *Runner) Set(wanted map[balancer.Lookup]time.Duration) {
+// Demand is the lookups that a Runner repeats.
+type Demand struct {
+	// Lookups are the lookups, each with the maximum time between two; 0 means that only the answer
+	// determines it.
+	Lookups map[balancer.Lookup]time.Duration
+	// Former are the lookups that new ones replace. Their members stay until the first good answer.
+	Former map[balancer.Lookup]balancer.Lookup
+	// Incomplete means that further lookups may be wanted soon, so no answer is forgotten.
+	Incomplete bool
+}
+
+// Set replaces the lookups. Answers of other lookups are forgotten. A new lookup starts with the
+// known members of its name, or of the lookup that it replaces.
+func (r *Runner) Set(d Demand) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.set++
-	before := r.wanted
-	r.wanted = make(map[balancer.Lookup]want, len(wanted))
-	for l, interval := range wanted {
+	before, known := r.wanted, r.answers
+	r.wanted = make(map[balancer.Lookup]want, len(d.Lookups))
+	for l, interval := range d.Lookups {
 		added := r.set
 		if w, ok := before[l]; ok {
 			added = w.added
 		}
 		r.wanted[l] = want{interval, added}
+		if !known.Has(l) {
+			r.answers = r.answers.Set(l, firstState(known, l, d.Former[l]))
+		}
 	}
-	for l := range r.answers.Keys() {
-		if _, ok := wanted[l]; !ok {
+	for l := range known.Keys() {
+		if _, ok := r.wanted[l]; !ok && !d.Incomplete {
 			r.answers = r.answers.Delete(l)
 		}
 	}
-	for l := range wanted {
-		if !r.answers.Has(l) {
-			r.answers = r.answers.Set(l, &balancer.Resolution{})
+	r.wake.Send()
+}
+
+// firstState returns the state of a new lookup before its first answer: the known members of the
+// same name, maybe for other families, or of the lookup that it replaces.
+func firstState(known snap.Map[balancer.Lookup, *balancer.Resolution], l, former balancer.Lookup) *balancer.Resolution {
+	unwanted := func(m balancer.Member) bool {
+		return l.Kind != balancer.ProgramLookup && (m.Addr.Is4() && !l.V4 || m.Addr.Is6() && !l.V6)
+	}
+	for _, source := range []balancer.Lookup{l, former} {
+		var members []balancer.Member
+		for families := range 4 {
+			source.V4, source.V6 = families&1 != 0, families&2 != 0
+			if a := known.At(source); a != nil {
+				members = append(members, a.Members...)
+			}
+		}
+		if members = slices.DeleteFunc(members, unwanted); len(members) > 0 {
+			slices.SortFunc(members, balancer.Member.Compare)
+			return &balancer.Resolution{Members: slices.Compact(members)}
 		}
 	}
-	r.wake.Send()
+	return &balancer.Resolution{}
 }
 
 // Answers returns the state of each lookup.

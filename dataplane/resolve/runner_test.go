@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -79,7 +80,7 @@ func TestSchedule(t *testing.T) {
 			}
 		}
 		s.set("", 20*time.Second, "192.0.2.1")
-		r.Set(map[balancer.Lookup]time.Duration{ttl: 0, discovery: 10 * time.Second})
+		r.Set(resolve.Demand{Lookups: map[balancer.Lookup]time.Duration{ttl: 0, discovery: 10 * time.Second}})
 		time.Sleep(41 * time.Second)
 		state("192.0.2.1 for 0s", 2) // an equal answer changes nothing
 		asked("ttl", "[0s 20s 40s]")
@@ -101,7 +102,7 @@ func TestSchedule(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		asked("ttl", "[2m33s 1h2m33s]")
 
-		r.Set(map[balancer.Lookup]time.Duration{discovery: 5 * time.Second})
+		r.Set(resolve.Demand{Lookups: map[balancer.Lookup]time.Duration{discovery: 5 * time.Second}})
 		s.times("interval")
 		time.Sleep(11 * time.Second)
 		if r.Answers().Has(ttl) {
@@ -129,7 +130,7 @@ func TestKeptAnswers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()
-		r.Set(map[balancer.Lookup]time.Duration{hostOf("db"): 0})
+		r.Set(resolve.Demand{Lookups: map[balancer.Lookup]time.Duration{hostOf("db"): 0}})
 		synctest.Wait()
 		a := r.Answers()
 		if got, want := text(resolve.Answer{Resolution: *a.At(hostOf("db"))}), "192.0.2.1 ! SERVFAIL"; got != want || a.Len() != 1 {
@@ -138,6 +139,51 @@ func TestKeptAnswers(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// TestFirstState changes lookups while DNS fails. New lookups must start with the known members in
+// their families.
+func TestFirstState(t *testing.T) {
+	host := func(name string, v4, v6 bool) balancer.Lookup {
+		return balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: v4, V6: v6}
+	}
+	program := balancer.Lookup{Kind: balancer.ProgramLookup, Name: "/etc/members"}
+	both := members("192.0.2.1", "2001:db8::1")
+	for name, c := range map[string]struct {
+		known      balancer.Lookup
+		incomplete bool
+		next       balancer.Lookup
+		former     balancer.Lookup
+		want       string
+	}{
+		"more families":           {known: host("db", true, false), next: host("db", true, true), want: "192.0.2.1 2001:db8::1"},
+		"fewer families":          {known: host("db", true, true), next: host("db", false, true), want: "2001:db8::1"},
+		"another name":            {known: host("db", true, false), next: host("web", true, true), want: ""},
+		"another kind":            {known: host("db", true, false), next: balancer.Lookup{Kind: balancer.ServiceLookup, Name: "db", V4: true}, want: ""},
+		"a replacement":           {known: host("old", true, true), next: host("new", true, false), former: host("old", true, true), want: "192.0.2.1"},
+		"a program instead":       {known: host("old", true, true), next: program, former: host("old", true, true), want: "192.0.2.1 2001:db8::1"},
+		"not wanted for a moment": {known: host("db", true, true), incomplete: true, next: host("db", true, true), want: "192.0.2.1 2001:db8::1"},
+		"not wanted":              {known: host("db", true, true), next: host("db", true, true), want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var kept snap.Map[balancer.Lookup, *balancer.Resolution]
+			r := resolve.NewRunner(resolve.RunnerOptions{Kept: kept.Set(c.known, &balancer.Resolution{Members: both})})
+			if c.known == c.next {
+				r.Set(resolve.Demand{Incomplete: c.incomplete})
+			}
+			r.Set(resolve.Demand{
+				Lookups: map[balancer.Lookup]time.Duration{c.next: 0},
+				Former:  map[balancer.Lookup]balancer.Lookup{c.next: c.former},
+			})
+			var words []string
+			for _, m := range r.Answers().At(c.next).Members {
+				words = append(words, m.Addr.String())
+			}
+			if got := strings.Join(words, " "); got != c.want || r.Answers().Len() != 1 {
+				t.Errorf("%d answers, and the new lookup starts with %q, want one answer and %q", r.Answers().Len(), got, c.want)
+			}
+		})
+	}
 }
 
 // TestAddedAgain removes a lookup and adds it again at the same moment. It must be made again at
@@ -151,8 +197,8 @@ func TestAddedAgain(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.Run(ctx) }()
 		for range 20 {
-			r.Set(nil)
-			r.Set(map[balancer.Lookup]time.Duration{hostOf("db"): 0})
+			r.Set(resolve.Demand{})
+			r.Set(resolve.Demand{Lookups: map[balancer.Lookup]time.Duration{hostOf("db"): 0}})
 			synctest.Wait()
 			if got, want := text(resolve.Answer{Resolution: *r.Answers().At(hostOf("db"))}), "192.0.2.1 for 0s"; got != want {
 				t.Errorf("the lookup that was added again has %s, want %s", got, want)
@@ -177,12 +223,12 @@ func TestManyNames(t *testing.T) {
 			many[hostOf("db"+strconv.Itoa(i))] = 0
 		}
 		for range 3 {
-			r.Set(many)
+			r.Set(resolve.Demand{Lookups: many})
 			synctest.Wait()
 			if got := r.Answers().Len(); got != len(many) {
 				t.Errorf("%d answers, want %d", got, len(many))
 			}
-			r.Set(nil)
+			r.Set(resolve.Demand{})
 			synctest.Wait()
 			if got := r.Answers().Len(); got != 0 {
 				t.Errorf("%d answers after the end, want none", got)

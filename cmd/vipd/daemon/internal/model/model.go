@@ -257,7 +257,7 @@ func (m *Model) compile() {
 		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
-	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs)
+	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory

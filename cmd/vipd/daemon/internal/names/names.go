@@ -24,8 +24,9 @@ type Names struct {
 	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
 	// users are the services that need each lookup, with the maximum time between two, and needs
 	// are the lookups of each service.
-	users map[balancer.Lookup]map[balancer.Name]time.Duration
-	needs map[balancer.Name]map[balancer.Lookup]time.Duration
+	users    map[balancer.Lookup]map[balancer.Name]time.Duration
+	needs    map[balancer.Name]map[balancer.Lookup]time.Duration
+	complete bool // the store was readable at least once
 }
 
 // Options configures Names.
@@ -68,8 +69,9 @@ func New(o Options) *Names {
 func (n *Names) Run(ctx context.Context) error { return n.runner.Run(ctx) }
 
 // Resolved starts the lookups that the services of in need, stops the others, and returns the
-// present answers. Its cost depends on the changes.
-func (n *Names) Resolved(in *balancer.Inputs) snap.Map[balancer.LookupID, *balancer.Resolution] {
+// present answers. Its cost depends on the changes. Unless complete, in may lack services of an
+// earlier run, whose answers are kept.
+func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	changed := map[balancer.Name]bool{}
 	for name := range snap.Diff(n.services, in.Services) {
 		changed[name] = true
@@ -78,12 +80,12 @@ func (n *Names) Resolved(in *balancer.Inputs) snap.Map[balancer.LookupID, *balan
 		changed[id.Service] = true
 	}
 	n.services, n.endpoints = in.Services, in.Endpoints
-	other := false
+	other, former := complete != n.complete, map[balancer.Lookup]balancer.Lookup{}
 	for name := range changed {
-		other = n.replace(name, in) || other
+		other = n.replace(name, in, former) || other
 	}
-	if other {
-		n.runner.Set(n.intervals())
+	if n.complete = complete; other {
+		n.runner.Set(resolve.Demand{Lookups: n.intervals(), Former: former, Incomplete: !complete})
 	}
 	answers := n.runner.Answers()
 	for l, change := range snap.Diff(n.answers, answers) {
@@ -98,8 +100,9 @@ func (n *Names) Resolved(in *balancer.Inputs) snap.Map[balancer.LookupID, *balan
 	return n.resolved
 }
 
-// replace replaces the lookups of one service, and reports whether they have changed.
-func (n *Names) replace(name balancer.Name, in *balancer.Inputs) bool {
+// replace replaces the lookups of one service, and reports whether they have changed. It adds to
+// former if another lookup discovers the endpoints now.
+func (n *Names) replace(name balancer.Name, in *balancer.Inputs, former map[balancer.Lookup]balancer.Lookup) bool {
 	var now map[balancer.Lookup]time.Duration
 	if s, ok := in.Services.Get(name); ok {
 		now = balancer.LookupsOf(s, in)
@@ -107,6 +110,9 @@ func (n *Names) replace(name balancer.Name, in *balancer.Inputs) bool {
 	before := n.needs[name]
 	if maps.Equal(before, now) {
 		return false
+	}
+	if l, earlier := discovery(now), discovery(before); l != (balancer.Lookup{}) && earlier != (balancer.Lookup{}) {
+		former[l] = earlier
 	}
 	for l := range before {
 		delete(n.users[l], name)
@@ -126,6 +132,16 @@ func (n *Names) replace(name balancer.Name, in *balancer.Inputs) bool {
 		delete(n.needs, name)
 	}
 	return true
+}
+
+// discovery returns the lookup of discover among the lookups of a service, or the zero value.
+func discovery(lookups map[balancer.Lookup]time.Duration) balancer.Lookup {
+	for l := range lookups {
+		if l.Kind != balancer.HostLookup {
+			return l
+		}
+	}
+	return balancer.Lookup{}
 }
 
 // set stores the answer for a service. Nil removes it.
