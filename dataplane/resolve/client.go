@@ -137,10 +137,11 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 	return members
 }
 
-// addresses asks for the addresses of name in the families of l, for both at the same time. A family
-// whose lookup fails keeps its members of last, and the error says so.
+// addresses asks for the addresses of name in the families of l, for both at the same time. A
+// family whose lookup fails keeps its members of last, and the error says so.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
-	if len(last) == 0 && l.V4 && l.V6 { // a family that gets no answer must not delay the first addresses of the other
+	if len(last) == 0 && l.V4 && l.V6 {
+		// A family that gets no answer must not delay the first addresses of the other.
 		first := *s
 		first.attempts = 1
 		s = &first
