@@ -278,7 +278,7 @@ func (u *compiledService) reportUntrusted(env *Env) {
 	h := u.service.Health
 	switch {
 	case WantsUser(u.service):
-		u.refuse(Refused, "health.user", "exec checks from etcd run as %s, never as %s, so this check does not run. Remove user, or define the service in the node's own file", ExecUser, h.User)
+		u.refuse(Refused, "health.user", "exec checks from etcd run as %s, never as %s, so this check does not run. Remove health.user, or define the service in the node's own file", ExecUser, h.User)
 	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
 	case h.From != HealthFromFleet:
 		u.refuse(Refused, "health.type", "exec checks from etcd run only on nodes with health.allow_exec = true")

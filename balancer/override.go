@@ -74,7 +74,7 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of the user who removed the override old, and the reason. It is
+// Note returns a temporary record of who removed old, and why. It is
 // nil if o is unsigned or there was nothing to remove. An earlier note is kept.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}

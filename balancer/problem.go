@@ -26,7 +26,8 @@ type ProblemKind string
 const (
 	// Refused means that the node's configuration does not allow a request of a service from etcd.
 	Refused ProblemKind = "refused"
-	// PortReserved means that a program of the node needs the port. No configuration allows it.
+	// PortReserved means that a program of the node needs the port. No setting allows services to
+	// use such a port.
 	PortReserved ProblemKind = "reserved"
 	// Held means that another service has the address and port.
 	Held ProblemKind = "held"

@@ -31,9 +31,9 @@ type Host interface {
 	Alerts(ctx context.Context, tell func())
 	// Ready returns an error if c must wait because the restrictions of its clients are not in
 	// force yet. The engine asks between Prepare and Apply, for each change that is not a removal.
-	// While the answer is an error, the key stays unchanged, all others continue, and the engine
-	// asks again in every round. A restriction that is impossible on this host is also reported by
-	// Problems. If enforced, the dataplane restricts clients itself (Capabilities.EnforcesSources),
-	// so only its possible restrictions are awaited.
+	// While Ready returns an error, the engine leaves the key of c unchanged, applies the other
+	// changes, and calls Ready again in every round. A restriction that is impossible on this host
+	// is also reported by Problems. If enforced, the dataplane restricts clients itself
+	// (Capabilities.EnforcesSources), so only its possible restrictions are awaited.
 	Ready(c Change, enforced bool) error
 }

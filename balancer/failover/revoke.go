@@ -22,7 +22,7 @@ func (t *takeover) revoke() {
 		}
 		if fence := t.etcd.fences[node]; fence != nil {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
-			t.claimFrom(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
+			t.claimFrom(w, node, fmt.Sprintf("%s is off, reported by %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
 			return
 		}
 		if t.revokeSilent(node, s) {

@@ -50,7 +50,7 @@ func (s *session) begin() {
 		return
 	}
 	if old := s.etcd.sessions[name]; old != nil && !s.replaces(old) {
-		return // it is revoked like any other
+		return // the old session must first be revoked, like any other session
 	}
 	w := Write{If: []Condition{{Key{Sessions, name}, s.etcd.sessions.at(name)}}}
 	if fence := s.etcd.fences[name]; fence != nil {

@@ -51,7 +51,8 @@ func runDoctor(c *cli.Call) error {
 	return err
 }
 
-// examined returns this host, with the state of its vipd or otherwise its configuration.
+// examined returns this host with the state of its vipd. If vipd does not answer, it compiles the
+// configuration file instead.
 func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()

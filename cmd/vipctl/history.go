@@ -34,10 +34,10 @@ func historyVerb() *cli.Verb {
 
 func rollbackVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "rollback", Args: "SERVICE N", Brief: "make an old text of a service in etcd the present one",
-		About: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by apply: " +
-			"nothing is written if another service has taken the address and port, or if someone else changes the service " +
-			"meanwhile. The rollback itself is a new text in the history.",
+		Name: "rollback", Args: "SERVICE N", Brief: "restore an earlier text of a service in etcd",
+		About: "Restores text N of \"vipctl history SERVICE\", even if the service was removed. Nothing is written if another service " +
+			"now has the address and port, or if someone else changes the service at the same time. The rollback becomes a new " +
+			"text in the history.",
 		Example: "vipctl rollback web 3",
 		Flags:   []cli.Flag{dryRunFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,

@@ -82,7 +82,7 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if why != "" {
 		why = " (" + why + ")"
 	}
-	return mode, fmt.Sprintf("note: mode auto: this is for %s mode, which vipd most likely takes here%s; --mode names another\n", mode.Name, why)
+	return mode, fmt.Sprintf("note: with mode auto, vipd probably uses %s mode here%s, so this output is for that mode; --mode selects another\n", mode.Name, why)
 }
 
 // render returns the rules to program. For kernel modes this includes the guard.

@@ -284,7 +284,8 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 // noHost is printed if no vipd owner is registered.
 const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
 
-// readVIPs passes the VIPs to show. A requested VIP without an owner is an error at the end.
+// readVIPs passes the VIPs to show. After show, it returns an error if a requested VIP has no
+// owner.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)
 	if err == nil {

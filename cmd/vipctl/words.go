@@ -63,8 +63,8 @@ func when(p *cli.Printer, t time.Time) string {
 	return ago(p, t)
 }
 
-// transferred formats the bytes of both directions. The texts are empty if there are none or they
-// are not counted.
+// transferred formats the bytes of both directions. Both texts are empty if no bytes passed or
+// bytes are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
 		return "", ""

@@ -50,8 +50,8 @@ func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, en
 	return d
 }
 
-// drives creates another engine for dp, which replaces another dataplane. The wanted and remembered
-// state stays. It does nothing until start.
+// drives creates another engine for dp, which replaces another dataplane. The wanted and the
+// remembered state are kept. It does nothing until start.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,8 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnnouncementSchedule announces addresses. Each must be announced at once, after 0.1, 1.1 and
-// 2.2 s and then every minute, at a limited rate, new addresses first.
+// TestAnnouncementSchedule announces addresses. Each address must be announced immediately, after
+// 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must come
+// first.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {

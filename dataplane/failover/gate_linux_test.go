@@ -116,7 +116,7 @@ func askServer(t *testing.T, client *lab.NS) error {
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
-		t.Fatalf("Trial() = %v", err)
+		t.Fatalf("Trial() = %v, want nil", err)
 	}
 	g, err := NewGate(GateOptions{Timeout: time.Hour}) // nothing here depends on time
 	if err != nil {

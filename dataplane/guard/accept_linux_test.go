@@ -191,7 +191,7 @@ func TestFiltersWithoutIptables(t *testing.T) {
 		}
 		g.round()
 		if all := g.problems(); len(all) != 1 || !strings.Contains(all[0].Text, "policy of FORWARD or INPUT is DROP") {
-			t.Errorf("%+v: problems = %v", m, all)
+			t.Errorf("%+v: problems = %v, want one about a policy of DROP", m, all)
 		}
 		if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("%+v: intact = %q, %v; want no reason", m, reason, err)

@@ -235,8 +235,8 @@ func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, 
 	return rules
 }
 
-// refuseOwnRules refuses the node's own connections in output. Otherwise conntrack would have an
-// entry for them, which would lead nowhere when the port is reused.
+// refuseOwnRules resets the node's own TCP connections to rejected frontends in output. Otherwise
+// conntrack would have an entry for them, which would lead nowhere when the port is reused.
 func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	if !with.rejected {
 		return nil

@@ -120,7 +120,7 @@ func choiceElem(number uint32, chain string) nft.Elem {
 	return nft.Elem{Key: nft.Bytes{}.Number(number), Goto: chain}
 }
 
-// writeChoice makes the chain of this name choose as c says.
+// writeChoice writes the rules of c into the chain called name.
 func (s *schema) writeChoice(tx *nft.Tx, name string, c choice, mark uint32) {
 	chain := &nft.Chain{Name: name}
 	if name == clearing {

@@ -60,8 +60,8 @@ type attempt struct {
 	interrupts []func() bool
 }
 
-// Check checks the target with address at. It takes at most the definition's timeout, and little
-// more if a program must be killed. The outcome is health.NotRun if ctx ended the check, or if it
+// Check checks the target with address at. It returns within the definition's timeout, or slightly
+// later if it must kill a program. The outcome is health.NotRun if ctx ended the check, or if it
 // failed because this host was too busy to run it.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)

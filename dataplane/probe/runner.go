@@ -36,7 +36,7 @@ type Options struct {
 	// 16.
 	Programs int
 	// Gather is the time for which a changed verdict waits for others, to be reported with them.
-	// Each other verdict prolongs it, up to four times Gather. Default 50 ms.
+	// Each further changed verdict extends the wait, up to four times Gather. Default 50 ms.
 	Gather time.Duration
 	// Seed makes this node's jitter different from other nodes' jitter.
 	Seed uint64

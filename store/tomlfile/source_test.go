@@ -96,7 +96,7 @@ func TestABadServiceIsAlone(t *testing.T) {
 	} {
 		got := after.Problems[i]
 		if got.Origin != want.Origin || got.Service != want.Service || got.Field != want.Field || got.Severity != balancer.SeverityError {
-			t.Errorf("problem = %+v, want one at %+v", got, want)
+			t.Errorf("problem = %+v, want an error with the origin, service and field of %+v", got, want)
 		}
 	}
 }

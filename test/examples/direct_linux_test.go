@@ -69,8 +69,8 @@ func TestIPVSDirect(t *testing.T) {
 			return len(seen) == len(test.names)
 		})
 	}
-	// Programs of this host get answers from an address of this host, which IPv4 accepts only with
-	// this sysctl.
+	// Replies to this host's own programs come from the VIP, which this host also holds. IPv4
+	// accepts such packets only with this sysctl.
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {

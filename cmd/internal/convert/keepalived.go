@@ -28,7 +28,7 @@ func keepalivedAnswers() []answer {
 		{"file", "vrrp_sync_group", "VIPs of one [ownership.vrrp.NAME] move together: when all hosts run vipd, write the VIPs of these instances into one group"},
 		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
 		// These are read elsewhere, or describe vipd's usual behavior: a failing endpoint keeps its
-		// connections, and counts after its first check.
+		// connections, and a new endpoint serves after its first check.
 		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup virtualhost ip_family", ""},
 		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", nearHook},
 		{"", "failover_threshold", "vipd uses backups while no other endpoint is up"},

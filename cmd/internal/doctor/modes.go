@@ -157,7 +157,7 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	}
 	switch {
 	case o.Status != nil && o.Status.Mode.InUse != string(best):
-		return []Finding{note(fmt.Sprintf("auto would use %s mode now, and vipd uses %s", best, o.Status.Mode.InUse),
+		return []Finding{note(fmt.Sprintf("auto would use %s mode now, but vipd uses %s", best, o.Status.Mode.InUse),
 			"vipd tries modes when it starts and when it reloads", "vipctl reload")}
 	case len(unknown) > 0:
 		return []Finding{note(fmt.Sprintf("auto uses %s mode unless a better mode works; not tried: %s", best, strings.Join(unknown, ", ")), why, "")}

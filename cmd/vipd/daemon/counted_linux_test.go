@@ -121,8 +121,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 	}
 }
 
-// TestCountsOverRestarts changes weights, stops, kills and starts vipd while clients send a
-// datagram each. The kernel serves during all of this. No count may decrease or exceed the number
+// TestCountsOverRestarts changes weights, and stops, kills and starts vipd, while each client sends
+// one datagram. The kernel serves during all of this. No count may decrease or exceed the number
 // sent. Each flow must be counted once, except flows between a rule and its last count, and flows
 // of rules that were replaced since the last reading before a kill.
 func TestCountsOverRestarts(t *testing.T) {

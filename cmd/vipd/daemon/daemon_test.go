@@ -333,7 +333,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
-		t.Errorf("empty overrides exist: %+v, %v", r, err)
+		t.Errorf("overrides = %+v, %v, want none", r, err)
 	}
 	// A change that can't be saved is refused with an error.
 	before, state := n.endpoints(), filepath.Join(n.dir, "state")

@@ -19,7 +19,7 @@ func TestFilesAreChecked(t *testing.T) {
 		}
 		for _, e := range entries {
 			if !e.IsDir() && !folder.Uses(e.Name()) {
-				t.Errorf("%s/%s may belong to any user", dir, e.Name())
+				t.Errorf("the owner of %s/%s is not checked, want it checked", dir, e.Name())
 			}
 		}
 	}

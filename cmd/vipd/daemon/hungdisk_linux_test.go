@@ -51,7 +51,7 @@ func TestStateDirHangs(t *testing.T) {
 	}
 	const silent = "the disk has not answered for 5s"
 	if err := drain(); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, ") || !strings.HasSuffix(err.Error(), silent) {
-		t.Errorf("a drain that can't be kept: %v", err)
+		t.Errorf("error of a drain on a hung disk = %v, want \"nothing was changed, ... %s\"", err, silent)
 	}
 	n.write(web)
 	serves(both)

@@ -126,7 +126,7 @@ func clip(s string) string {
 	return s
 }
 
-// refusal is an error with the number of its message.
+// refusal is a kernel error with the sequence number of the refused message.
 type refusal struct {
 	Error
 	seq uint32

@@ -87,7 +87,7 @@ func TestWaitsNoLonger(t *testing.T) {
 		}()
 		end(s)
 		if err := <-got; err == nil || errors.Is(err, os.ErrDeadlineExceeded) != (name == "deadline") {
-			t.Errorf("%s: error = %v", name, err)
+			t.Errorf("%s: error of Receive = %v, want an error, and os.ErrDeadlineExceeded only for the deadline", name, err)
 		}
 	}
 	s := open(t)
@@ -111,7 +111,7 @@ func TestLateReaders(t *testing.T) {
 		}
 	}
 	if _, err := s.Within(0); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("error without a message = %v", err)
+		t.Errorf("error of Within(0) without a message = %v, want os.ErrDeadlineExceeded", err)
 	}
 }
 

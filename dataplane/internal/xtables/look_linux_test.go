@@ -272,7 +272,7 @@ func TestLooksDuringWrites(t *testing.T) {
 			}
 			reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-C"), sizes)
 			if err != nil || reason != "" {
-				t.Fatalf("Compare = %q, %v", reason, err)
+				t.Fatalf("Compare = %q, %v, want no difference", reason, err)
 			}
 			counts, err := tool.FullCounts(t.Context(), "nat", "VIPD-C")
 			must(t, err)

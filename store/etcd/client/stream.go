@@ -179,7 +179,7 @@ func (s *stream) prove(ctx context.Context) error {
 // exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
-		f := &s.scopes[i] // whose next the other goroutine writes
+		f := &s.scopes[i] // the other goroutine writes f.next, so it is not read here
 		request := &etcdserverpb.RangeRequest{Key: []byte(f.Key)}
 		if f.denied {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.End), true, true

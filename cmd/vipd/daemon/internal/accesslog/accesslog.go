@@ -74,7 +74,7 @@ func (l *Log) Problems() (all []balancer.Problem) {
 			continue
 		}
 		all = append(all, balancer.Problem{
-			Severity: balancer.SeverityWarning, Field: "access_log", Text: fmt.Sprintf("connections are not logged, as %s can't be written: %v", path, err),
+			Severity: balancer.SeverityWarning, Field: "access_log", Text: fmt.Sprintf("connections are not logged because %s can't be written: %v", path, err),
 		})
 	}
 	slices.SortFunc(all, func(a, b balancer.Problem) int { return strings.Compare(a.Text, b.Text) })

@@ -28,7 +28,8 @@ type Options struct {
 	Neighbours func() (map[netip.Addr]string, error)
 	// Elsewhere probes the link of a device for other hosts with VIPs.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Again is the pause before a link is probed again for a VIP of another host. Default 30 s.
+	// Again is the interval at which links are probed again for VIPs that another host also holds.
+	// Default 30 s.
 	Again time.Duration
 }
 

@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Socket is the path of the owner's socket.
 	Socket string
-	// Changed returns a channel that is closed with the next state.
+	// Changed returns a channel that is closed when the state next changes.
 	Changed func() <-chan struct{}
 	// Grace is the time for which VIPs are served without this process, if the mode does so.
 	Grace  time.Duration

@@ -92,7 +92,8 @@ func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 }
 
 // MayRun reports whether some node may run the programs of exec checks, as far as this node knows.
-// It also returns true if no node is known. A nil Checks belongs to no fleet.
+// It also returns true if no node is known. It returns false if f is nil, because this node then
+// belongs to no fleet.
 func (f *Checks) MayRun() bool {
 	if f == nil {
 		return false

@@ -227,7 +227,8 @@ func (t *Counters) Last() {
 	t.read()
 }
 
-// read reads the counts of the dataplanes, oldest first. The caller must have called alone.
+// read reads the counts of the dataplanes, oldest first. The caller must have exclusive access, by
+// [Counters.alone].
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live

@@ -99,7 +99,7 @@ func (s sums) with(more sums) sums {
 
 // ports adds the counts of each port.
 func (s sums) ports() map[Port]dataplane.FrontendCount {
-	ports := 0 // one entry for the whole of each; allocated at once
+	ports := 0 // each port has one entry without an address
 	for k := range s.all {
 		if !k.Addr.IsValid() {
 			ports++
