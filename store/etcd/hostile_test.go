@@ -40,7 +40,7 @@ func hostileKeys() map[string]hostile {
 		"/services/Web":            {web, "names no service", false},
 		"/services/web/deeper":     {web, "nothing is below", false},
 		"/services/":               {web, "names no service", false},
-		"/endpoints/web/a":         {`{"address":"here"}`, "is not an IP address", false},
+		"/endpoints/web/a":         {`{"address":"10.0.0.256"}`, "10.0.0.256", false},
 		"/endpoints/web/":          {`{"address":"10.0.0.1"}`, "needs an ID", false},
 		"/endpoints/web/a b":       {`{"address":"10.0.0.1"}`, "is not possible", false},
 		"/endpoints/web/a/b":       {`{"address":"10.0.0.1"}`, "is not possible", false},

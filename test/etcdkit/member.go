@@ -1,6 +1,7 @@
 package etcdkit
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"vipd/test/wait"
 )
@@ -102,8 +104,15 @@ func (m *Member) end(signal os.Signal) {
 	<-m.ended
 }
 
-// Pause stops its process until Resume or Kill: connections stay open and nothing answers.
-func (m *Member) Pause() { _ = m.process.Signal(pause) }
+// Pause stops its process until Resume or Kill: connections stay open and nothing answers. On
+// Linux, it returns when the process has stopped.
+func (m *Member) Pause() {
+	_ = m.process.Signal(pause)
+	wait.For(m.t, time.Minute, "etcd to stop", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.process.Pid))
+		return err != nil || strings.Contains(string(stat), ") T ")
+	})
+}
 
 // Resume undoes Pause.
 func (m *Member) Resume() { _ = m.process.Signal(resume) }

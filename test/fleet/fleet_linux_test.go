@@ -72,7 +72,7 @@ func (w *world) keepTheirAddresses() {
 			if i == 0 {
 				return reported(own+" is not served") && reported(`add allowed_endpoints = ["`+own+`/32"] to [addresses]`)
 			}
-			return reported("it is an address of node "+w.nodes[0].name) && reported("on ports below 1024 of other nodes (target_port or health.port) are not used")
+			return reported("it is an address of node "+w.nodes[0].name) && reported("on ports below 1024 of other nodes (target_port, health.port or health_port) are not used")
 		})
 	}
 	for _, key := range []string{"/services/claim", "/services/lead"} {

@@ -87,7 +87,7 @@ func fromTree(t *testing.T, to string) {
 	}
 	tree := t.TempDir()
 	for name, target := range map[string]string{
-		"Makefile": filepath.Join(top, "Makefile"), "systemd": filepath.Join(top, "systemd"),
+		"Makefile": filepath.Join(top, "Makefile"), "systemd": filepath.Join(top, "systemd"), "packaging": filepath.Join(top, "packaging"),
 	} {
 		if err := os.Symlink(target, filepath.Join(tree, name)); err != nil {
 			t.Fatal(err)
