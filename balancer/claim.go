@@ -212,13 +212,18 @@ func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (op
 func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
-		owned := in.PolicyOf(vip).Hold == HoldOne // it may be held by another host now
+		policy := in.PolicyOf(vip)
+		owned := policy.Hold == HoldOne // it may be held by another host now
 		if why := u.vipRefusal(env, vip, owned); why != "" {
 			u.refuse(Refused, u.service.vipField(i), "%s"+notServed+"%s", vip, why)
 			continue
 		}
-		if env.ExternalVIPs && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
+		if env.ExternalVIPs && !owned && !env.has(vip) {
 			continue // the program that manages VIPs has not added it
+		}
+		if policy.Withdraw == WithdrawNoEndpoint && env.has(vip) {
+			u.problem(SeverityWarning, u.service.vipField(i), `withdraw = "no_endpoint" has no effect on %s here, because this host has it independently of vipd: `+
+				"let only vipd add the address, or remove withdraw", vip)
 		}
 		allowed = append(allowed, vip)
 	}

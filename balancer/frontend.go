@@ -32,7 +32,7 @@ type Frontend struct {
 	// Movable reports whether connections may arrive from other hosts, which choose the same
 	// endpoint for each client. Packets of unknown connections are then forwarded.
 	Movable bool
-	// Withdrawn reports whether this host does not hold the VIP because no frontend on it serves.
+	// Withdrawn reports whether this host does not have the VIP because no frontend on it serves.
 	// Packets to it then pass as if vipd did not exist, so routing decides which host gets them.
 	Withdrawn bool
 }

@@ -44,7 +44,7 @@ func Compile(env Env, in Inputs) Desired {
 	for a := range out.Addresses.Keys() {
 		if now := vipStateOf(a, &env, &in, &out); now != "" {
 			out.VIPStates = out.VIPStates.Set(a, now)
-			out.Frontends = markWithdrawn(a, now, out.Frontends)
+			out.Frontends = markWithdrawn(a, now, &env, out.Frontends)
 		}
 	}
 	return out

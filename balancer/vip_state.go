@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer/snap"
@@ -84,7 +85,7 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 		state = vipStateOf(a, &c.env, &c.in, &c.out)
 	}
 	if state != "" || c.out.VIPStates.Has(a) {
-		c.out.Frontends = markWithdrawn(a, state, c.out.Frontends)
+		c.out.Frontends = markWithdrawn(a, state, &c.env, c.out.Frontends)
 	}
 	if state == "" {
 		c.out.VIPStates = c.out.VIPStates.Delete(a)
@@ -94,9 +95,10 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 }
 
 // markWithdrawn sets Withdrawn of the frontends on the VIP a. On standby this host still serves
-// the clients that routers send it.
-func markWithdrawn(a netip.Addr, state VIPState, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
-	withdrawn := state == Withdrawn && !Served(a, frontends)
+// the clients that routers send it. Frontends on an address that the host has independently of vipd
+// stay closed: clients would reach the host's own programs.
+func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
+	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // Local omits these
 	for k, f := range FrontendsOn(frontends, a) {
 		if !f.NodePort && f.Withdrawn != withdrawn {
 			frontends = frontends.Set(k, f.withWithdrawn(withdrawn))
@@ -104,6 +106,10 @@ func markWithdrawn(a netip.Addr, state VIPState, frontends snap.Map[Key, *Fronte
 	}
 	return frontends
 }
+
+// has reports whether the node has the address a independently of vipd. Link-local addresses are
+// not known.
+func (env *Env) has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(env.Local, a) }
 
 // withWithdrawn returns f with another value of Withdrawn.
 func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {

@@ -135,3 +135,53 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		t.Errorf("state after standby = %q, want serving", got)
 	}
 }
+
+// TestWithdrawnOwnAddress withdraws VIPs that the host may have independently of vipd. Their
+// frontends must stay closed while it has them, and the problem must name the service's field.
+func TestWithdrawnOwnAddress(t *testing.T) {
+	const warning = `has no effect on %s here, because this host has it independently of vipd: let only vipd add the address, or remove withdraw`
+	for _, test := range []struct {
+		name, vip string
+		external  bool // addresses.bind = false
+		local     []string
+		withdrawn bool
+		warns     bool
+	}{
+		{"of vipd", "10.96.0.1", false, []string{"10.1.0.1"}, true, false},
+		{"of the host", "10.96.0.1", false, []string{"10.1.0.1", "10.96.0.1"}, false, true},
+		{"of another program", "fd00:96::1", true, []string{"fd00:96::1"}, false, true},
+		{"loopback", "127.0.0.9", false, nil, false, true},
+		{"link-local", "169.254.20.10", false, nil, false, false}, // vipd may have added it
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			vip, env := addr(test.vip), plainEnv()
+			env.ExternalVIPs = test.external
+			s := oneService("web", 1, 0)
+			s.VIPs, s.Origin = []netip.Addr{vip}, balancer.Origin{File: "vipd.toml", Line: 3}
+			var in balancer.Inputs
+			in.Services = in.Services.Set("web", s)
+			in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, Given: []string{"withdraw"}, VIPPolicy: balancer.VIPPolicy{Withdraw: balancer.WithdrawNoEndpoint}})
+			key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
+			var c balancer.Compiler
+			if !test.external {
+				c.Once(env, in) // without own addresses, which the host gets later
+			}
+			for _, a := range test.local {
+				env.Local = append(env.Local, addr(a))
+			}
+			d := c.Once(env, in)
+			if f := d.Frontends.At(key); f == nil || f.Withdrawn != test.withdrawn {
+				t.Errorf("frontend = %+v, want Withdrawn = %v", f, test.withdrawn)
+			}
+			problems := problemsOf(d.Problems.At("web"))
+			want := `vipd.toml:3: service web: vips[0]: withdraw = "no_endpoint" ` + fmt.Sprintf(warning, vip)
+			if strings.Contains(problems, want) != test.warns {
+				t.Errorf("problems = %s, want %q: %v", problems, want, test.warns)
+			}
+			env.Local = nil
+			if f := c.Once(env, in).Frontends.At(key); !test.external && test.warns && !vip.IsLoopback() && !f.Withdrawn {
+				t.Errorf("frontend after the host lost the address = %+v, want it withdrawn", f)
+			}
+		})
+	}
+}
