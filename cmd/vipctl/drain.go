@@ -30,7 +30,7 @@ func reasonFlag() cli.Flag {
 }
 
 func forceFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "force", Usage: "also where a service has no usable endpoint left then"}
+	return &cli.BoolFlag{Name: "force", Usage: "also where a service has no usable endpoint left then, or fewer than min_usable"}
 }
 
 func expiresFlag() cli.Flag {
@@ -43,8 +43,8 @@ func drainVerb() *cli.Verb {
 		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names (SERVICE/ADDRESS, as \"vipctl get " +
 			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
-			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
-			"drained only with --force.\n\n" +
+			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service, or one " +
+			"that it needs for min_usable, is drained only with --force.\n\n" +
 			"With --node, a host of that name that owns VIPs (hold = \"one\") gives them away first, and is on standby until it is undrained. With VRRP, run it on that host.\n\n" +
 			overridePlace + "\n\n" +
 			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
@@ -79,7 +79,7 @@ func weightVerb() *cli.Verb {
 		Name: "weight", Args: "SERVICE ADDRESS N|- | --node NODE N|-", Brief: "set the weight of an endpoint, or take it back",
 		About: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
-			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
+			"back. The last usable endpoint of a service, or one that it needs for min_usable, gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
 		Example: "vipctl weight web 192.168.1.11 5",
 		Flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 3, Fleet: true,

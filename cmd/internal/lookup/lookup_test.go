@@ -1,6 +1,13 @@
 package lookup
 
-import "testing"
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
 
 // TestOther looks up misspelled names. The message must have the nearest name, or the known names
 // if none is near.
@@ -17,6 +24,73 @@ func TestOther(t *testing.T) {
 	} {
 		if got := Other(test.name, test.known); got != test.want {
 			t.Errorf("Other(%q, %q) = %q, want %q", test.name, test.known, got, test.want)
+		}
+	}
+}
+
+// TestSpares drains endpoints of a service. The endpoints are given in order: u is usable, d is
+// down, b is a backup that is usable, and B is a backup that is down.
+func TestSpares(t *testing.T) {
+	const none = "no usable endpoint would be left of service web (port 80/tcp), so that new connections would fail: nothing was changed; --force does it anyway"
+	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so that new connections would fail: nothing was changed; --force does it anyway"
+	yes := true
+	for _, test := range []struct {
+		endpoints string
+		minUsable int
+		drained   []int // their places
+		want      string
+	}{
+		{"uu", 0, []int{1}, ""},
+		{"uu", 0, []int{1, 2}, none},
+		{"ud", 0, []int{1}, none},
+		{"ub", 0, []int{1}, ""},
+		{"ub", 0, []int{1, 2}, none},
+		{"uB", 0, []int{1}, none},
+		{"uuu", 2, []int{1}, ""},
+		{"uu", 2, []int{1}, few},
+		{"uuu", 2, []int{1, 2}, few},
+		{"uud", 2, []int{1}, few},
+		{"uu", 2, []int{1, 2}, none},
+		{"uub", 2, []int{1}, ""},
+		{"uuB", 2, []int{1}, few},
+		{"uub", 2, []int{1, 3}, few},
+		{"uub", 2, []int{3}, ""},
+		{"ub", 2, []int{2}, few},
+		{"ubb", 2, []int{2}, ""},
+		{"uud", 2, []int{3}, ""}, // it is down anyway
+	} {
+		s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080, Protocol: balancer.TCP}}}
+		s.MinUsable = test.minUsable
+		in := &balancer.Inputs{}
+		target := func(place int) balancer.Target {
+			return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(place)})}
+		}
+		for i, kind := range test.endpoints {
+			at := target(i + 1)
+			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: at.Addr, Weight: 1, Backup: kind == 'b' || kind == 'B'})
+			if at.Port = 8080; kind == 'd' || kind == 'B' {
+				in.Health = in.Health.Set(at, balancer.HealthDown)
+			}
+		}
+		// An endpoint that is also registered counts once.
+		in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &s.Endpoints[0])
+		in.Services = in.Services.Set("web", s)
+		var targets []balancer.Target
+		for _, place := range test.drained {
+			targets = append(targets, target(place))
+		}
+		for _, force := range []bool{false, true} {
+			want := test.want
+			if force {
+				want = ""
+			}
+			got := ""
+			if err := Spares(in, &api.OverrideRequest{Service: "web", Draining: &yes, Force: force}, targets); err != nil {
+				got = err.Error()
+			}
+			if got != want {
+				t.Errorf("drain of %s in %q with min_usable = %d, force = %v: error = %q, want %q", fmt.Sprint(test.drained), test.endpoints, test.minUsable, force, got, want)
+			}
 		}
 	}
 }

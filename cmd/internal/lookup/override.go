@@ -3,6 +3,7 @@ package lookup
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -94,52 +95,84 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// Spares returns an error if a request that is not forced would drain the last usable endpoint of a
-// service, at any of its ports and in either family. A usable endpoint does not drain, has a
-// weight, and is not down by the health in in.
+// Spares returns an error if a request that is not forced would end the service of a port, in
+// either family: it drains usable endpoints, no backup is usable afterwards, and fewer other
+// endpoints than min_usable, or none. A usable endpoint does not drain, has a weight, and is not
+// down by the health in in.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {
 		return nil
 	}
-	var last []string
+	var none, few []string
 	for i, t := range targets {
 		s := in.Services.At(t.Service)
 		if s == nil || i > 0 && targets[i-1].Service == t.Service { // they are in order
 			continue
 		}
-		if ports := lastAt(in, s, targets); len(ports) > 0 {
-			last = append(last, fmt.Sprintf("service %s (%s)", s.Name, strings.Join(ports, ", ")))
+		last, scarce := endedPorts(in, s, targets)
+		if len(last) > 0 {
+			none = append(none, fmt.Sprintf("service %s (%s)", s.Name, strings.Join(last, ", ")))
+		}
+		if len(scarce) > 0 {
+			few = append(few, fmt.Sprintf("service %s (%s; min_usable = %d)", s.Name, strings.Join(scarce, ", "), s.MinUsable))
 		}
 	}
-	if last == nil {
+	var why []string
+	if none != nil {
+		why = append(why, "no usable endpoint would be left of "+wording.Some(none, 8))
+	}
+	if few != nil {
+		why = append(why, "fewer usable endpoints than min_usable would be left of "+wording.Some(few, 8))
+	}
+	if why == nil {
 		return nil
 	}
-	return errors.New("no usable endpoint would be left of " + wording.Some(last, 8) + ", so that new connections would fail: nothing was changed; --force does it anyway")
+	return errors.New(strings.Join(why, ", and ") + ", so that new connections would fail: nothing was changed; --force does it anyway")
 }
 
-// lastAt returns the ports of a service whose usable endpoints are all among the targets.
-func lastAt(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (ports []string) {
+// endedPorts returns the ports of a service whose connections would fail if the targets drained:
+// ports without usable endpoints, and ports with fewer than min_usable.
+func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (none, few []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			drained, left := 0, 0
-			for _, e := range balancer.EndpointsOf(s, in) {
-				t := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
-				switch {
-				case e.Address.Is4() != vip.Is4() || !usable(in, e, t):
-				case slices.ContainsFunc(targets, func(of balancer.Target) bool { return covers(of, t) }):
-					drained++
-				default:
-					left++
-				}
-			}
-			if words := "port " + s.PortWords(p, vip); drained > 0 && left == 0 && !slices.Contains(ports, words) {
-				ports = append(ports, words)
+			drained, left, backups := countUsable(in, s, p, vip, targets)
+			words := "port " + s.PortWords(p, vip)
+			switch {
+			case drained == 0 || backups > 0 || left >= max(1, s.MinUsable):
+			case left == 0 && !slices.Contains(none, words):
+				none = append(none, words)
+			case left > 0 && !slices.Contains(few, words):
+				few = append(few, words)
 			}
 		}
 	}
-	return ports
+	return none, few
+}
+
+// countUsable counts the usable endpoints of a port in the family of a VIP: those among the
+// targets, and of the others those that are no backups and the backups. The first endpoint of
+// several at the same address and port counts.
+func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
+	seen := map[balancer.Target]bool{}
+	for _, e := range balancer.EndpointsOf(s, in) {
+		t := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
+		if e.Address.Is4() != vip.Is4() || seen[t] {
+			continue
+		}
+		seen[t] = true
+		switch {
+		case !usable(in, e, t):
+		case slices.ContainsFunc(targets, func(of balancer.Target) bool { return covers(of, t) }):
+			drained++
+		case e.Backup:
+			backups++
+		default:
+			left++
+		}
+	}
+	return drained, left, backups
 }
 
 // covers reports whether a target selects the endpoint at t, which has a port.
