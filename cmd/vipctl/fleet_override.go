@@ -23,6 +23,8 @@ type fleetOverride struct {
 	targets []balancer.Target
 	// own are endpoints on the requested node that belong to services in this host's files.
 	own []string
+	// answered are the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
+	answered map[string]bool
 	// result is the result of the change.
 	result fleetResult
 }
@@ -47,13 +49,40 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	}
 	f := &fleetOverride{
 		Call: c, request: q,
-		Place: lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
+		Place:    lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
+		answered: map[string]bool{},
 	}
 	f.addKept()
 	if f.targets, err = f.Targets(&q); err == nil {
 		err = lookup.Spares(f.Inputs, &q, f.targets)
 	}
+	if err != nil || q.Node != "" { // a found address is complete without names
+		f.noteUnresolved()
+	}
 	return f, err
+}
+
+// noteUnresolved names the endpoints of the requested service or node that have a DNS name, and
+// whose addresses are not known here. The override does not include them.
+func (f *fleetOverride) noteUnresolved() {
+	var unresolved []string
+	for name, s := range f.Services.All() {
+		if f.request.Node == "" && name != f.request.Service {
+			continue
+		}
+		for l := range balancer.LookupsOf(s, f.Inputs) {
+			onNode := func(e balancer.Endpoint) bool { return e.Name == l.Name && e.Node == f.request.Node }
+			place := string(name) + "/" + l.String()
+			if !f.answered[place] && (f.request.Node == "" || slices.ContainsFunc(s.Endpoints, onNode)) { // found endpoints have no node
+				unresolved = append(unresolved, place)
+			}
+		}
+	}
+	if unresolved != nil {
+		slices.Sort(unresolved)
+		f.Hint("the endpoints at %s are left out, because no vipd of this host knows their addresses: run \"vipctl %s\" on a host whose vipd serves them",
+			wording.Some(unresolved, 8), f.Verb.Name)
+	}
 }
 
 // addKept adds details from the daemon of this host: endpoints that are down, endpoints with
@@ -70,6 +99,9 @@ func (f *fleetOverride) addKept() {
 		}
 		if shared == nil || s.Origin.Key == "" {
 			continue
+		}
+		for _, l := range s.Lookups {
+			f.answered[string(s.Name)+"/"+l.Name] = l.Endpoints > 0
 		}
 		for _, e := range s.Endpoints {
 			t, err := balancer.ParseTarget(s.Name, e.Address)

@@ -446,3 +446,31 @@ func TestFleetOverrideRights(t *testing.T) {
 		t.Errorf("stdout = %q, stderr = %q", stdout, stderr)
 	}
 }
+
+// TestFleetDrainOfNames drains a node and a service from a host without a daemon, which knows no
+// addresses of names. A note must list the names that are left out.
+func TestFleetDrainOfNames(t *testing.T) {
+	f := newStage(t)
+	endpoint := func(address, node string) map[string]any { return map[string]any{"address": address, "node": node} }
+	f.service("web", map[string]any{"endpoints": []any{endpoint("10.0.0.1", "rack1"), endpoint("10.0.0.2", "rack2"), endpoint("a.web.invalid", "rack1"), endpoint("b.web.invalid", "rack2")}})
+	f.service("pg", map[string]any{"vips": []any{"10.96.0.11"}, "endpoints": []any{endpoint("pg.invalid", "rack1")}, "discover": map[string]any{"dns": "_pg._tcp.invalid"}})
+	note := func(names string) string {
+		return "note: the endpoints at " + names + ` are left out, because no vipd of this host knows their addresses: run "vipctl drain" on a host whose vipd serves them` + "\n"
+	}
+	for _, test := range []struct {
+		words []string
+		exit  int
+		want  string // the note, or "" for none
+	}{
+		{[]string{"drain", "--node", "rack1"}, cli.ExitDone, note("pg/pg.invalid, web/a.web.invalid")},
+		{[]string{"drain", "--node", "rack3"}, cli.ExitFailed, ""},
+		{[]string{"drain", "web", "10.0.0.1"}, cli.ExitDone, ""},
+		{[]string{"drain", "web", "10.0.0.2"}, cli.ExitFailed, note("web/a.web.invalid, web/b.web.invalid")}, // the last usable endpoint that is known
+		{[]string{"drain", "pg", "10.0.0.9"}, cli.ExitFailed, note("pg/_pg._tcp.invalid, pg/pg.invalid")},
+	} {
+		_, stderr := f.do(test.exit, test.words...)
+		if test.want == "" && strings.Contains(stderr, "left out") || !strings.Contains(stderr, test.want) {
+			t.Errorf("stderr of %q = %q, want %q", test.words, stderr, test.want)
+		}
+	}
+}
