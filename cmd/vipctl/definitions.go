@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"vipd/balancer"
@@ -88,7 +89,8 @@ func (d *localDefinitions) sortProblems() {
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
-		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
+		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, AllowedEndpoints: d.config.Addresses.AllowedEndpoints,
+		Capabilities: can,
 	}
 	if env.Node == "" {
 		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
@@ -105,17 +107,37 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// lookUp looks the names of endpoints up. It runs no programs.
-func (d *localDefinitions) lookUp(ctx context.Context) {
+// These limit the lookups of definitions: the time of all of them, and the simultaneous lookups.
+const (
+	lookupTime = 10 * time.Second
+	maxLookups = 64
+)
+
+// lookUp looks the names of endpoints up until ctx ends. It runs no programs, and returns the
+// services that would need them.
+func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})
+	var running sync.WaitGroup
+	var mu sync.Mutex // guards d.resolved
+	free := make(chan struct{}, maxLookups)
 	for name, s := range d.services.All() {
 		for l := range balancer.LookupsOf(s, &balancer.Inputs{Services: d.services}) {
-			if l.Kind != balancer.ProgramLookup {
-				answer := client.Answer(ctx, l, nil)
-				d.resolved = d.resolved.Set(balancer.LookupID{Service: name, Lookup: l}, &answer.Resolution)
+			if l.Kind == balancer.ProgramLookup {
+				unrun = append(unrun, string(name))
+				continue
 			}
+			running.Go(func() {
+				free <- struct{}{}
+				defer func() { <-free }()
+				answer := client.Answer(ctx, l, nil)
+				mu.Lock()
+				defer mu.Unlock()
+				d.resolved = d.resolved.Set(balancer.LookupID{Service: name, Lookup: l}, &answer.Resolution)
+			})
 		}
 	}
+	running.Wait()
+	return unrun
 }
 
 // localAddresses returns the host's own addresses. It omits VIPs that a running vipd holds, on its

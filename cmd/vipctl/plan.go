@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 	"vipd/dataplane/guard"
 )
 
@@ -46,7 +48,11 @@ func runPlan(c *cli.Call) error {
 	}
 	mode, note := planned(cmp.Or(name, d.runningMode(c), d.config.Mode))
 	fmt.Fprint(c.Stderr, note)
-	d.lookUp(c.Context)
+	ctx, cancel := context.WithTimeout(c.Context, lookupTime)
+	defer cancel()
+	if unrun := d.lookUp(ctx); unrun != nil {
+		c.Hint("plan runs no programs, so endpoints that discover.exec would find are missing: %s", wording.Some(unrun, 8))
+	}
 	frontends := d.compile(c.Flags.String("node"), mode.Capabilities())
 	for _, p := range d.problems {
 		fmt.Fprintln(c.Stderr, table.Line(problemLine(&p)))
