@@ -150,7 +150,8 @@ func startGateway(t *testing.T, g gatewayGuide) {
 	}
 }
 
-// shell runs a script on a host. The test runs as root, so sudo is a function that only runs its arguments.
+// shell runs a script on a host. The test runs as root, so sudo is a function that only runs its
+// arguments.
 func shell(t *testing.T, on *lab.NS, script string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Bound(0))
