@@ -216,6 +216,13 @@ func names(t *testing.T, e example) {
 		e.Echo(t, name, "--http", fmt.Sprintf("127.10.7.%d:9000", 11+i))
 	}
 	e.Daemon(t, e.name)
+	wait.For(t, wait.Patience, "endpoints from the first answers", func() bool {
+		c, err := net.Dial("tcp", "127.10.7.1:8080")
+		if err != nil {
+			return false
+		}
+		return c.Close() == nil
+	})
 	e.sayUntil(t, "curl", "a", "b", "c")
 	servers.Set(t, "web.example.org. 1 IN A 127.10.7.14")
 	wait.For(t, wait.Patience, "an answer of the new address", func() bool { return strings.HasPrefix(e.say(t, "curl"), "d ") })
