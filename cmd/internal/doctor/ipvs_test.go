@@ -86,7 +86,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				return []Interface{{Name: "br0", OneWay: []string{"veth1"}, Networks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}}}, nil
 			}
 		}},
-		{name: "ipvs works again", change: func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} }, want: []string{"modes: note: auto would use ipvs mode now, and vipd uses iptables"}},
+		{name: "ipvs works again", change: func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} }, want: []string{"modes: note: auto would use ipvs mode now, but vipd uses iptables"}},
 		{name: "somebody wants iptables", change: func(m *made) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 		}},

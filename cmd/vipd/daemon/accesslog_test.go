@@ -81,7 +81,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	const problem = "access_log: connections are not logged, as access.json can't be written: "
+	const problem = "access_log: connections are not logged because access.json can't be written: "
 	wait.For(t, 0, "the problem", func() bool {
 		ask("127.58.0.1:8080")
 		return strings.HasPrefix(n.problems(), problem) && strings.Contains(n.story(events.Problem), "can't be written")
