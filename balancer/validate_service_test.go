@@ -149,7 +149,7 @@ func TestWrongEndpoints(t *testing.T) {
 			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "health_port": 9000}, {"address": "10.0.0.2", "health": "none"}, {"address": "10.0.0.3", "health": "off"}]`, want: []string{
-			`endpoints[2].health: "off" is not one of none`,
+			`endpoints[2].health: "off" is not possible; the only value is "none"`,
 			`warning: endpoints[0].health_port: has no effect: the service has no health checks`,
 			`warning: endpoints[1].health: has no effect: the service has no health checks`,
 		}},

@@ -44,6 +44,9 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 		if s.Health != nil {
 			d.warnOf(name, needsOf(s.Health), s.Origin.At)
 		}
+		if s.Discover != nil && len(s.Discover.Exec) > 0 {
+			d.warnOf(name, []need{{"discover.exec", lacksProgram(s.Discover.Exec[0])}}, s.Origin.At)
+		}
 		if s.AccessLog != nil {
 			d.warnOf(name, []need{{"access_log", lacksLogFolder(*s.AccessLog)}}, s.Origin.At)
 		}
