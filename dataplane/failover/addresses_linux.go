@@ -26,12 +26,12 @@ func NewAddresses() (*Addresses, error) {
 	return &Addresses{b}, nil
 }
 
-// Close closes the netlink sockets. Addresses stay.
+// Close closes the netlink sockets. It leaves the addresses on their devices.
 func (x *Addresses) Close() error { return x.batches.Close() }
 
-// Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate detection, which
-// would need a second. An existing address counts as added. It returns an error or nil for each,
-// once the kernel accepts packets for all added addresses.
+// Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate address detection,
+// which would take a second. An existing address counts as added. Add returns once the kernel
+// accepts packets for all added addresses, with an error or nil for each address.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -47,18 +47,20 @@ func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	return errs
 }
 
-// settling is the maximum wait for the routes of IPv6 addresses, which the kernel adds a moment
-// after them. Until then the gate drops their packets, including announcements.
+// settling is the maximum wait for the routes of new IPv6 addresses. The kernel adds these routes
+// shortly after the addresses. Until then the gate drops packets to and from them, including
+// announcements.
 const settling = 500 * time.Millisecond
 
-// isLocal reports whether the kernel accepts packets for an address, or can't be asked.
+// isLocal reports whether the kernel accepts packets for an address. It returns true if the kernel
+// can't be queried.
 func isLocal(a netip.Addr) bool {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	return err != nil && !errors.Is(err, unix.ENETUNREACH) || len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }
 
-// Remove removes VIPs from a device. A missing address counts as removed. It returns an error or
-// nil for each.
+// Remove removes VIPs from a device. A missing address counts as removed. Remove returns an error
+// or nil for each address.
 func (x *Addresses) Remove(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -84,8 +86,8 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 }
 
 // Strip removes the VIPs from every device, including addresses that another program added or an
-// earlier process left. An address with a network is the host's own: it stays, and is returned in
-// own.
+// earlier process left. An address with a network belongs to the host itself: Strip leaves it and
+// returns it in own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -113,11 +115,11 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	return own, errors.Join(all...)
 }
 
-// Held lists the addresses of this host with their networks, by the index of their device. The
-// kernel returns everything in one answer, because there may be many of both. Its errors are the
-// kernel's.
+// Held lists the addresses of this host with their networks, by device index. It uses a single
+// request, because a host may have many devices and addresses. It returns the kernel's errors
+// unchanged.
 func Held() (map[int][]netip.Prefix, error) {
-	const tries = 5 // of listings that a change interrupts
+	const tries = 5 // attempts, because a change interrupts a listing
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	for n := 1; errors.Is(err, netlink.ErrDumpInterrupted) && n < tries; n++ {
 		all, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -129,7 +131,7 @@ func Held() (map[int][]netip.Prefix, error) {
 	for _, one := range all {
 		network := one.IPNet
 		if one.Peer != nil {
-			network = one.Peer // which has the network of the own address
+			network = one.Peer // on a point-to-point link, the network is the peer's
 		}
 		if a, ok := netip.AddrFromSlice(one.IP); ok {
 			ones, _ := network.Mask.Size()

@@ -17,14 +17,14 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// protocolVRRP is the number of the IP protocol.
+// protocolVRRP is the IP protocol number of VRRP.
 const protocolVRRP = 112
 
-// advertTTL is the TTL or hop limit of each sent packet: it shows a receiver that no router has
-// forwarded the packet.
+// advertTTL is the TTL or hop limit of each sent packet. It proves to the receiver that no router
+// has forwarded the packet.
 const advertTTL = 255
 
-// vrrpGroup returns the multicast group of adverts.
+// vrrpGroup returns the multicast group of VRRP advertisements.
 func vrrpGroup(v4 bool) netip.Addr {
 	if v4 {
 		return netip.AddrFrom4([4]byte{224, 0, 0, 18})
@@ -33,38 +33,38 @@ func vrrpGroup(v4 bool) netip.Addr {
 }
 
 // Adverts sends and receives the packets of VRRP. It has a raw socket for each interface and
-// family, which receives multicast and unicast packets, except its own multicast packets. Any
-// goroutine may call its methods.
+// family, which receives multicast and unicast packets, but not its own multicast packets. Its
+// methods are safe for concurrent use.
 type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
 
-	// reopening guards the fields up to closed. It is held while the kernel is asked, which may
-	// take long.
+	// reopening guards the fields up to closed. It is held during requests to the kernel, which may
+	// be slow.
 	reopening  sync.Mutex
 	interfaces []string
 	running    sync.WaitGroup
 	closed     bool
 
-	// mu guards the rest. An advert that is sent waits for it, so it is held for a moment only.
+	// mu guards the remaining fields. It is held only briefly, because Send waits for it.
 	mu       sync.Mutex
 	sockets  map[advertLink]*advertSocket
 	failures map[advertLink]error
 }
 
-// advertLink is an interface and a family.
+// advertLink identifies a socket by its interface and family.
 type advertLink struct {
 	name string
 	v4   bool
 }
 
-// NewAdverts returns Adverts without interfaces. It calls received with each packet, from several
+// NewAdverts returns Adverts without interfaces. It calls received for each packet, from several
 // goroutines.
 func NewAdverts(received func(Advert), log *slog.Logger) *Adverts {
 	return &Adverts{received: received, log: log}
 }
 
-// Follow sets the interfaces. A missing interface is followed once it appears.
+// Follow sets the interfaces. If an interface is missing, its sockets are opened once it appears.
 func (x *Adverts) Follow(interfaces []string) {
 	x.reopening.Lock()
 	defer x.reopening.Unlock()
@@ -72,16 +72,17 @@ func (x *Adverts) Follow(interfaces []string) {
 	x.reopen()
 }
 
-// Failure returns why an existing interface has no socket of a family; nil means it has one.
+// Failure returns the reason why an existing interface has no socket of a family. It returns nil if
+// the socket is open.
 func (x *Adverts) Failure(on string, v4 bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures[advertLink{on, v4}]
 }
 
-// reopen opens the sockets that are missing, and replaces the sockets of interfaces that have
-// another index: such an interface was renamed or created again, and the group was left with its
-// predecessor. If the interfaces can't be listed, nothing changes.
+// reopen opens missing sockets, and replaces the sockets of interfaces whose index has changed. An
+// interface gets another index when it is created again, and its multicast membership is lost. If
+// the interfaces can't be listed, reopen changes nothing.
 func (x *Adverts) reopen() {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -111,7 +112,7 @@ func (x *Adverts) reopen() {
 	x.mu.Unlock()
 	for link, s := range before {
 		if sockets[link] != s {
-			_ = s.file.Close() // its interface has gone
+			_ = s.file.Close() // its interface was removed
 		}
 	}
 }
@@ -127,16 +128,16 @@ func (x *Adverts) Run(ctx context.Context) {
 	x.reopening.Lock()
 	x.closed = true
 	for _, s := range x.sockets {
-		_ = s.file.Close() // nothing is sent any longer
+		_ = s.file.Close() // nothing more will be sent
 	}
 	x.reopening.Unlock()
 	x.running.Wait()
 }
 
 // followLinks reopens sockets at each change of an interface until ctx ends or the subscription
-// fails. It starts by reopening, because earlier changes are lost.
+// fails. It reopens once at the start, because changes before the subscription are not reported.
 func (x *Adverts) followLinks(ctx context.Context) error {
-	const room = 1 << 20 // the kernel reports it if events do not fit
+	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_LINK)
 	if err != nil {
 		return err
@@ -152,9 +153,9 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 	}
 }
 
-// Send sends a packet from one of the host's addresses to the group or to a peer. It never waits.
-// The source is set for each packet. Otherwise the kernel would choose it, perhaps a VIP, which
-// peers treat as another router.
+// Send sends a packet from one of the host's addresses to the group or to a peer. It never blocks.
+// Each packet has an explicit source. Otherwise the kernel might choose a VIP as the source, which
+// peers would treat as another router.
 func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 	x.mu.Lock()
 	s := x.sockets[advertLink{on, from.Is4()}]

@@ -28,7 +28,7 @@ type router struct {
 	own4     netip.Addr
 	own6     netip.Addr // link-local
 	received chan Advert
-	held     atomic.Pointer[chan bool] // if set, packets wait until it is closed
+	held     atomic.Pointer[chan bool] // if set, received packets wait until this channel is closed
 }
 
 func (r *router) receive(a Advert) {
@@ -74,27 +74,27 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	return a
 }
 
-// message returns a message of the router 51.
+// message returns a message of virtual router 51.
 func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
-// next returns the next packet that the router receives.
+// next returns the next packet that the router receives, and fails the test if none arrives.
 func (r *router) next(t *testing.T) Advert {
 	t.Helper()
 	select {
 	case a := <-r.received:
 		return a
 	case <-time.After(wait.Patience):
-		t.Fatal("no packet arrived")
+		t.Fatal("no packet arrived, want one")
 		return Advert{}
 	}
 }
 
-// silent reports whether the router has received nothing.
+// silent reports whether the router has received no packet.
 func (r *router) silent() bool { return len(r.received) == 0 }
 
 // TestAdvertsArrive sends packets in both families, to the group and to a peer. They must have the
-// given source, although the device has VIPs that the kernel would prefer, and a TTL of 255. The
-// sender does not receive its own packets.
+// given source, even though the kernel would prefer a VIP, and a TTL of 255. The sender must not
+// receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -115,7 +115,7 @@ func TestAdvertsArrive(t *testing.T) {
 	} {
 		before := time.Now()
 		if err := a.Send("lan", c.from, c.to, message(c.name)); err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("Send %s: %v", c.name, err)
 			continue
 		}
 		got := b.next(t)
@@ -128,18 +128,18 @@ func TestAdvertsArrive(t *testing.T) {
 		}
 	}
 	if !a.silent() {
-		t.Errorf("the sender received its own packet %v", a.next(t))
+		t.Errorf("packet received by its sender = %v, want none", a.next(t))
 	}
 	if err := a.Send("lan", netip.MustParseAddr("10.9.0.77"), vrrpGroup(true), nil); err == nil {
-		t.Error("a packet was sent from an address of another host")
+		t.Error("Send from an address of another host = nil, want an error")
 	}
 	if err := a.Send("wan", a.own4, vrrpGroup(true), nil); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("sending on an unknown interface = %v, want %v", err, unix.ENODEV)
 	}
 }
 
-// TestAdvertsTTL sends packets that may have crossed routers. They arrive with their TTL, by which
-// the receiver drops them.
+// TestAdvertsTTL sends packets that may have crossed routers. They must arrive with their TTL, so
+// the receiver can drop them.
 func TestAdvertsTTL(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -168,8 +168,7 @@ func TestAdvertsTTL(t *testing.T) {
 	}
 }
 
-// TestAdvertsFilter sends packets that are not adverts, in both families. They must not reach the
-// process.
+// TestAdvertsFilter sends packets other than adverts, in both families. None may reach the process.
 func TestAdvertsFilter(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -190,8 +189,8 @@ func TestAdvertsFilter(t *testing.T) {
 	}
 }
 
-// TestAdvertsWhileReopening sends a packet while the interfaces are being listed. It must not wait
-// for that.
+// TestAdvertsWhileReopening sends a packet while the interfaces are being listed. Send must not
+// wait for the listing.
 func TestAdvertsWhileReopening(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -205,12 +204,12 @@ func TestAdvertsWhileReopening(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the packet waits")
+		t.Error("Send waited for the listing, want no wait")
 	}
 }
 
-// TestAdvertSources lists the addresses of an interface with a VIP. The VIP is not a source. A
-// missing interface has none.
+// TestAdvertSources lists the addresses of an interface with a VIP. The VIP must not be a source,
+// and a missing interface must have no sources.
 func TestAdvertSources(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -227,8 +226,8 @@ func TestAdvertSources(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays a receiver. The packets that wait carry the time of their arrival, so
-// the receiver can drop them.
+// TestAdvertsQueued delays a receiver. Queued packets must have the time of their arrival, so the
+// receiver can drop old packets.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -251,8 +250,8 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 }
 
-// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Without the
-// device nothing may be sent; afterwards packets to the group must arrive again in both directions.
+// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Send must fail
+// while the device is down. Afterwards packets to the group must arrive again in both directions.
 func TestAdvertsFollowLinks(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -273,7 +272,7 @@ func TestAdvertsFollowLinks(t *testing.T) {
 
 	host.ns.Exec("ip", "link", "set", "lan", "down")
 	if err := host.Send("lan", host.own4, vrrpGroup(true), nil); err == nil {
-		t.Error("a packet was sent on a device that is down")
+		t.Error("Send on a device that is down = nil, want an error")
 	}
 	host.ns.Exec("ip", "link", "set", "lan", "up")
 	both("the link came up")
@@ -294,7 +293,7 @@ func TestAdvertsFollowLinks(t *testing.T) {
 	both("the device was created again")
 }
 
-// arrives reports whether a packet to the group arrives within a moment.
+// arrives reports whether a packet to the group arrives within a short time.
 func arrives(from, to *router, v4 bool) bool {
 	source := from.own6
 	if v4 {

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// advertSocket is the socket of an interface and a family.
+// advertSocket is the raw socket of an interface and a family.
 type advertSocket struct {
 	link  advertLink
-	index int // of the interface
+	index int // index of the interface
 	file  *os.File
 	raw   syscall.RawConn
 }
 
-// openAdverts opens a socket that is a member of the group.
+// openAdverts opens a socket that has joined the multicast group.
 func openAdverts(link advertLink, index int) (s *advertSocket, err error) {
 	family, set := unix.AF_INET6, setAdvert6
 	if link.v4 {
@@ -104,7 +104,7 @@ func (s *advertSocket) receive(received func(Advert)) {
 			return
 		}
 		if err != nil {
-			continue // the interface went down, or a peer's host answered by ICMP
+			continue // the interface is down, or a peer's host answered with an ICMP error
 		}
 		if a, ok := s.advert(b[:n], control[:size], from); ok {
 			received(a)
@@ -112,12 +112,12 @@ func (s *advertSocket) receive(received func(Advert)) {
 	}
 }
 
-// advert reads a packet. It reports whether the packet is whole.
+// advert parses a packet. It returns false if the packet is incomplete.
 func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, ok bool) {
 	a = Advert{On: s.link.name, At: time.Now()}
 	const minHeader = 20
 	switch from := from.(type) {
-	case *unix.SockaddrInet4: // the kernel passes the header on, and has checked it
+	case *unix.SockaddrInet4: // the data includes the IP header, which the kernel has checked
 		if len(b) < minHeader || len(b) < int(b[0]&15)*4 {
 			return a, false
 		}
@@ -137,7 +137,7 @@ func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, 
 	return a, true
 }
 
-// read reads a control message.
+// read parses a control message.
 func (a *Advert) read(m unix.SocketControlMessage) {
 	switch d, h := m.Data, m.Header; {
 	case h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS && len(d) >= 16:
@@ -149,12 +149,12 @@ func (a *Advert) read(m unix.SocketControlMessage) {
 	}
 }
 
-// filterAdverts lets the kernel drop packets that are not adverts of version 2 or 3, so they do not
+// filterAdverts makes the kernel drop packets other than adverts of version 2 or 3, so they do not
 // wake this process.
 func filterAdverts(fd int, v4 bool) error {
-	const version2, version3 = 0x21, 0x31 // and the type of adverts
+	const version2, version3 = 0x21, 0x31 // version and type of an advert
 	first := []bpf.Instruction{bpf.LoadAbsolute{Off: 0, Size: 1}}
-	if v4 { // the kernel passes the header on
+	if v4 { // the data includes the IP header
 		first = []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 1}}
 	}
 	program := append(first,

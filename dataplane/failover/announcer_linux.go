@@ -13,37 +13,37 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// The rates of announcements in frames a second. An IPv4 address needs two frames. Switches
-// throttle higher rates.
+// The maximum rates of announcements, in frames per second. Switches throttle higher rates. An IPv4
+// address needs two frames.
 const (
 	firstRate  = 5000
 	repeatRate = 500
 )
 
-// repeats are the delays after which an address is announced again: a switch may have missed the
-// first announcement.
+// repeats returns the delays after which an address is announced again, because a switch may have
+// missed the first announcement.
 func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
 
-// Announcer announces addresses to the neighbors: at once, three times again within 2.2 s, and then
-// at an interval. Any goroutine may call its methods.
+// Announcer announces addresses to the neighbors: immediately, three more times within 2.2 s, and
+// then at an interval. Its methods are safe for concurrent use.
 type Announcer struct {
 	every time.Duration
 	send  func(device int, a netip.Addr, ask bool) error
 	log   *slog.Logger
 	wake  wake.Signal
-	// links is sent when a link may have another MAC.
+	// links is sent when the MAC of a link may have changed.
 	links wake.Signal
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the remaining fields
 	first []*announcement
-	again []*announcement // by due
+	again []*announcement // sorted by due
 	all   map[netip.Addr]*announcement
 	sent  uint64
 }
 
-// announcement is an address and its next repeat.
+// announcement is an address with the time of its next announcement.
 type announcement struct {
 	addr   netip.Addr
 	device int
@@ -53,14 +53,14 @@ type announcement struct {
 	over   bool
 }
 
-// NewAnnouncer returns an announcer that repeats each address at an interval; 0 means not after 2.2
-// s.
+// NewAnnouncer returns an announcer that repeats each announcement at an interval. If every is 0,
+// it stops after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
 	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), all: map[netip.Addr]*announcement{}}
 }
 
-// Announce announces addresses that were added to a device, in this order, before all repeats. A
-// known address starts again.
+// Announce announces addresses that were added to a device, in this order and before any repeats.
+// An address that is already being announced restarts its schedule.
 func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
@@ -74,13 +74,13 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is the time for which other hosts' frames about a new address are ignored, because its last
-// owner's frames may still be under way.
+// calm is the time for which frames of other hosts about a new address are ignored. Late frames of
+// the last owner may still arrive.
 const calm = time.Second
 
-// Defend announces an address at once because another host claims it, at most once a second (RFC
-// 5227, section 2.4). It reports whether the claim counts: this host has had the address for a
-// while.
+// Defend announces an address immediately because another host claims it, at most once a second
+// (RFC 5227, section 2.4). It returns false if this host has had the address for less than calm,
+// because then the claim does not count.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
 	x := n.all[a]
@@ -92,7 +92,7 @@ func (n *Announcer) Defend(a netip.Addr) bool {
 	return true
 }
 
-// Forget ends the announcements of addresses.
+// Forget stops announcing addresses.
 func (n *Announcer) Forget(addrs []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -103,19 +103,19 @@ func (n *Announcer) Forget(addrs []netip.Addr) {
 
 func (n *Announcer) forgetLocked(a netip.Addr) {
 	if old := n.all[a]; old != nil {
-		old.over = true // it is skipped when it is due
+		old.over = true // next skips it when it is due
 		delete(n.all, a)
 	}
 }
 
-// All are the addresses that are announced.
+// All returns the addresses that are being announced.
 func (n *Announcer) All() []netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Collect(maps.Keys(n.all))
 }
 
-// Sent counts the announcements of addresses.
+// Sent returns the number of announcements sent.
 func (n *Announcer) Sent() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,7 +129,7 @@ func (n *Announcer) Run(ctx context.Context) {
 		n.send = func(device int, a netip.Addr, ask bool) error { return sendBy(senders, device, a, ask) }
 		defer func() {
 			for _, s := range senders {
-				_ = s.Close() // only sent from
+				_ = s.Close() // the socket was only used to send
 			}
 		}()
 	}
@@ -149,7 +149,7 @@ func (n *Announcer) Run(ctx context.Context) {
 	}
 }
 
-// announceChanged announces the addresses of links that have another MAC now.
+// announceChanged announces the addresses of links whose MAC has changed.
 func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
 	for device, s := range senders {
 		if s.Changed() {
@@ -158,7 +158,7 @@ func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
 	}
 }
 
-// on are the addresses that are announced on a device.
+// on returns the addresses that are being announced on a device.
 func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,8 +171,9 @@ func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sendBy announces an address with the sender of the device, and asks whether another host has it.
-// A sender that fails is opened again the next time, because the device may be another.
+// sendBy announces an address with the sender of its device. If ask is set, it also asks whether
+// another host has the address. A sender that fails is opened again for the next address, because
+// the device may have been replaced.
 func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
 	s := senders[device]
 	if s == nil {
@@ -187,13 +188,14 @@ func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) e
 		err = s.Ask(a)
 	}
 	if err != nil {
-		_ = s.Close() // the failure has the details
+		_ = s.Close() // err has the details
 		delete(senders, device)
 	}
 	return err
 }
 
-// round sends the due announcements as the rates allow, and returns how long to wait.
+// round sends the due announcements within the rate limits, and returns the time until the next
+// call.
 func (n *Announcer) round(first, again *pace) time.Duration {
 	for {
 		now := time.Now()
@@ -201,15 +203,16 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 		if next == nil {
 			return wait
 		}
-		// At the first announcements, the last owner may still answer.
+		// During the first announcements, the last owner may still answer, so only later
+		// announcements ask.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
 		}
 	}
 }
 
-// next returns the next address to announce, and schedules its repeat; nil means none is due before
-// wait has passed.
+// next returns the next address to announce, and schedules its repeat. It returns nil if no
+// announcement is due before wait has passed.
 func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -248,16 +251,18 @@ func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement,
 	return next, 0
 }
 
-// pace limits the frames of a second. After an idle time it allows only a burst.
+// pace limits the number of frames per second. After an idle time it allows only a short burst.
 type pace struct {
 	rate int
 	free time.Time // when the next frame may be sent
 }
 
-// burst is the maximum lag of the pace: a timer is not exact, so several frames are sent at once.
+// burst is the maximum time by which the pace may lag. Timers are imprecise, so several frames are
+// sent at once.
 const burst = 10 * time.Millisecond
 
-// wait returns how long the frames of an address must wait; 0 means they count as sent.
+// wait returns the time until the frames of an address may be sent. If the result is 0, it counts
+// the frames as sent.
 func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	if wait := p.free.Sub(now); wait > 0 {
 		return max(wait, time.Millisecond)

@@ -18,15 +18,15 @@ import (
 )
 
 // TestAnnouncementSchedule announces addresses. Each address must be announced immediately, after
-// 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must come
-// first.
+// 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must
+// precede repeats.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
 			addr netip.Addr
 			at   time.Duration
 		}
-		var mu sync.Mutex // the announcer writes all, and reads starts
+		var mu sync.Mutex // guards all and starts
 		var all []sent
 		began := time.Now()
 		n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
@@ -74,7 +74,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			}
 		}
 		if took := seen()[999].at; first != 1000 || took < 380*time.Millisecond || took > 410*time.Millisecond {
-			t.Errorf("%d of 1,000 arrived in order, in %s; 2,000 frames take 400 ms", first, took)
+			t.Errorf("announcements in order = %d in %s, want 1000 in about 400 ms", first, took)
 		}
 		time.Sleep(2 * time.Second) // 1,000 repeats of two frames take 4 s
 		synctest.Wait()
@@ -82,7 +82,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 		if last := seen()[len(seen())-1].addr; last != other && seen()[len(seen())-2].addr != other {
-			t.Errorf("a new announcement waited for repeats: the last is %s", last)
+			t.Errorf("last announced address = %s, want the new address", last)
 		}
 		if repeats := len(seen()) - 1001; repeats < 480 || repeats > 650 {
 			t.Errorf("repeats in 2.4 s = %d, want 250 a second", repeats)
@@ -99,7 +99,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 	})
 }
 
-// announcing runs an announcer.
+// announcing starts an announcer that runs until the test ends.
 func announcing(t *testing.T) *Announcer {
 	n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func announcing(t *testing.T) *Announcer {
 	return n
 }
 
-// claims has the announcements of other hosts on a link.
+// claims records the announcements of other hosts on a link.
 type claims struct {
 	mu  sync.Mutex
 	all map[netip.Addr]net.HardwareAddr
@@ -127,7 +127,7 @@ func (c *claims) of(a netip.Addr) net.HardwareAddr {
 	return c.all[a]
 }
 
-// hear listens on the LAN of a namespace for addresses that belong to no node.
+// hear listens on a namespace's LAN for announcements of addresses that belong to no node.
 func hear(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
@@ -163,8 +163,8 @@ func hear(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivalAnnouncements receives announcements of a VIP. Announcements of another host must be
-// rivals, with its MAC; this host's own must not.
+// TestRivalAnnouncements receives announcements of a VIP. Only announcements of another host may be
+// reported as rivals, with its MAC.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -201,15 +201,15 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader reads announcements only after a listener's time. Announcements that arrived in
-// time must count.
+// TestLateReader reads announcements only after the listener's time is over. Announcements that
+// arrived in time must count.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier := hear(t, l.Host()) // the first listener gets a frame last
+	earlier := hear(t, l.Host()) // the kernel delivers frames to the first listener last
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -229,13 +229,13 @@ func TestLateReader(t *testing.T) {
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
 		if err != nil || !told.Load() {
-			t.Errorf("%s is claimed = %t, %v", vip, told.Load(), err)
+			t.Errorf("claimed(%s) = %t, %v, want true", vip, told.Load(), err)
 		}
 	}
 }
 
-// TestChangedMAC changes the MAC of a device. Its VIPs are announced with it, though no repeat
-// is due.
+// TestChangedMAC changes the MAC of a device. The VIPs on it must be announced with the new MAC,
+// even if no repeat is due.
 func TestChangedMAC(t *testing.T) {
 	l, client := world(t)
 	heard := hear(t, client)

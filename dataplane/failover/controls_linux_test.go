@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestControlAddresses requests controls for VIPs that fill most of a network. Controls must be
-// other addresses near them, or an address outside.
+// TestControlAddresses selects control addresses for VIPs that fill most of a network. The controls
+// must be other addresses near the VIPs, or an address outside the network.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -20,7 +20,7 @@ func TestControlAddresses(t *testing.T) {
 	var v6 int
 	for _, a := range controls {
 		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
-			t.Errorf("unexpected control %s", a)
+			t.Errorf("control = %s, want no VIP, and an address near the VIPs or documentation", a)
 		}
 		if near6.Contains(a) {
 			v6++
@@ -34,8 +34,8 @@ func TestControlAddresses(t *testing.T) {
 	}
 }
 
-// TestProxyARPDevices finds devices that answer for addresses of no host. A host that has one
-// control by chance must not be among them.
+// TestProxyARPDevices finds devices that answer for addresses of no host. A host that happens to
+// own one control must not count as a proxy.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")

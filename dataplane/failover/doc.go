@@ -1,17 +1,18 @@
-// Package failover changes the kernel of a host for VIPs that have one owner among several hosts
-// (hold = "one"). The owner is chosen elsewhere (balancer/failover).
+// Package failover changes the kernel of a host for VIPs that are owned by one host at a time (hold
+// = "one"). Package balancer/failover chooses the owner.
 //
 //	client --frame--> Gate (netdev ingress) --> address on a real device, DNAT --> endpoint
 //	client <--frame-- Gate (netdev egress)  <--
 //	                    ^ open while an element of a kernel set lives: for Timeout after the last Refresh
 //
 // [Gate] drops frames to and from VIPs, including ARP and NDP, unless it is open. It stays open
-// only while Refresh is called. If the process is stopped, killed or late, the kernel's clock
-// silences the VIPs, whatever addresses and rules exist. A refresh only prolongs: a refresh that is
-// later than the timeout opens nothing. So the order is: Install, Open with no VIP bound, Refresh,
-// Addresses.Add, and Announcer.Announce. Addresses.Remove precedes the answers of any other host.
+// only while Refresh is called. If the process is stopped, killed or late, the kernel's timer
+// silences the VIPs, regardless of other addresses and rules. A refresh only extends the timeout. A
+// refresh after the timeout does not open the gate. So the caller must first call Install, Open
+// while no VIP is bound, and Refresh, and only then Addresses.Add and Announcer.Announce.
+// Addresses.Remove must return before another host answers.
 //
-// [Addresses] adds VIPs to the device whose network contains them, and [Layout] finds that device.
+// [Addresses] adds VIPs to devices. [Layout] finds the device whose network contains a VIP.
 // [Announcer] announces them to the neighbors, immediately and repeatedly. [Rivals] and [Probe]
 // find the MACs of other hosts that answer for a VIP. [Kernel] combines all of these. [Adverts]
 // sends and receives the packets of VRRP, for hosts that choose the owner without etcd.

@@ -17,7 +17,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// The defaults of a gate.
+// These are the defaults of GateOptions.
 const (
 	defaultTable   = "vipd-owner"
 	defaultTimeout = 250 * time.Millisecond
@@ -26,7 +26,7 @@ const (
 // beatPort is the port of 127.0.0.1 to which refreshes are sent. No program listens there.
 const beatPort = 9899
 
-// GateOptions configure a Gate. Empty fields have defaults.
+// GateOptions configures a Gate. Empty fields select the defaults.
 type GateOptions struct {
 	Table   string
 	Timeout time.Duration
@@ -43,13 +43,13 @@ type Gate struct {
 	// beat is the socket of refreshes, and to is their destination.
 	beat  int
 	to    *unix.SockaddrInet4
-	token atomic.Pointer[[8]byte] // generation of the installed table: refreshes with another generation do nothing
+	token atomic.Pointer[[8]byte] // identifies the installed table; refreshes with another token have no effect
 
 	// shared reports whether this kernel lets other programs change the table.
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // generation of nf_tables at the last successful check; 0 means none
+	made    uint32 // generation of nf_tables at the last successful check, or 0 before the first check
 }
 
 // NewGate opens the sockets of a gate. It changes nothing.
@@ -71,17 +71,18 @@ func NewGate(o GateOptions) (*Gate, error) {
 	return g, nil
 }
 
-// Close closes the sockets. The table stays, and the gate closes within its timeout.
+// Close closes the sockets. The table remains, and the gate closes within its timeout.
 func (g *Gate) Close() error { return errors.Join(g.conn.Close(), unix.Close(g.beat)) }
 
-// The sets and chains of the gate's table.
+// These are the sets and chains of the gate's table.
 const (
 	gateChain = "gate"
 	beatChain = "beat"
 )
 
 func aliveSet() *nft.Set {
-	// Each deletion that waits for the kernel's collector occupies a place: 4 were too few.
+	// A deleted element occupies its place until the kernel's garbage collection, so a size of 4
+	// was not enough.
 	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
 }
 
@@ -93,11 +94,12 @@ func vipSet(f nft.TableFamily) *nft.Set {
 	return &nft.Set{Name: name, Key: nft.As{Family: f, Field: nft.Daddr}}
 }
 
-// alive is the only element of the set alive.
+// alive returns the only element of the set alive.
 func (g *Gate) alive() nft.Elem { return nft.Elem{Key: nft.Bytes{}.Number(0), Timeout: g.o.Timeout} }
 
-// Install installs a closed gate before all other rules of the devices, for all VIPs that this host
-// may ever own. It replaces the gate of an earlier process, whose refreshes then do nothing.
+// Install installs a closed gate that precedes all other rules of the devices, for all VIPs that
+// this host may ever own. It replaces the gate of an earlier process, whose refreshes then have no
+// effect.
 func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	token := new([8]byte)
 	_, _ = rand.Read(token[:]) // it never fails
@@ -108,7 +110,7 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	}
 	err := g.conn.Commit(g.install())
 	if errors.Is(err, unix.EOPNOTSUPP) && !g.shared {
-		g.shared = true // before Linux 6.9
+		g.shared = true // Linux before 6.9 can't protect a table
 		err = g.conn.Commit(g.install())
 	}
 	if err != nil {
@@ -153,20 +155,20 @@ func (g *Gate) install() *nft.Tx {
 	return tx
 }
 
-// chainsOn are the names of the chains for incoming and outgoing frames of a device.
+// chainsOn returns the names of the chains for incoming and outgoing frames of a device.
 func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
 
-// addDevice adds the gate to a device.
+// addDevice adds the gate's chains for a device.
 func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	in, out := chainsOn(device)
 	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
-	gate(tx, g.table, in, nft.Daddr, 24, 135) // an ARP packet's target, neighbour solicitations
+	gate(tx, g.table, in, nft.Daddr, 24, 135) // the target of ARP packets, and neighbor solicitations
 	tx.AddChain(g.table, &nft.Chain{Name: out, Hook: hook(nft.Egress, device)})
-	gate(tx, g.table, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
+	gate(tx, g.table, out, nft.Saddr, 14, 136) // the sender of ARP packets, and neighbor advertisements
 }
 
-// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a
-// removed device.
+// Follow changes the devices of the gate, and does not change whether it is open. No VIP may be
+// bound on a removed device.
 func (g *Gate) Follow(devices []string) error {
 	found, err := g.conn.Chains(g.table)
 	if err != nil {
@@ -197,7 +199,7 @@ func (g *Gate) Follow(devices []string) error {
 	return nil
 }
 
-// hook is the point at which a chain sees the frames of a device, before all other chains.
+// hook returns the hook of a chain that handles the frames of a device before all other chains.
 func hook(point nft.Point, device string) *nft.Hook {
 	const first = -500
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
@@ -205,7 +207,7 @@ func hook(point nft.Point, device string) *nft.Hook {
 
 // gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the field, ARP
 // packets with a VIP at the offset, and NDP messages of the type about a VIP. Packets of a VIP that
-// is not bound here are dropped even while the gate is open: every host has NAT rules, which would
+// is not bound here are dropped even while the gate is open. Otherwise this host's NAT rules would
 // translate packets that a client still sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
@@ -226,7 +228,7 @@ func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, nd
 	}
 }
 
-// elements are the set elements of addresses of one family.
+// elements returns the set elements of the addresses of one family.
 func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	for _, a := range vips {
 		if a.Is4() == v4 {
@@ -236,7 +238,7 @@ func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	return all
 }
 
-// Cover changes the VIPs of the gate. They include each VIP that is or may be bound here.
+// Cover changes the VIPs of the gate. They must include each VIP that is or may be bound here.
 func (g *Gate) Cover(vips []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -265,8 +267,8 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 	return nil
 }
 
-// Open opens the gate for its timeout. No owned VIP may be bound then, because a caller that was
-// stopped may be late.
+// Open opens the gate for its timeout. No owned VIP may be bound at that time, because a caller
+// that was stopped may be late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())
@@ -277,14 +279,14 @@ func (g *Gate) Open() error {
 	return nil
 }
 
-// Refresh keeps an open gate open for its timeout from now on; a closed gate stays closed. It needs
-// no lock that changes of rules hold, and returns within microseconds.
+// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh needs none of
+// the locks of rule changes, and returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Intact describes what the gate lacks compared with Install and Cover, or returns "". While no
-// program changes rules, it costs one request.
+// Intact describes the parts of the gate that are missing compared with Install and Cover, or
+// returns "". While no program changes rules, it needs one request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {

@@ -39,8 +39,8 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	return l, client
 }
 
-// TestFrozenOwnerIsSilent freezes an owner. By the kernel's clock alone it stops answering and
-// forwarding, and when it continues its refreshes open nothing.
+// TestFrozenOwnerIsSilent freezes an owner. The kernel's timer alone must stop its answers and
+// forwarding. After the owner continues, its refreshes must not open the gate.
 func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
@@ -61,7 +61,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		for range 2 { // a late answer belongs to the earlier question
+		for range 2 { // a late answer belongs to the previous query
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
@@ -77,7 +77,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 			t.Errorf("%s: answers = %v, want none", when, found)
 		}
 		if err := askServer(t, client); err == nil {
-			t.Errorf("%s: a packet was forwarded", when)
+			t.Errorf("%s: forwarded packets = 1, want none", when)
 		}
 	}
 	silent("frozen, with the addresses bound")
@@ -99,7 +99,8 @@ func hostMAC(t *testing.T, l *lab.Lab) string {
 	return device.HardwareAddr.String()
 }
 
-// askServer sends a request to the server behind the VIP, and returns why there is no answer.
+// askServer sends a request to the server behind the VIP. It returns an error if there is no
+// answer.
 func askServer(t *testing.T, client *lab.NS) error {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", vip4+":80")
@@ -111,14 +112,14 @@ func askServer(t *testing.T, client *lab.NS) error {
 	return err
 }
 
-// TestGateLifecycle opens and closes a gate, changes its VIPs, and damages it. Its VIPs answer
-// only while it is open, and damage is noticed.
+// TestGateLifecycle opens and closes a gate, changes its VIPs, and damages it. The VIPs must answer
+// only while the gate is open, and Intact must report the damage.
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
 		t.Fatalf("Trial() = %v, want nil", err)
 	}
-	g, err := NewGate(GateOptions{Timeout: time.Hour}) // nothing here depends on time
+	g, err := NewGate(GateOptions{Timeout: time.Hour}) // this test does not depend on the timeout
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,17 +142,17 @@ func TestGateLifecycle(t *testing.T) {
 	}
 	state := func(when string, want int, open bool) {
 		t.Helper()
-		lab.Eventually(t, 10*time.Second, when, func() error { // a busy host answers late
+		lab.Eventually(t, 10*time.Second, when, func() error { // a busy host may answer late
 			if found := answers(t, client, vip4, vip6); len(found) != want {
 				return fmt.Errorf("%v answer, want %d", found, want)
 			}
 			return nil
 		})
 		if is, err := g.IsOpen(); err != nil || is != open {
-			t.Errorf("%s: open = %t, %v", when, is, err)
+			t.Errorf("%s: IsOpen() = %t, %v, want %t", when, is, err, open)
 		}
 		if reason, err := g.Intact(); reason != "" || err != nil {
-			t.Errorf("%s: Intact() = %q, %v", when, reason, err)
+			t.Errorf("%s: Intact() = %q, %v, want no reason", when, reason, err)
 		}
 	}
 	state("installed", 0, false)
@@ -179,16 +180,16 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v; other programs can't change the table = %t", reason, err, !g.shared)
+		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want no reason only if the table is protected (%t)", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
-		t.Errorf("Intact() after its table was deleted reports no reason, %v", err)
+		t.Errorf("Intact() after its table was deleted = \"\", %v, want a reason", err)
 	}
 }
 
-// TestAddedAddressPassesGate adds a VIP behind an open gate. Packets for it must pass once Bind has
-// returned.
+// TestAddedAddressPassesGate adds a VIP while the gate is open. Packets to the VIP must pass once
+// Bind has returned.
 func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
 	x, err := NewAddresses()
@@ -208,7 +209,7 @@ func TestAddedAddressPassesGate(t *testing.T) {
 		}
 		for _, a := range both {
 			if !isLocal(a) && time.Since(began) < settling {
-				t.Errorf("%s was added, but is not a local address", a)
+				t.Errorf("isLocal(%s) after Add = false, want true", a)
 			}
 		}
 		if err := errors.Join(x.Remove(device.Index, both)...); err != nil {
@@ -217,7 +218,7 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs removes VIPs from their interface. They must be reported, and a VIP that the kernel
+// TestLostVIPs removes VIPs from their interface. Lost must return them, and a VIP that the kernel
 // refuses must no longer be announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
@@ -235,7 +236,7 @@ func TestLostVIPs(t *testing.T) {
 		}
 	}
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
-		t.Fatal("binding the VIPs failed: ", err)
+		t.Fatal("Close, Open or Bind failed: ", err)
 	}
 	lost()
 	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
@@ -250,8 +251,8 @@ func TestLostVIPs(t *testing.T) {
 	}
 }
 
-// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must not
-// remain on the first device.
+// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must no
+// longer be on the first device.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -266,13 +267,13 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
-		t.Fatal("binding the VIP failed: ", err)
+		t.Fatal("Close, Open or Bind failed: ", err)
 	}
 	if err := k.Cover(on("other")); err != nil {
 		t.Fatal(err)
 	}
 	if failed := k.Bind(k.Lost()); len(failed) > 0 {
-		t.Errorf("failures of restoring on the other device = %v", failed)
+		t.Errorf("Bind on the other device = %v, want no failures", failed)
 	}
 	held := func() (n int) {
 		all, err := Held()
@@ -285,12 +286,12 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 		t.Errorf("devices with the VIP = %d, want 1", n)
 	}
 	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
-		t.Errorf("devices with the VIP after it moved to another host = %d, %v", held(), err)
+		t.Errorf("devices with the VIP after Unbind = %d, %v, want 0", held(), err)
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner. The next owner must remove its VIPs, wherever they are by
-// then, before the gate opens.
+// TestVIPsOfAKilledOwner kills an owner. The next owner must remove all VIPs of that owner before
+// the gate opens, even if they were moved to other devices.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)
@@ -326,7 +327,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	removed := func(when string) {
 		t.Helper()
 		if held, err := Held(); err != nil || strings.Contains(fmt.Sprint(held), vip4) {
-			t.Errorf("%s, the VIP still exists: %v, %v", when, held, err)
+			t.Errorf("%s: addresses = %v, %v, want none of %s", when, held, err, vip4)
 		}
 	}
 	k := next()
@@ -346,7 +347,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	_ = k.End()
 }
 
-// TestThousandVIPs adds 1,000 VIPs at once. All are announced, in order and in time.
+// TestThousandVIPs adds 1,000 VIPs at once. All VIPs must be announced in order and in time.
 func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)
@@ -390,6 +391,6 @@ func TestThousandVIPs(t *testing.T) {
 	t.Logf("%d VIPs: the gate took %s, the addresses %s, the announcements %s", n, installed.Sub(began), added.Sub(installed), time.Since(added))
 	x.Remove(device.Index, vips[:n/2])
 	if own, err := x.Strip(vips); err != nil || len(own) > 0 {
-		t.Errorf("addresses after Strip = %v, %v", own, err)
+		t.Errorf("Strip = %v, %v, want no addresses", own, err)
 	}
 }

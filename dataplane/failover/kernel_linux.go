@@ -15,19 +15,19 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Kernel combines gate, addresses and announcements for the process that owns VIPs. One goroutine
-// calls its methods, except Refresh, Run and Probe.
+// Kernel combines gate, addresses and announcements for the process that owns VIPs. Its methods
+// must be called by one goroutine, except Refresh, Run and Probe.
 type Kernel struct {
 	o         KernelOptions
 	gate      *Gate
 	addresses *Addresses
 	announcer *Announcer
-	// left are VIPs that an earlier process may have left here. The first Close removes them.
+	// left holds VIPs that an earlier process may have left here. The first Close removes them.
 	left []netip.Addr
 
-	places atomic.Pointer[Places] // o.Places, for Probe and Run
-	moved  wake.Signal            // places have changed
-	token  sync.Mutex             // of the gate: while it is exchanged nothing is refreshed
+	places atomic.Pointer[Places] // o.Places for Probe and Run
+	moved  wake.Signal            // sent when places have changed
+	token  sync.Mutex             // held while the gate is replaced, so Refresh is skipped
 }
 
 // NewKernel opens the sockets, and returns an error if this kernel can't fence VIPs. It changes
@@ -53,7 +53,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	return k, nil
 }
 
-// setPlaces sets the places. They must not change afterwards.
+// setPlaces sets the places. The caller must not change them afterwards.
 func (k *Kernel) setPlaces(p Places) {
 	k.o.Places = p
 	k.places.Store(&p)
@@ -92,14 +92,14 @@ func (k *Kernel) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// listener listens on an interface, also for the hosts that must be within reach.
+// listener listens on an interface for other hosts and for the hosts that must be within reach.
 type listener struct {
 	stop  context.CancelFunc
 	hosts []netip.Addr
 }
 
-// hear listens on an interface for other hosts with VIPs, and for the hosts that must answer there,
-// until ctx ends.
+// hear listens on an interface until ctx ends, for other hosts that have VIPs and for the hosts
+// that must be within reach.
 func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -117,11 +117,11 @@ func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
 	listening.Wait()
 }
 
-// reaching is the time between two requests to hosts that must be within reach.
+// reaching is the interval of requests to hosts that must be within reach.
 const reaching = 100 * time.Millisecond
 
-// listen calls do with an interface until ctx ends. If it fails because the interface is missing,
-// it tries again.
+// listen calls do with an interface until ctx ends. If do fails because the interface is missing,
+// listen tries again.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -135,8 +135,8 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. Any
-// goroutine may call it.
+// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. It is
+// safe for concurrent use.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
@@ -167,8 +167,8 @@ func (k *Kernel) vips() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
 }
 
-// Close replaces the gate with a closed gate, so no refresh opens it, and then removes every VIP,
-// also VIPs that another program added.
+// Close replaces the gate with a closed gate, which earlier refreshes can't open. Then it removes
+// every VIP, including VIPs that another program added.
 func (k *Kernel) Close() error {
 	if err := k.strip(k.left); err != nil { // first, because the next table does not list them
 		return err
@@ -188,9 +188,9 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, and the interfaces that may have them. Bound VIPs are among them. New
-// VIPs are removed from this host because the gate may be open and another host may own them. VIPs
-// that change their interface are also removed: if they were bound, they are then Lost.
+// Cover changes the VIPs and the interfaces that may have them. The VIPs must include all bound
+// VIPs. Cover removes new VIPs from this host, because the gate may be open while another host owns
+// them. It also removes VIPs whose interface has changed: if they were bound, Lost returns them.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
 	k.setPlaces(p)
@@ -203,7 +203,7 @@ func (k *Kernel) Cover(p Places) error {
 	return k.gate.Cover(k.vips())
 }
 
-// follow moves the gate to the existing interfaces.
+// follow updates the gate to the existing interfaces.
 func (k *Kernel) follow() error {
 	present := k.present()
 	if slices.Equal(present, k.gate.devices) {
@@ -215,13 +215,13 @@ func (k *Kernel) follow() error {
 			away = append(away, a)
 		}
 	}
-	if err := k.strip(away); err != nil { // a renamed interface still has them
+	if err := k.strip(away); err != nil { // a renamed interface still has its VIPs
 		return err
 	}
 	return k.gate.Follow(present)
 }
 
-// present are the existing interfaces.
+// present returns the existing interfaces.
 func (k *Kernel) present() (names []string) {
 	for _, name := range k.o.Interfaces {
 		if _, err := net.InterfaceByName(name); err == nil {
@@ -231,11 +231,11 @@ func (k *Kernel) present() (names []string) {
 	return names
 }
 
-// Open opens the gate, for its timeout.
+// Open opens the gate for its timeout.
 func (k *Kernel) Open() error { return k.gate.Open() }
 
-// Refresh keeps an open gate open, and leaves a closed gate unchanged. It never waits. Lost
-// refreshes close the gate.
+// Refresh extends the timeout of an open gate, and leaves a closed gate closed. It never blocks. If
+// too many refreshes are lost, the gate closes.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
 		_ = k.gate.Refresh() // the gate tolerates the loss of a few
@@ -243,8 +243,8 @@ func (k *Kernel) Refresh() {
 	}
 }
 
-// Intact describes the missing parts of the gate, or returns "". Close installs it again. The gate
-// follows interfaces that appear and disappear.
+// Intact describes the missing parts of the gate, or returns "". Close repairs the gate. Intact
+// also makes the gate follow interfaces that appear and disappear.
 func (k *Kernel) Intact() (reason string, err error) {
 	if err := k.follow(); err != nil {
 		return "", err
@@ -252,15 +252,14 @@ func (k *Kernel) Intact() (reason string, err error) {
 	return k.gate.Intact()
 }
 
-// Bind adds addresses, and announces them until they are unbound. It adds none to an interface
-// without the gate. It returns an error for each address that could not be added, which is no
-// longer announced.
+// Bind adds addresses, and announces them until Unbind. It skips interfaces without the gate. It
+// returns an error for each address that it could not add; such an address is no longer announced.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
 		device, err := net.InterfaceByName(name)
 		if err == nil && !slices.Contains(k.gate.devices, name) {
-			err = k.follow() // it has just appeared
+			err = k.follow() // the interface has just appeared
 		}
 		if err == nil && !slices.Contains(k.gate.devices, name) {
 			err = errors.New("the gate does not stand there")
@@ -285,8 +284,8 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	return failed
 }
 
-// Unbind removes addresses. If their interface is missing, it removes them from all others, because
-// it may have another name now.
+// Unbind removes addresses. If their interface is missing, Unbind removes them from all other
+// interfaces, because the interface may have been renamed.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
 	var all []error
@@ -309,9 +308,9 @@ func (k *Kernel) strip(vips []netip.Addr) error {
 	return err
 }
 
-// End closes the sockets. A closed gate stays: this host has NAT rules for the VIPs, which would
+// End closes the sockets. The closed gate remains, because otherwise this host's NAT rules would
 // translate packets that a client still sends here. [Cleanup] removes it.
 func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
 
-// Announced counts the announcements of addresses.
+// Announced returns the number of announcements sent.
 func (k *Kernel) Announced() uint64 { return k.announcer.Sent() }

@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the environment variable that makes the test binary an owner of the named VIPs.
+// childVar is the environment variable that makes the test binary run as an owner of the named
+// VIPs.
 const childVar = "VIPD_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own is an owner on the device lan. It refreshes the gate forever, and opens it again after a
-// lapse until it is told to stop that.
+// own runs as an owner on the device lan. It refreshes the gate forever, and reopens it after a
+// lapse until standard input requests otherwise.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -49,19 +50,19 @@ func own(texts []string) error {
 	if err := k.Close(); err != nil {
 		return err
 	}
-	told := make(chan bool)
+	stop := make(chan bool)
 	go func() {
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-		close(told)
+		close(stop)
 	}()
 	reopens := true
 	for {
 		k.Refresh()
 		select {
-		case <-told:
-			told, reopens = nil, false
-			fmt.Println("told")
-		case <-time.After(defaultTimeout / 8): // time that really passes: the gate's
+		case <-stop:
+			stop, reopens = nil, false
+			fmt.Println("stopped")
+		case <-time.After(defaultTimeout / 8): // the gate depends on real time
 		}
 		if !reopens {
 			continue
@@ -81,8 +82,8 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts an owner of the VIPs on the host. tell stops it from opening the gate again.
-func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell func()) {
+// owner starts an owner of the VIPs on the host. stopReopening makes the owner leave a closed gate closed.
+func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopReopening func()) {
 	t.Helper()
 	cmd := l.Host().Command(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), childVar+"="+strings.Join(vips, " "))
@@ -100,14 +101,14 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, tell 
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the error says that it was killed
 		clean(t, vips)
 	})
 	return cmd.Process, func() {
 		t.Helper()
 		fmt.Fprintln(in)
-		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "told\n" {
-			t.Fatalf("answer of the owner = %q, %v", line, err)
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "stopped\n" {
+			t.Fatalf("answer of the owner = %q, %v, want \"stopped\\n\"", line, err)
 		}
 	}
 }
@@ -127,7 +128,7 @@ func clean(t *testing.T, vips []string) {
 		all = append(all, netip.MustParseAddr(v))
 	}
 	if own, err := x.Strip(all); len(own) > 0 || err != nil {
-		t.Errorf("the host's own addresses = %v, %v", own, err)
+		t.Errorf("Strip = %v, %v, want no own addresses", own, err)
 	}
 	if err := g.Remove(); err != nil {
 		t.Error(err)
@@ -140,7 +141,8 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers queries the VIPs from a namespace, and returns the MAC of each host that answers.
+// answers queries the VIPs from a namespace, and returns the MAC of the host that answers for each
+// VIP.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr
@@ -162,13 +164,13 @@ func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.Hard
 	return found
 }
 
-// IsOpen reads the gate's state from the kernel.
+// IsOpen queries the kernel for the gate's state.
 func (g *Gate) IsOpen() (bool, error) {
 	all, err := g.conn.Elements(g.table, aliveSet().Name)
 	return len(all) > 0, err
 }
 
-// Shut closes the gate at once.
+// Shut closes the gate immediately.
 func (g *Gate) Shut() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())

@@ -13,44 +13,45 @@ import (
 	"vipd/balancer/failover"
 )
 
-// Places are the interfaces that VIPs may be on.
+// Places holds the interfaces that may have VIPs.
 type Places struct {
-	// Interfaces may have VIPs, and Devices names the interface of each VIP that this host may own.
+	// Interfaces lists the interfaces that may have VIPs. Devices maps each VIP that this host may
+	// own to its interface.
 	Interfaces []string
 	Devices    map[netip.Addr]string
-	// Reach are the hosts that must answer on an interface.
+	// Reach maps an interface to the hosts that must answer on it.
 	Reach map[string][]netip.Addr
 }
 
-// Layout describes the host's connections: the addresses on which it receives heartbeats, and the
+// Layout describes the host's networks: the addresses on which it receives heartbeats, and the
 // interface of each VIP.
 type Layout struct {
 	Places
-	// At has the addresses of heartbeats, and On the interface of each that may have VIPs; "" means
-	// none.
+	// At lists the addresses of heartbeats. On lists the interface of each address that may have
+	// VIPs, or "".
 	At []failover.Address
 	On []string
-	// VIPs has all VIPs, including VIPs without an interface here. Own has the VIPs that this host
-	// has for itself: no gate may silence them, and no other host may have them.
+	// VIPs lists all VIPs, including VIPs without an interface here. Own lists the VIPs that only
+	// this host may have. The gate must not silence them.
 	VIPs, Own []netip.Addr
-	// Away are the VIPs whose interface can't serve them now, and why.
+	// Away maps each VIP whose interface can't serve it at the moment to the reason.
 	Away map[netip.Addr]string
 }
 
 // LayoutOptions limit a layout.
 type LayoutOptions struct {
-	// Interfaces has the interfaces that may have VIPs; none means all. Listen are addresses to
-	// receive heartbeats at.
+	// Interfaces lists the interfaces that may have VIPs; if empty, all may. Listen lists the
+	// addresses at which to receive heartbeats.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Way is the address from which etcd is reached, and Reach has the hosts that must answer on
+	// Way is the address from which etcd is reached. Reach lists the hosts that must answer on
 	// their interface.
 	Way, Reach []netip.Addr
 }
 
-// Next returns the layout for these VIPs that follows l. Addresses keep their indexes, by which
-// other hosts know them. Interfaces and their VIPs stay while an interface is missing, because a
-// VIP that still exists needs the gate.
+// Next returns the layout that follows l for these VIPs. Addresses keep their indexes, by which
+// other hosts identify them. A missing interface and its VIPs remain in the layout, because a VIP
+// that still exists needs the gate.
 func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	found, err := find(vips, o)
 	if err != nil {
@@ -59,7 +60,7 @@ func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	next := l.grow(found)
 	for _, v := range vips {
 		if device := l.Devices[v]; device != "" && next.Devices[v] == "" && !slices.Contains(next.Own, v) {
-			next.Devices[v] = device // which is away, or down
+			next.Devices[v] = device // the device is missing or down
 			next.Away[v] = fmt.Sprintf("interface %s has no address in the network of %s", device, v)
 		}
 	}
@@ -77,7 +78,7 @@ func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return next, nil
 }
 
-// Down returns why the interfaces among these that can carry no packet can't.
+// Down maps each of the interfaces that can't carry packets to the reason.
 func Down(names []string) (map[string]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -97,14 +98,14 @@ func Down(names []string) (map[string]string, error) {
 	return down, nil
 }
 
-// Equal reports whether nothing on this host is different. The VIPs may be.
+// Equal reports whether the layouts agree except for the lists of VIPs.
 func (l Layout) Equal(other Layout) bool {
-	devices := maps.Equal(l.Devices, other.Devices) // there are many
+	devices := maps.Equal(l.Devices, other.Devices) // compared last because there are many
 	l.Devices, l.VIPs, other.Devices, other.VIPs = nil, nil, nil, nil
 	return devices && reflect.DeepEqual(l, other)
 }
 
-// Unplaced are the VIPs that no interface has a network for.
+// Unplaced returns the VIPs that are not in the network of any interface.
 func (l Layout) Unplaced() (vips []netip.Addr) {
 	for _, v := range l.VIPs {
 		if l.Devices[v] == "" && !slices.Contains(l.Own, v) {
@@ -114,8 +115,7 @@ func (l Layout) Unplaced() (vips []netip.Addr) {
 	return vips
 }
 
-// find returns the layout of this moment. The interface of a VIP is the interface whose network
-// contains it.
+// find returns the current layout. A VIP belongs to the interface whose network contains it.
 func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	l := Layout{Places: Places{Devices: map[netip.Addr]string{}}, VIPs: vips, Away: map[netip.Addr]string{}}
 	all, err := net.Interfaces()
@@ -156,13 +156,13 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe returns a device as other hosts see it: one of its addresses, and its networks. Own
-// addresses have a network.
+// describe describes a device to other hosts: one of its addresses, and its networks. Only
+// addresses with a network count as own addresses.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {
 		a := p.Addr()
-		if p.IsSingleIP() { // a VIP, or a peer's
+		if p.IsSingleIP() { // a VIP, or an address with a peer
 			continue
 		}
 		own[a] = true
@@ -177,7 +177,7 @@ func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, o
 	return at, own
 }
 
-// grow returns next with the indexes of l.
+// grow returns next with addresses at the same indexes as in l.
 func (l Layout) grow(next Layout) Layout {
 	out := next
 	out.At, out.On, out.Devices = slices.Clone(l.At), slices.Clone(l.On), maps.Clone(next.Devices)
@@ -185,7 +185,7 @@ func (l Layout) grow(next Layout) Layout {
 		j, on := index(out.At, a.Addr), next.On[i]
 		for k := 0; j < 0 && k < len(out.At); k++ {
 			if out.On[k] == on && (on != "" || index(next.At, out.At[k].Addr) < 0) {
-				j = k // it has another address now
+				j = k // the address of this interface has changed
 			}
 		}
 		switch {
@@ -198,12 +198,13 @@ func (l Layout) grow(next Layout) Layout {
 	return out
 }
 
-// index returns the index of an address; -1 means it is missing.
+// index returns the index of an address, or -1 if it is missing.
 func index(all []failover.Address, a netip.Addr) int {
 	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
-// within returns the hosts that must answer on each interface: hosts in its networks, except VIPs.
+// within returns the hosts that must answer on each interface. These are the hosts in its networks,
+// except VIPs.
 func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
 	for i, name := range l.On {
@@ -216,7 +217,7 @@ func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	return reach
 }
 
-// WayTo returns the address from which the first endpoint that is not on this host is reached.
+// WayTo returns the address from which this host reaches the first endpoint on another host.
 func WayTo(ctx context.Context, endpoints []string) []netip.Addr {
 	var d net.Dialer
 	for _, e := range endpoints {

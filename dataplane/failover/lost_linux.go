@@ -14,8 +14,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch calls Gone when addresses have left an interface, and Links and the announcer when an
-// interface has changed, until ctx ends. It starts with both, because earlier events are lost.
+// watch calls Gone when an interface may have lost addresses, and calls Links and the announcer
+// when an interface has changed, until ctx ends. It calls all of them once at the start, because
+// earlier events are not reported.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -25,9 +26,9 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures watches until ctx ends or the subscription fails.
+// departures runs watch until ctx ends or the subscription fails.
 func (k *Kernel) departures(ctx context.Context) error {
-	const room = 1 << 20 // the kernel reports it if events do not fit
+	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
 	if err != nil {
 		return err
@@ -56,18 +57,18 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost returns the VIPs that Bind has added and that are missing on their interfaces. Another
-// program has removed them, or the kernel has, because an interface that is taken down loses its
-// IPv6 addresses.
+// Lost returns the VIPs that Bind has added and that are missing on their interfaces. Either
+// another program has removed them, or the kernel has: an interface loses its IPv6 addresses when
+// it is taken down.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {
-		return nil // the next call reports them
+		return nil // the next call returns the VIPs
 	}
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)
 		if err != nil {
-			continue // they were removed with the interface
+			continue // the VIPs were removed with the interface
 		}
 		present := map[netip.Addr]bool{}
 		for _, p := range held[link.Index] {

@@ -7,25 +7,27 @@ import (
 	"time"
 )
 
-// KernelOptions configure a Kernel. Its functions must not block.
+// KernelOptions configures a Kernel. The functions must not block.
 type KernelOptions struct {
-	// Gate is the time for which the gate stays open after a refresh; 0 means the default.
+	// Gate is the time for which the gate stays open after a refresh. Zero means the default.
 	Gate time.Duration
 	Places
-	// VIPs has all VIPs with one owner, including VIPs without an interface here. The first Close
+	// VIPs lists all VIPs with one owner, including VIPs without an interface here. The first Close
 	// removes them from this host.
 	VIPs []netip.Addr
-	// AnnounceEvery is the interval of repeated announcements; 0 means only after changes.
+	// AnnounceEvery is the interval of repeated announcements. Zero means that only changes are
+	// announced.
 	AnnounceEvery time.Duration
-	// Rival is called, at most once a second for each VIP, if another host claims a VIP of this
+	// Rival is called, at most once a second for each VIP, when another host claims a VIP of this
 	// host.
 	Rival func(Rival)
-	// Gone is called if an address may have left an interface: Lost lists such VIPs.
+	// Gone is called when an address may have been removed from an interface. Lost returns such
+	// VIPs.
 	Gone func()
-	// Links is called if an interface may have changed.
+	// Links is called when an interface may have changed.
 	Links func()
-	// Reached is called if one of the hosts answers that must be within reach on an interface, with
-	// all of them.
+	// Reached is called when one of the hosts that must be within reach answers on an interface.
+	// hosts lists all of these hosts.
 	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }
@@ -36,15 +38,15 @@ type Rival struct {
 	MAC net.HardwareAddr
 }
 
-// Advert is a received packet of VRRP.
+// Advert is a received VRRP packet.
 type Advert struct {
-	// On is the interface, From and To are the addresses of the IP header, and TTL is its TTL or
-	// hop limit.
+	// On is the interface. From, To and TTL are the addresses and the TTL or hop limit in the IP
+	// header.
 	On       string
 	From, To netip.Addr
 	TTL      int
-	// At is the time when the kernel received it. The time of day may have been set since.
+	// At is the time when the kernel received the packet. The system clock may have been set since.
 	At time.Time
-	// Data is the message after the IP header.
+	// Data is the message that follows the IP header.
 	Data []byte
 }

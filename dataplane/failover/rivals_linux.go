@@ -20,8 +20,8 @@ import (
 )
 
 // Rivals calls found for each frame in which another host on the device's link claims a VIP, until
-// ctx ends. isVIP reports whether an address is a VIP. Both are called by several goroutines, and
-// must not block.
+// ctx ends. isVIP reports whether an address is a VIP. Both functions are called by several
+// goroutines, and must not block.
 func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
 		if !c.Asks && isVIP(c.Addr) {
@@ -30,12 +30,11 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 	})
 }
 
-// probes is the number of questions of Probe.
+// probes is the number of requests of Probe for each VIP.
 const probes = 3
 
 // Elsewhere probes the link of a device for other hosts with VIPs, and returns the MACs of the
-// hosts that answer within a moment. A device that also answers for addresses that no host has is a
-// proxy, and does not count.
+// hosts that answer in time. It ignores proxies, which also answer for addresses that no host has.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	const patience = 300 * time.Millisecond
 	d, err := net.InterfaceByName(device)
@@ -49,19 +48,19 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 	controls := controlsFor(vips)
 	found, err := Probe(ctx, d.Index, slices.Concat(vips, controls), patience)
 	proxies := proxiesIn(found, controls)
-	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // another device of this host on the same link
+	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // ignore other devices of this host on the same link
 		return proxies[mac.String()] || slices.Contains(controls, a) ||
 			slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
 	})
 	return found, err
 }
 
-// documentation is an address that no host has (RFC 5737). It is reached by the default route.
+// documentation is an address that no host has (RFC 5737). Packets to it follow the default route.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
 // controlsFor returns addresses that probably no host has: two near the first VIP of each family,
-// and documentation. A proxy may answer for a single network, or for all addresses of its default
-// route.
+// and documentation. A proxy may answer for a single network, or for all addresses behind its
+// default route.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -86,7 +85,7 @@ func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// proxiesIn returns the MACs that answered for documentation, or for two other controls.
+// proxiesIn returns the MACs that answered for documentation or for two other control addresses.
 func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map[string]bool {
 	answers, proxies := map[string]int{}, map[string]bool{}
 	for _, a := range controls {
@@ -98,8 +97,7 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 	return proxies
 }
 
-// Neighbours returns the addresses of the kernel's neighbor tables that have a MAC, with the
-// devices that lead to them.
+// Neighbours returns the addresses with a MAC in the kernel's neighbor tables, with their devices.
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	if err != nil {
@@ -122,8 +120,8 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is the number of VIPs from which each is requested only once, because more requests
-// would flood the link.
+// manyVIPs is the number of VIPs above which Probe sends only one request for each VIP. More
+// requests would flood the link.
 const manyVIPs = 1000
 
 // Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227,
@@ -143,7 +141,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	var failed error
 	var asking sync.WaitGroup
 	ready := func() {
-		failed = ask(sender, vips) // this opens the sockets in the caller's namespace
+		failed = ask(sender, vips) // the sockets must be opened in the caller's namespace
 		time.AfterFunc(patience, cancel)
 		if failed == nil {
 			every := patience / probes
@@ -164,7 +162,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	return found, errors.Join(err, failed, sender.Close())
 }
 
-// ask asks once for each of the VIPs.
+// ask sends one request for each of the VIPs.
 func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	for _, a := range vips {
 		if err := sender.Ask(a); err != nil {
@@ -174,8 +172,8 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// Reach asks for hosts on the device's link at an interval, and calls answered for each answer,
-// until ctx ends.
+// Reach sends requests to hosts on the device's link at an interval, and calls answered for each
+// answer, until ctx ends.
 func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
 	sender, err := neigh.Open(device)
 	if err != nil {
@@ -186,7 +184,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	var asking sync.WaitGroup
 	ready := func() {
 		asking.Go(func() {
-			defer cancel() // without requests no host answers
+			defer cancel() // without requests no host would answer
 			failed = askAgain(ctx, sender, hosts, every)
 		})
 	}
@@ -200,7 +198,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	return errors.Join(err, failed, sender.Close())
 }
 
-// askAgain asks at an interval until ctx ends.
+// askAgain sends requests at an interval until ctx ends.
 func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
 	again := time.NewTicker(every)
 	defer again.Stop()

@@ -40,24 +40,24 @@ func Routers() (all []netip.Addr, err error) {
 	return slices.Compact(all), nil
 }
 
-// isDefault reports whether a destination is the default route's.
+// isDefault reports whether dst is the destination of a default route.
 func isDefault(dst *net.IPNet) bool {
 	ones, _ := dst.Mask.Size()
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
 // FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It
-// starts with a call. If the kernel reports nothing, it calls once a second.
+// calls changed once at the start. If the kernel sends no events, it calls changed once a second.
 func FollowRouters(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
-		_ = followRoutes(ctx, changed) // it is tried again
+		_ = followRoutes(ctx, changed) // the next iteration tries again
 		wake.Sleep(ctx, time.Second)
 	}
 }
 
-// followRoutes follows until ctx ends or the subscription fails.
+// followRoutes calls changed until ctx ends or the subscription fails.
 func followRoutes(ctx context.Context, changed func()) error {
-	const room = 1 << 20 // the kernel reports it if events do not fit
+	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		changed()
@@ -85,6 +85,6 @@ func followRoutes(ctx context.Context, changed func()) error {
 // isDefaultRoute reports whether a message is about a default route. A host may have a million
 // other routes.
 func isDefaultRoute(m nlsock.Messages) bool {
-	const size = 1 // the offset of the size of the destination in struct rtmsg
+	const size = 1 // offset of rtm_dst_len in struct rtmsg
 	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0
 }

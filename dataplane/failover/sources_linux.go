@@ -11,7 +11,8 @@ import (
 )
 
 // AdvertSources returns the addresses of an interface that adverts may be sent from, in the
-// kernel's order: they are not VIPs, and may already be used. A missing interface has none.
+// kernel's order. It omits VIPs and addresses that can't be used yet. A missing interface has no
+// sources.
 func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error) {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -13,7 +13,7 @@ func Trial() error {
 	if err != nil {
 		return explain(err)
 	}
-	defer func() { _ = g.Close() }() // the trial's error matters more
+	defer func() { _ = g.Close() }() // the error of the trial is more important
 	err = g.Install([]string{"lo"}, nil)
 	if err == nil {
 		err = errors.Join(g.Open(), g.Remove())
@@ -21,7 +21,7 @@ func Trial() error {
 	return explain(err)
 }
 
-// explain adds the meaning of a kernel error.
+// explain adds the probable cause to a kernel error.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):

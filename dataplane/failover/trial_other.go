@@ -15,7 +15,7 @@ func Trial() error { return errors.New("only Linux can fence VIPs") }
 // Cleanup finds nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
 
-// Elsewhere finds no host.
+// Elsewhere finds no hosts.
 func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return nil, nil
 }
@@ -23,7 +23,7 @@ func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.Hardwa
 // Neighbours finds nothing.
 func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
 
-// Routers finds none.
+// Routers finds no routers.
 func Routers() ([]netip.Addr, error) { return nil, nil }
 
 // FollowRouters waits until ctx ends.

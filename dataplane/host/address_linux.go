@@ -9,26 +9,26 @@ import (
 	"vipd/dataplane"
 )
 
-// address is the record of an address that is needed, or that vipd holds. The ledger names the
-// devices to which vipd has added it.
+// address is the record of an address that is needed or that vipd holds. The ledger names the
+// devices to which vipd has added the address.
 type address struct {
 	addr netip.Addr
-	// wanted and standing are from the last Prepare, applied is from the last Finish: the number of
-	// frontends on the address.
+	// wanted and standing are from the last Prepare. applied is the number of frontends on the
+	// address, from the last Finish.
 	wanted   bool
 	standing balancer.VIPState
 	applied  int
-	// held is the holder of the address. It is empty until that is decided.
+	// held is the holder of the address. It is empty until vipd has decided about the address.
 	held Held
-	// dirty reports whether the address must be compared with the request again.
+	// dirty reports whether the address must be decided about again.
 	dirty bool
-	// failed reports whether the last change of the address failed. The engine schedules the retry.
+	// failed reports whether the last change of the address failed. The engine schedules retries.
 	failed bool
 	// silent reports whether the guard keeps the address silent until a frontend is applied on it.
 	silent bool
 	// source is the node's address in the VIP's route. It is invalid if the VIP has no route.
 	source netip.Addr
-	// unrouted is the reason why the route is not right yet, or "".
+	// unrouted is the reason why the route is missing or wrong, or "".
 	unrouted string
 	// arriving reports whether the kernel is still adding the IPv6 address.
 	arriving bool
@@ -38,10 +38,10 @@ type address struct {
 	unannounced bool
 }
 
-// needed reports whether the address is wanted, or a frontend still uses it.
+// needed reports whether the address is wanted or a frontend still uses it.
 func (r *address) needed() bool { return r.wanted || r.applied > 0 }
 
-// lateFor reports whether the address waits for a usable frontend, and such a frontend is applied.
+// lateFor reports whether the address waits for a usable frontend and that frontend is now applied.
 func (r *address) lateFor(applied snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	return r.wanted && r.held.Standing == balancer.Serving && balancer.Served(r.addr, applied)
 }
@@ -51,7 +51,7 @@ func (r *address) settled() bool {
 	return !r.dirty && !r.failed && r.unrouted == "" && !r.arriving && !r.shadowed && !r.unannounced
 }
 
-// addresses holds the records of all addresses that are needed, or that vipd holds.
+// addresses holds the records of all addresses that are needed or that vipd holds.
 type addresses struct {
 	all map[netip.Addr]*address
 	// open holds the records for which something may be left to do.
@@ -88,13 +88,13 @@ func (s *addresses) forget(r *address) {
 	s.shown = s.shown.Delete(r.addr)
 }
 
-// mark requests that an address is compared again.
+// mark makes the next round decide about an address again.
 func (s *addresses) mark(r *address) {
 	r.dirty, r.failed = true, false
 	s.open[r.addr] = r
 }
 
-// markAll requests that all addresses are compared again.
+// markAll makes the next round decide about all addresses again.
 func (s *addresses) markAll() {
 	for _, r := range s.all {
 		s.mark(r)
@@ -107,10 +107,10 @@ func (s *addresses) tryAgain(r *address) {
 	s.open[r.addr] = r
 }
 
-// reopen records that something is left to do for an address.
+// reopen records that an address may need more work.
 func (s *addresses) reopen(r *address) { s.open[r.addr] = r }
 
-// show publishes the holder of an address. Other goroutines see it after the next publish.
+// show changes the holder of an address. Other goroutines see it after the next publish.
 func (s *addresses) show(r *address, held Held) {
 	r.held = held
 	now := s.shown.At(r.addr)
@@ -118,7 +118,7 @@ func (s *addresses) show(r *address, held Held) {
 	s.set(r.addr, now)
 }
 
-// showOurs publishes whether vipd added an address.
+// showOurs records for other goroutines whether vipd added an address.
 func (s *addresses) showOurs(a netip.Addr, ours bool) {
 	now := s.shown.At(a)
 	now.ours = ours
@@ -133,8 +133,8 @@ func (s *addresses) set(a netip.Addr, now shown) {
 	}
 }
 
-// leftover returns the open records that satisfy condition, sorted by address. It closes the
-// settled records.
+// leftover returns the open records that satisfy condition, sorted by address. It removes settled
+// records from the open ones.
 func (s *addresses) leftover(condition func(*address) bool) []*address {
 	if len(s.open) == 0 {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only vipd's addresses
-// change, and an address stays while a frontend on it is applied.
+// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only vipd's addresses may
+// change, and an address must stay while a frontend on it is applied.
 func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32") // an address of the host
@@ -57,7 +57,7 @@ func TestAddressLifecycle(t *testing.T) {
 	finishNothing(t, h)
 	checkUnchanged(t, before)
 	if ledgerExists(o) {
-		t.Fatal("the ledger still exists")
+		t.Fatal("the ledger exists after cleanup, want it removed")
 	}
 }
 
@@ -68,8 +68,8 @@ func checkIntact(t *testing.T, h *Host) {
 	}
 }
 
-// TestBridgeInsteadOfDummy holds VIPs on a bridge, because some kernels lack dummy devices. They
-// survive the loss of the ledger, and return after the device is removed.
+// TestBridgeInsteadOfDummy holds VIPs on a bridge, because some kernels lack dummy devices. The
+// VIPs must survive the loss of the ledger, and must be added again after the device is removed.
 func TestBridgeInsteadOfDummy(t *testing.T) {
 	network(t)
 	primeTools(t)
@@ -114,8 +114,8 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkUnchanged(t, before)
 }
 
-// TestDummyDevice adds a VIP to a real dummy device, or to lo if the kernel has none. Cleanup
-// removes it.
+// TestDummyDevice adds a VIP to a real dummy device, or to lo if the kernel has no dummy devices.
+// Cleanup must remove it.
 func TestDummyDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -128,7 +128,7 @@ func TestDummyDevice(t *testing.T) {
 	case len(held) == 1 && held[0].Where == "lo" && strings.Contains(held[0].Note, "no dummy"):
 		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	default:
-		t.Fatalf("Addresses = %+v", held)
+		t.Fatalf("Addresses = %+v, want a dummy device or lo", held)
 	}
 	checkIntact(t, h)
 	must(t, h.Release(t.Context()))
@@ -136,8 +136,8 @@ func TestDummyDevice(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOwnAddressesComeAndGo adds VIPs to another device of the host, and removes them. vipd removes
-// its own address, and restores it later.
+// TestOwnAddressesComeAndGo adds VIPs to another device of the host, and removes them. vipd must
+// remove its own address, and add it again later.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -147,8 +147,8 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 
-	// The host gets the address. vipd removes its own address and the guard, which would block the
-	// host's programs.
+	// The address is added to the host. vipd removes its own address and the guard, which would
+	// block the host's programs.
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
@@ -164,7 +164,7 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	checkAttempt(t, l.Host(), "10.96.0.10:22", open)
 	checkIntact(t, h)
 
-	// The host loses it, and vipd adds it again.
+	// The host loses the address, and vipd adds it again.
 	l.Host().DelAddr("client", "10.96.0.10/24")
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
 		t.Fatalf("reason = %q, %v; want gone", reason, err)
@@ -182,7 +182,7 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 
-	// The host has this service's address all the time.
+	// The host has always had this service's address.
 	apply(t, h, frontend("10.1.0.1:80"))
 	finishNothing(t, h)
 	checkDevice(t, "client", "10.1.0.1/24", "fd01::1/64")
@@ -196,7 +196,7 @@ func checkWhere(t *testing.T, h *Host, a, want string) {
 }
 
 // checkSource checks the source of the host's connections to a VIP. A busy kernel may complete IPv6
-// addresses late, which Intact handles.
+// addresses late, so it calls Intact in between.
 func checkSource(t *testing.T, h *Host, vip, want string) {
 	t.Helper()
 	lab.Eventually(t, 10*time.Second, "the source", func() error {
@@ -213,8 +213,8 @@ func checkSource(t *testing.T, h *Host, vip, want string) {
 	})
 }
 
-// TestSourceOfConnections changes the node's addresses and routes. The host's connections to VIPs
-// have an address of the node as their source.
+// TestSourceOfConnections changes the node's addresses and routes. The source of the host's
+// connections to VIPs must be an address of the node.
 func TestSourceOfConnections(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -226,7 +226,7 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	for _, r := range h.ourRoutes(unix.RTPROT_KERNEL) {
 		if r.Dst.IP.Equal(net.IP(addrOf("10.96.0.10").AsSlice())) {
-			t.Fatalf("the kernel's own route to a VIP exists: %v", r)
+			t.Fatalf("route to the VIP = %v, want none of the kernel's own", r)
 		}
 	}
 
@@ -239,14 +239,15 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "10.96.0.10", "10.2.0.1")
 	checkSource(t, h, "fd00:96::10", "fd02::1")
 
-	// That address is removed. The VIP stays local, and gets the other source.
+	// The address of the second link is removed. The VIP stays local, and its route uses the other
+	// source.
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
-		t.Fatalf("route to the VIP without the node's address = %+v, %v", to, err)
+		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v, want a local route", to, err)
 	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
-		t.Fatalf("reason = %q, %v", reason, err)
+		t.Fatalf("Intact = %q, %v, want a reason about the node's address", reason, err)
 	}
 	apply(t, h, both...)
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
@@ -265,8 +266,8 @@ func TestSourceOfConnections(t *testing.T) {
 	}
 }
 
-// TestRestartAfterKill starts a Host after another was killed, with other VIPs. Clients are not
-// interrupted, and obsolete objects are removed.
+// TestRestartAfterKill starts a Host with other VIPs after another Host was killed. Clients must
+// not be interrupted, and obsolete objects must be removed.
 func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
 	primeTools(t)
@@ -275,7 +276,7 @@ func TestRestartAfterKill(t *testing.T) {
 	o.Interface = "lo"
 	first := newHost(t, o)
 	apply(t, first, frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80"))
-	must(t, first.Close()) // like kill -9, it removes nothing
+	must(t, first.Close()) // like kill -9, Close removes nothing
 
 	// The host gets an address before the second Host starts.
 	l.Host().AddAddr("lo", "10.96.0.50/32")
@@ -283,7 +284,7 @@ func TestRestartAfterKill(t *testing.T) {
 	own, _, err := second.LocalAddresses(nil)
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
-		t.Fatalf("own addresses = %s", got)
+		t.Fatalf("own addresses = %s, want 10.1.0.1, 10.96.0.50 and fd01::1", got)
 	}
 	listen(t, 80)
 	want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
@@ -298,7 +299,7 @@ func TestRestartAfterKill(t *testing.T) {
 	checkUnchanged(t, before)
 }
 
-// TestLostLedger removes the ledger. It is written again, and vipd recognizes its VIPs by their
+// TestLostLedger removes the ledger. vipd must write it again, and must recognize its VIPs by their
 // routes.
 func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
@@ -312,7 +313,7 @@ func TestLostLedger(t *testing.T) {
 	first.Resync(true)
 	apply(t, first, all...)
 	if !ledgerExists(o) {
-		t.Error("the ledger was not written again")
+		t.Error("the ledger is missing, want it written again")
 	}
 	must(t, os.RemoveAll(o.RunDir))
 	must(t, first.Close())
@@ -331,7 +332,7 @@ func TestLostLedger(t *testing.T) {
 }
 
 // TestStaleLedger reads a ledger of an earlier boot that names an address of the host. The host
-// keeps the address.
+// must keep the address.
 func TestStaleLedger(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -357,8 +358,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse lets another program add and remove a VIP with bind = false. Neither may be drift
-// or a problem.
+// TestBindFalse runs with bind = false while another program adds and removes a VIP. Neither may be
+// reported as drift or as a problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -385,8 +386,8 @@ func TestBindFalse(t *testing.T) {
 	}
 }
 
-// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. It must not be added, and a
-// problem must have the reason.
+// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. vipd must not add it, and a
+// problem must give the reason.
 func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
@@ -404,9 +405,9 @@ func TestGatewayIsNotAdded(t *testing.T) {
 	}
 }
 
-// TestBroadcastAddressIsNotAdded defines a VIP that is the broadcast address of a connected
-// network. It must not be added, and a problem must have the reason. The last address of another
-// network must be added.
+// TestBroadcastAddressIsNotAdded defines VIPs at the last addresses of two networks. vipd must not
+// add the broadcast address of a connected network, and a problem must give the reason. The other
+// VIP must be added.
 func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -422,7 +423,8 @@ func TestBroadcastAddressIsNotAdded(t *testing.T) {
 }
 
 // TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for
-// its last connections, it must neither be shown nor be a problem, because the host never held it.
+// its last connections, it must not be listed or reported as a problem, because the host never held
+// it.
 func TestProblemOfLeavingVIP(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")
@@ -445,8 +447,8 @@ func TestProblemOfLeavingVIP(t *testing.T) {
 	}
 }
 
-// TestMissingDeviceIsNoDrift changes addresses.interface to a device that does not exist, while an
-// earlier process has left VIPs. Nothing is reported as changed by another program.
+// TestMissingDeviceIsNoDrift changes addresses.interface to a missing device after an earlier
+// process has left VIPs. No change may be attributed to another program.
 func TestMissingDeviceIsNoDrift(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -458,13 +460,13 @@ func TestMissingDeviceIsNoDrift(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestARPAnswers sends an ARP request for a held VIP. The host answers only without strict_arp.
+// TestARPAnswers sends an ARP request for a held VIP. The host must answer only without strict_arp.
 func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
 			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
-			if strict { // without an answer ARP fails soon, but an answer may be late
+			if strict { // a missing answer is detected soon, but an answer may be late
 				client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
 			}
 			primeTools(t)
@@ -489,8 +491,8 @@ func TestARPAnswers(t *testing.T) {
 	}
 }
 
-// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning names
-// the address until it is removed.
+// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning must
+// name the address until it is removed.
 func TestSilencedAddresses(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -524,7 +526,7 @@ func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
 	}
 }
 
-// TestSysctlsOfOthers changes sysctls that vipd has set. vipd keeps the new values.
+// TestSysctlsOfOthers changes sysctls that vipd has set. vipd must keep the new values.
 func TestSysctlsOfOthers(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -552,7 +554,7 @@ func TestSysctlsOfOthers(t *testing.T) {
 }
 
 // TestCleanupSaysWhatItLeaves runs Cleanup while another program may need forwarding. The sysctl
-// keeps its value, and the reason is reported.
+// must keep its value, and Cleanup must return the reason.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -594,7 +596,7 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	}
 }
 
-// TestSysctlFiles reads files of sysctl.d(5). setIn finds the file that sets a value.
+// TestSysctlFiles reads files of sysctl.d(5). setIn must find the file that sets a value.
 func TestSysctlFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "50-x.conf")
 	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
@@ -605,8 +607,8 @@ func TestSysctlFiles(t *testing.T) {
 	}
 }
 
-// TestVIPsOnALink holds VIPs on the client's link. They must be silent until a frontend is applied;
-// then they must be announced and answer.
+// TestVIPsOnALink holds VIPs on the client's link. They must be silent until a frontend is applied.
+// Then they must be announced and must answer.
 func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")
@@ -622,7 +624,7 @@ func TestVIPsOnALink(t *testing.T) {
 	must(t, h.Prepare(t.Context(), both))
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
 	if neighbours := client.Exec("ip", "neigh"); strings.Contains(neighbours, "::10 ") || strings.Contains(neighbours, ".10 ") {
-		t.Errorf("VIPs without a frontend are announced:\n%s", neighbours)
+		t.Errorf("neighbors of the client, want no VIPs without a frontend:\n%s", neighbours)
 	}
 	for _, from := range []*lab.NS{client, l.Host()} {
 		checkAttempt(t, from, "10.1.0.10:80", silence)
@@ -643,7 +645,7 @@ func TestVIPsOnALink(t *testing.T) {
 	})
 	client.Exec("ip", "neigh", "flush", "all")
 	if !pings(t, client, "10.1.0.10") || !pings(t, client, "fd01::10") {
-		t.Fatal("the VIPs do not answer on the link")
+		t.Fatal("the VIPs do not answer on the link, want answers")
 	}
 	checkSource(t, h, "10.1.0.10", "10.1.0.1")
 	checkSource(t, h, "fd01::10", "fd01::1")
@@ -659,7 +661,7 @@ func TestVIPsOnALink(t *testing.T) {
 	}
 }
 
-// TestFollowAddresses changes addresses of the host. Each change is reported.
+// TestFollowAddresses changes addresses of the host. Each change must be reported.
 func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -686,7 +688,7 @@ func TestFollowAddresses(t *testing.T) {
 	own, _, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
 	must(t, err)
 	if got := fmt.Sprint(own); got != "[10.1.0.1 fd01::1]" {
-		t.Fatalf("local addresses within the networks = %s", got)
+		t.Fatalf("local addresses within the networks = %s, want 10.1.0.1 and fd01::1", got)
 	}
 	cancel()
 	if err := <-ended; err != context.Canceled {
@@ -694,7 +696,7 @@ func TestFollowAddresses(t *testing.T) {
 	}
 }
 
-// TestGateways adds routes through gateways. Gateways returns nothing before and the gateways
+// TestGateways adds routes through gateways. Gateways must return nothing before, and the gateways
 // afterwards.
 func TestGateways(t *testing.T) {
 	l, _ := network(t)
@@ -713,8 +715,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutIPv6 disables IPv6 on the device. Only IPv6 VIPs have a problem, until IPv6 is
-// enabled.
+// TestDeviceWithoutIPv6 disables IPv6 on the device. Only IPv6 VIPs may have a problem, and only
+// until IPv6 is enabled.
 func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

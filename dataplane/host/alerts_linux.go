@@ -16,13 +16,13 @@ import (
 // nftGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const nftGroup = 7
 
-// alertBuffer is the size of a socket's receive buffer. It can be small because nobody reads the
-// messages: a full buffer is also an alert.
+// alertBuffer is the size of a socket's receive buffer. It can be small because the messages are
+// not read, and a full buffer is also an alert.
 const alertBuffer = 32 << 10
 
 // alerts are sockets that receive the kernel's events about nft rules, addresses, links and routes
 // that other programs change. An event only triggers a check, so its content is not read. The
-// legacy backend of iptables and ipsets send no events.
+// kernel sends no events about ipsets and the rules of iptables-legacy.
 type alerts []*nlsock.Socket
 
 // openAlerts opens a socket for each kind of alert. It skips a kind that the kernel lacks or that
@@ -43,7 +43,7 @@ func openAlerts() (all alerts, err error) {
 		switch {
 		case err == nil:
 			all = append(all, s)
-		case errors.Is(err, unix.EPROTONOSUPPORT): // the kernel has no nf_tables
+		case errors.Is(err, unix.EPROTONOSUPPORT): // the kernel does not support nf_tables
 		case errors.Is(err, fs.ErrPermission): // events of nf_tables need CAP_NET_ADMIN
 		default:
 			return nil, errors.Join(err, all.close())
@@ -63,14 +63,14 @@ func (a alerts) close() (err error) {
 func (k *handles) Alerts(ctx context.Context, tell func()) {
 	var readers sync.WaitGroup
 	for _, s := range k.alerts {
-		_ = s.SetReadDeadline(time.Time{}) // the deadline of an earlier engine may have passed
+		_ = s.SetReadDeadline(time.Time{}) // an earlier engine may have left an expired deadline
 		stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })
 		readers.Go(func() {
 			defer stop()
 			for {
 				_, err := s.Receive()
 				if err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return // the deadline passed because ctx has ended
+					return // ctx has ended, which set the deadline
 				}
 				tell()
 			}

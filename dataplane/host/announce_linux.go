@@ -16,7 +16,7 @@ type announcer struct {
 	failure string
 }
 
-// announceAgain announces all addresses on the device again, because the link has come up.
+// announceAgain announces all addresses on the device again, because the link is up again.
 func (an *announcer) announceAgain() {
 	for a, device := range an.ledger.Addresses {
 		if device == an.device.name {
@@ -27,8 +27,8 @@ func (an *announcer) announceAgain() {
 	}
 }
 
-// announceAll announces the addresses that serve and are not announced yet. Failures are retried at
-// the next check.
+// announceAll announces serving addresses that were not announced yet. The next check retries
+// failures.
 func (an *announcer) announceAll() {
 	an.failure = ""
 	serving := an.leftover(func(r *address) bool { return r.unannounced && !r.silent })
@@ -44,7 +44,7 @@ func (an *announcer) announceAll() {
 		an.failure = d.name + " is down, or connected to nothing"
 		return
 	}
-	const atOnce = 100 // a second announcement after an error is harmless
+	const atOnce = 100 // after an error, the whole batch is announced again, which is harmless
 	for part := range slices.Chunk(serving, atOnce) {
 		addrs := make([]netip.Addr, len(part))
 		for i, r := range part {
@@ -60,7 +60,7 @@ func (an *announcer) announceAll() {
 	}
 }
 
-// unfinished returns the problems of held addresses that lack their route or announcement.
+// unfinished returns the problems of held addresses whose route or announcement is missing.
 func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
 	if some := h.leftover(func(r *address) bool { return r.unrouted != "" }); len(some) > 0 && some[0].unrouted != notYet {

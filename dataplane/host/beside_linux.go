@@ -1,13 +1,13 @@
 package host
 
-// backgroundThreshold is the number of addresses from which a forwarding mode writes its rules
-// while addresses are added. The kernel compares a new address with all addresses of the device, so
-// 10,000 need more than a second. A forwarding mode does not need the addresses before its
-// frontends.
+// backgroundThreshold is the minimum number of addresses that are added in the background, while a
+// forwarding mode writes its rules. The kernel compares a new address with all addresses of the
+// device, so adding 10,000 takes more than a second. A forwarding mode does not need the addresses
+// before its frontends.
 const backgroundThreshold = 256
 
-// runRest runs the rest of a Prepare. If the mode forwards and there are many addresses, rest runs
-// in a goroutine that owns the host until await.
+// runRest runs the rest of a Prepare. If the mode forwards and there are many addresses, a
+// goroutine runs rest, and it owns the host until await returns.
 func (h *Host) runRest(addresses int, rest func() error) error {
 	if !h.mode.Load().Forward || addresses < backgroundThreshold {
 		return rest()
@@ -17,8 +17,8 @@ func (h *Host) runRest(addresses int, rest func() error) error {
 	return nil
 }
 
-// await waits for the goroutine of runRest, and returns its error. It must precede every use of the
-// host's state.
+// await waits for the goroutine of runRest, and returns its error. It must be called before every
+// use of the host's state.
 func (h *Host) await() error {
 	if h.busy == nil {
 		return nil

@@ -16,21 +16,21 @@ import (
 	"vipd/dataplane/guard"
 )
 
-// Cleanup removes everything that a Host ever created here, also after a crash, and nothing else.
-// It returns a description of each step; a dry run only returns them. It continues after errors,
-// and returns all of them.
+// Cleanup removes everything that a Host ever created here, even if the process was killed, and
+// nothing else. It returns a description of each step. A dry run changes nothing. Cleanup continues
+// after errors, and returns all of them.
 func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	h, err := New(o)
 	if err != nil {
 		return nil, err
 	}
 	c := cleanup{host: h, dry: dryRun}
-	defer func() { _ = h.Close() }() // nothing depends on it
+	defer func() { _ = h.Close() }() // an error of Close is harmless
 	if h.view, err = readView(h.nl); err != nil {
 		return nil, err
 	}
 	h.adopt()
-	c.addresses() // before the guard, which protects their other ports
+	c.addresses() // before the guard, which protects the other ports of the addresses
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
 	c.note(err)
@@ -70,7 +70,7 @@ func (c *cleanup) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// addresses removes the ledger's addresses that exist, and every route with our mark.
+// addresses removes the existing addresses of the ledger, and every route with vipd's mark.
 func (c *cleanup) addresses() {
 	h := c.host
 	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {

@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkRound measures the engine's rounds with 10,000 held VIPs. In each round, an endpoint
-// changes, a frontend is added and removed, or a VIP is.
+// changes, or a frontend or a VIP is added and removed.
 func BenchmarkRound(b *testing.B) {
 	for _, marked := range []bool{true, false} {
 		for _, what := range []string{"endpoint", "port", "VIP", "VIP elsewhere"} {

@@ -27,14 +27,14 @@ const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root
 type place struct {
 	// device is the device to which vipd added the address according to the ledger, or "".
 	device string
-	// onDevice reports whether the address is on that device, and leaving whether it may still be
-	// on an earlier one.
+	// onDevice reports whether the address is on that device. leaving reports whether the address
+	// may still be on an earlier device.
 	onDevice, leaving bool
 	// elsewhere reports whether the host has the address independently of vipd.
 	elsewhere bool
 }
 
-// site is the part of a decision that is the same for all addresses.
+// site is the input of a decision that all addresses share.
 type site struct {
 	bind bool
 	// gateways are the host's next hops to the rest of the network.
@@ -45,7 +45,8 @@ type site struct {
 	applied    snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// decide returns the holder of a needed address, or its holder after the returned step.
+// decide returns the holder of a needed address. If the step is not empty, that is the holder after
+// the step.
 func (r *address) decide(at place, s *site) (Held, step) {
 	a := r.addr
 	otherwise := func(where, note string, next step) (Held, step) {
@@ -68,7 +69,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 			held.Standing = r.standing
 		}
 		return held, next
-	case !r.wanted: // a frontend still uses it: keep existing objects, add nothing
+	case !r.wanted: // a frontend still uses the address, so keep existing objects and add nothing
 		if at.onDevice {
 			return Held{Addr: a, Where: at.device}, keep
 		}
@@ -87,7 +88,7 @@ func (r *address) decide(at place, s *site) (Held, step) {
 	to := s.device
 	held := Held{Addr: a, Where: to.name, Note: to.note}
 	switch {
-	case to.err != nil && at.onDevice && to.passes: // it stays in use until the device is found again
+	case to.err != nil && at.onDevice && to.passes: // the address stays in use until the device is found again
 		return Held{Addr: a, Where: at.device, Note: to.err.Error()}, wait
 	case to.err != nil:
 		return Held{Addr: a, Where: nowhere, Note: to.err.Error()}, wait
@@ -117,6 +118,6 @@ func (st *state) place(a netip.Addr) place {
 
 // site returns the state that decisions about addresses depend on.
 func (st *state) site() *site {
-	d, _ := st.holder() // the error is part of the device
+	d, _ := st.holder() // d.err is the same error
 	return &site{bind: st.opts.Bind, gateways: st.gateways, broadcasts: st.broadcasts, device: d, applied: st.applied}
 }

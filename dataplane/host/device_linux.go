@@ -19,28 +19,28 @@ const (
 	otherDummy     deviceKind = "dummy"    // a dummy device that vipd did not make
 )
 
-// deviceAlias marks devices that vipd made, for administrators and for a vipd that has lost its
-// ledger.
+// deviceAlias marks devices that vipd made. Administrators see it, and vipd recognizes its device
+// by it after it has lost its ledger.
 const deviceAlias = "made by vipd"
 
-// holder is the device that holds VIPs. The zero value means that it was not looked up yet.
+// holder is the device that holds VIPs. The zero value means that the device was not looked up yet.
 type holder struct {
 	name  string
 	index int
 	kind  deviceKind
 	note  string
 	err   error
-	// passes reports whether the error may be temporary, so the lookup is retried.
+	// passes reports whether the error may be temporary. If so, the lookup is retried.
 	passes bool
-	// absent reports whether the device must be made first, ready whether vipd made it and it is
-	// up.
+	// absent reports whether the device must be made first. ready reports whether vipd made the
+	// device and it is up.
 	absent, ready bool
-	// ipv6Disabled reports whether an address could not be added because IPv6 is disabled on the
-	// device.
+	// ipv6Disabled reports whether an address could not be added because the device has IPv6
+	// disabled.
 	ipv6Disabled bool
 }
 
-// holder returns the device that holds VIPs, or will hold them. It makes no device.
+// holder returns the device that holds VIPs or will hold them. It does not make the device.
 func (st *state) holder() (holder, error) {
 	if st.device == (holder{}) {
 		st.device = st.findDevice(st.opts.Interface)

@@ -7,11 +7,11 @@
 //	Finish(applied)   open the applied ports, announce addresses that serve now,
 //	                  remove what no applied frontend needs, in reverse order
 //
-// Addresses. If the host already has a VIP, vipd uses it and never changes it. It adds every other
-// VIP to the configured device: a dummy device that vipd makes, lo if the kernel has no dummy
-// devices, or a real link, on which new addresses are announced. A local route to each VIP selects
-// the node's own address as the source of the host's connections to the VIP. Otherwise an endpoint
-// that also holds the VIP would answer to itself.
+// Addresses. If the host already has a VIP, vipd uses the address and never changes it. vipd adds
+// every other VIP to the configured device: a dummy device that vipd makes, lo if the kernel has no
+// dummy devices, or a real link, on which new addresses are announced. A local route to each VIP
+// selects the node's own address as the source of the host's connections to the VIP. Otherwise an
+// endpoint that also holds the VIP would answer to itself.
 //
 // Guard. Package guard maintains the netfilter rules that all modes share. An address is added
 // after the guard is complete, and the guard is removed after the last address, so the host's own
@@ -19,9 +19,9 @@
 // unavailable, vipd reports a problem and adds them anyway.
 //
 // Ledger. Before each first change, vipd records its future objects in a file of the run folder.
-// After kill -9, the next process or Cleanup then knows which objects to remove, and that all
-// others are foreign. An address stays in the ledger until it is removed, with every device that
-// may have it. The ledger is valid for one boot.
+// After kill -9, the next process or Cleanup removes exactly these objects, because all others are
+// foreign. An address stays in the ledger until it is removed, with every device that may have it.
+// The ledger is valid for one boot.
 //
 // A Host consists of these parts, which share a state: a record for each address, the observed
 // kernel state, and the ledger.
@@ -32,11 +32,11 @@
 //	announcer   announces VIPs to the neighbors
 //	tuning      maintains sysctls
 //
-// The decision about an address depends on its record, its place and the device: see
-// address.decide.
+// The decision about an address depends on its record, its place and the device (see
+// address.decide).
 //
-// The package does not forward traffic, and knows only the [dataplane.Needs] of a mode. A mode
-// whose traffic the kernel forwards gets ip_forward, masquerading and one-arm rules; virtual
-// servers get their sysctls. If the host lacks a privilege or a kernel feature, Problems reports
-// it, and everything else works.
+// The package does not forward traffic, and knows only the [dataplane.Needs] of a mode. For a mode
+// whose traffic the kernel forwards, it sets ip_forward and adds rules for masquerading and one-arm
+// traffic. For virtual servers, it sets their sysctls. If the host lacks a privilege or a kernel
+// feature, Problems reports it, and everything else works.
 package host

@@ -11,12 +11,13 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// events is a socket that receives the kernel's events about addresses, links and our routes.
-// Nothing blocks on it: Intact drains it, so an idle check costs one system call.
+// events is a socket that receives the kernel's events about addresses, links and our routes. No
+// goroutine blocks on it: Intact drains it, so a check without events costs one system call.
 type events struct{ *nlsock.Socket }
 
-// eventBuffer is the size of the receive buffer. Adding thousands of addresses causes as many
-// events. An unprivileged process gets the default size, and notices an overflow.
+// eventBuffer is the size of the receive buffer. It is large because adding thousands of addresses
+// causes as many events. An unprivileged process has only the default size, and detects an
+// overflow.
 const eventBuffer = 8 << 20
 
 // eventGroups returns the multicast groups of links and addresses.
@@ -122,7 +123,7 @@ func readAddress(m *nlsock.Messages) (netEvent, bool) {
 	a := nlsock.In(m.Body[unix.SizeofIfAddrmsg:])
 	for a.Next() {
 		switch a.Kind {
-		case unix.IFA_LOCAL: // this has precedence: IFA_ADDRESS is the peer's address on point-to-point links
+		case unix.IFA_LOCAL: // preferred, because on point-to-point links IFA_ADDRESS is the peer's address
 			c.addr, _ = netip.AddrFromSlice(a.Value)
 		case unix.IFA_ADDRESS:
 			if !c.addr.IsValid() {
@@ -150,7 +151,7 @@ func readRoute(m *nlsock.Messages) (netEvent, bool) {
 }
 
 func readDevice(m *nlsock.Messages) (netEvent, bool) {
-	if m.Body[0] != unix.AF_UNSPEC { // a bridge's event about a port has another family
+	if m.Body[0] != unix.AF_UNSPEC { // events of a bridge about its ports have another family
 		return netEvent{}, false
 	}
 	flags := binary.NativeEndian.Uint32(m.Body[8:])

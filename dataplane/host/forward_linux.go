@@ -16,20 +16,20 @@ import (
 // tuning maintains the sysctls that vipd needs.
 type tuning struct {
 	*state
-	// These are the problems with sysctls for ARP, for forwarding, and for virtual servers.
+	// These are the problems with the sysctls of ARP, forwarding and virtual servers.
 	arpProblems, forwardingProblems, serverProblems []balancer.Problem
-	// foreignDue is the time of the next search for foreign virtual servers, if the last search
-	// found some.
+	// foreignDue is the time of the next search for foreign virtual servers. It is set if the last
+	// search found foreign virtual servers.
 	foreignDue time.Time
 	// release is the kernel's version.
 	release string
-	// repaired lists the corrected changes of other programs, for Mended.
+	// repaired lists the changes of other programs that vipd has reverted, for Mended.
 	repaired []string
 }
 
-// forwarding enables the forwarding of IPv4 packets and liberal connection tracking. It only
-// reports if the kernel does not forward IPv6, because enabling that makes the host ignore router
-// advertisements. The settings stay until Cleanup, because connections outlive frontends.
+// forwarding enables IPv4 forwarding and liberal connection tracking. If the kernel does not
+// forward IPv6, it only reports a problem, because with forwarding enabled the host would ignore
+// router advertisements. The settings remain until Cleanup, because connections outlive frontends.
 func (tn *tuning) forwarding() (err error) {
 	tn.forwardingProblems = nil
 	mode := tn.mode.Load()
@@ -41,7 +41,7 @@ func (tn *tuning) forwarding() (err error) {
 	if four && mode.Forward {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
 	}
-	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the module creates it
+	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the sysctl exists once the module is loaded
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
 	}
 	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
@@ -53,13 +53,13 @@ func (tn *tuning) forwarding() (err error) {
 	return err
 }
 
-// forwards6 reports whether the kernel forwards IPv6 packets from all devices or from any of them.
+// forwards6 reports whether the kernel forwards IPv6 packets from at least one device.
 func (tn *tuning) forwards6() bool {
 	if text, err := tn.sys.Read(forward6); err != nil || text != "0" {
 		return true
 	}
 	if _, err := tn.sys.Read(forceForwarding6("all")); err != nil {
-		return false // kernels before 6.17
+		return false // Linux before 6.17 has no such sysctl
 	}
 	return slices.ContainsFunc(tn.view.interfaces(), func(i guard.Interface) bool {
 		text, err := tn.sys.Read(forceForwarding6(i.Name))
@@ -75,10 +75,10 @@ func (tn *tuning) unmanaged() string {
 	return "manage_sysctls is false"
 }
 
-// virtualServers sets the sysctls of virtual servers, unless there are foreign virtual servers,
-// which they would also affect. roams reports whether connections arrive from other hosts. The
-// settings stay until Cleanup. Sysctls that the kernel does not have, or not before it loads its
-// module, are skipped.
+// virtualServers sets the sysctls of virtual servers. It changes nothing if foreign virtual servers
+// exist, because the sysctls also affect them. roams reports whether connections arrive from other
+// hosts. The settings remain until Cleanup. Missing sysctls are skipped; some exist only once the
+// module is loaded.
 func (tn *tuning) virtualServers(roams bool) (err error) {
 	tn.serverProblems = nil
 	if !tn.mode.Load().LocalIn {
@@ -100,12 +100,12 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	return err
 }
 
-// foreignShare limits the searches for foreign virtual servers, while these prevent vipd from
-// setting sysctls, to one part in foreignShare of the time. Among tens of thousands a search needs
-// a tenth of a second.
+// foreignShare limits the time of searches for foreign virtual servers to one part in foreignShare.
+// vipd searches repeatedly while foreign servers prevent it from setting sysctls. With tens of
+// thousands of servers, a search takes a tenth of a second.
 const foreignShare = 100
 
-// foreignServers reports whether there are virtual servers that are not vipd's.
+// foreignServers reports whether virtual servers exist that are not vipd's.
 func (tn *tuning) foreignServers() bool {
 	if tn.opts.ForeignServers == nil {
 		return false
@@ -117,12 +117,12 @@ func (tn *tuning) foreignServers() bool {
 	foreign := tn.opts.ForeignServers()
 	tn.foreignDue = time.Time{}
 	if foreign {
-		tn.foreignDue = began.Add(foreignShare*time.Since(began) - time.Second) // a quick search is repeated at once
+		tn.foreignDue = began.Add(foreignShare*time.Since(began) - time.Second) // a quick search is repeated immediately
 	}
 	return foreign
 }
 
-// strictARP keeps the host from answering ARP requests for its VIPs.
+// strictARP prevents the host from answering ARP requests for its VIPs.
 func (tn *tuning) strictARP() (err error) {
 	tn.arpProblems = nil
 	if tn.wantsStrictARP() {
@@ -132,8 +132,8 @@ func (tn *tuning) strictARP() (err error) {
 	return err
 }
 
-// arpSilenced returns a warning about addresses of other programs on lo. The host has not answered
-// ARP requests for them since vipd set arp_ignore.
+// arpSilenced returns a warning about addresses of other programs on lo. Since vipd set arp_ignore,
+// the host has not answered ARP requests for them.
 func (tn *tuning) arpSilenced() []balancer.Problem {
 	if _, set := tn.ledger.Sysctls[arpIgnore]; !set {
 		return nil
@@ -163,7 +163,7 @@ func (tn *tuning) checkSysctls() (changed bool, err error) {
 	return !slices.Equal(before, slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)), err
 }
 
-// noteRepair records the repair of a change that another program made.
+// noteRepair records that vipd reverted a change of another program.
 func (tn *tuning) noteRepair(what string) { tn.repaired = append(tn.repaired, what) }
 
 // Mended implements dataplane.Host.

@@ -19,8 +19,8 @@ func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
 }
 
-// TestForwardingSysctls changes between modes that forward and modes that do not. Sysctls and
-// masquerading follow, and Cleanup restores the sysctls.
+// TestForwardingSysctls switches between modes that forward and modes that do not. Sysctls and
+// masquerading rules must follow the mode, and Cleanup must restore the sysctls.
 func TestForwardingSysctls(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -31,7 +31,7 @@ func TestForwardingSysctls(t *testing.T) {
 	checkSysctl(t, l, forward4, "0")
 	rules := func() string { return l.Host().Exec("nft", "list", "table", "ip", "vipd-guard") }
 	if out := rules(); strings.Contains(out, "masquerade") {
-		t.Fatalf("rules of a mode that does not forward masquerade:\n%s", out)
+		t.Fatalf("rules of a mode that does not forward, want no masquerading:\n%s", out)
 	}
 	h.SetMode(dataplane.Needs{Forward: true})
 	apply(t, h, both...)
@@ -41,7 +41,7 @@ func TestForwardingSysctls(t *testing.T) {
 		t.Fatalf("problems = %v, want IPv6 forwarding", p)
 	}
 	if out := rules(); strings.Count(out, "masquerade fully-random") != 3 || !strings.Contains(out, `"client" . "client"`) {
-		t.Fatalf("rules do not masquerade:\n%s", out)
+		t.Fatalf("rules, want three masquerading rules and the interface pair client, client:\n%s", out)
 	}
 	checkIntact(t, h)
 	if repairs := h.Mended(); len(repairs) > 0 {
@@ -60,7 +60,7 @@ func TestForwardingSysctls(t *testing.T) {
 		checkIntact(t, h)
 		checkSysctl(t, l, forward4, "1")
 		if repairs := h.Mended(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
-			t.Errorf("Mended = %q", repairs)
+			t.Errorf("Mended = %q, want the repair of ip_forward", repairs)
 		}
 	}
 	if p := h.Problems(); len(p) != 0 {
@@ -69,7 +69,7 @@ func TestForwardingSysctls(t *testing.T) {
 	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
 	if out := rules(); strings.Contains(out, "masquerade") || strings.Contains(out, `"client"`) {
-		t.Fatalf("rules still masquerade:\n%s", out)
+		t.Fatalf("rules, want no masquerading and no interface pair:\n%s", out)
 	}
 	checkIntact(t, h)
 	finishNothing(t, h)
@@ -88,8 +88,8 @@ func TestForwardingSysctls(t *testing.T) {
 	}
 }
 
-// oneArm returns the interfaces on which a connection may arrive and leave with the node's address
-// as its source.
+// oneArm returns the interfaces on which a connection may both arrive and leave with the node's
+// address as its source.
 func oneArm(t *testing.T, l *lab.Lab) []string {
 	t.Helper()
 	var names []string
@@ -102,8 +102,8 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 	return names
 }
 
-// TestInterfaceChanges adds, renames and removes interfaces. The guard follows, and reports no
-// drift.
+// TestInterfaceChanges adds, renames and removes interfaces. The guard must follow the changes, and
+// must not report drift.
 func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -112,7 +112,7 @@ func TestInterfaceChanges(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	before := oneArm(t, l)
 	if !slices.Contains(before, "client") || slices.Contains(before, "lo") {
-		t.Fatalf("interfaces with rules = %q", before)
+		t.Fatalf("interfaces with rules = %q, want client without lo", before)
 	}
 	for _, c := range []struct {
 		do   string
@@ -141,8 +141,8 @@ func TestInterfaceChanges(t *testing.T) {
 
 var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)
 
-// TestMarksOfOthers marks a service's packets and connections in other bits, like another program.
-// The guard preserves these bits.
+// TestMarksOfOthers sets other bits in the marks of a service's packets and connections, as another
+// program might. The guard must preserve these bits.
 func TestMarksOfOthers(t *testing.T) {
 	l, client := network(t)
 	server := l.Add("server")
@@ -168,7 +168,7 @@ func TestMarksOfOthers(t *testing.T) {
 		t.Errorf("the server's client = %v, %v; want 10.2.0.1", a.Client, err)
 	}
 	if got := l.Host().Exec("nft", "list", "chain", "ip", "other", "leaving"); strings.Contains(got, "packets 0 ") {
-		t.Errorf("no packet left with the mark 0x2 alone:\n%s", got)
+		t.Errorf("packets with the mark 0x2 alone = 0, want at least 1:\n%s", got)
 	}
 	for _, got := range connectionMarks(t, "10.96.0.10", 81) {
 		if want := uint32(0x1 | 0x8000 | 0x4000); got != want {

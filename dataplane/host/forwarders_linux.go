@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// sysctlFiles returns the files in which administrators and packages set sysctls for the next boot,
-// see sysctl.d(5).
+// sysctlFiles returns the patterns of files in which administrators and packages set sysctls for
+// the next boot (see sysctl.d(5)).
 func sysctlFiles() []string {
 	return []string{"/etc/sysctl.conf", "/etc/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/usr/local/lib/sysctl.d/*.conf", "/usr/lib/sysctl.d/*.conf"}
 }
@@ -19,7 +19,7 @@ func sysctlFiles() []string {
 // setIn returns the first file that sets a sysctl to a value, or "".
 func setIn(patterns []string, name, value string) string {
 	for _, pattern := range patterns {
-		files, _ := filepath.Glob(pattern) // the patterns are valid
+		files, _ := filepath.Glob(pattern) // Glob fails only for invalid patterns
 		for _, file := range files {
 			if sets(file, name, value) {
 				return file
@@ -34,7 +34,7 @@ func sets(file, name, value string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		key, text, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "-"), "=")
 		if found && strings.ReplaceAll(strings.TrimSpace(key), "/", ".") == name && strings.TrimSpace(text) == value {
@@ -45,8 +45,8 @@ func sets(file, name, value string) bool {
 }
 
 // neededByOthers returns the reason why a sysctl that vipd has set should keep its value, or "". A
-// program such as Docker that finds the value already set leaves no trace, except for the
-// interfaces that it forwards between.
+// program such as Docker may have found the value already set. Then only the interfaces that it
+// forwards between reveal that it needs the value.
 func (k *handles) neededByOthers(name, value string) string {
 	if file := setIn(sysctlFiles(), name, value); file != "" {
 		return file + " sets it"

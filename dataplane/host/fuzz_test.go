@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads an arbitrary file as the host's ledger. A saved ledger reads back equal.
+// FuzzLedger reads an arbitrary file as the host's ledger. A saved ledger must read back equal.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","namespace":"n","links":{"vipd0":true},"addresses":{"10.96.0.10":"vipd0","fd00:96::10":"lo"},` +
 		`"leaving":{"10.96.0.10":["lo"]},"sysctls":{"net.ipv4.ip_forward":{"old":"0","set":"1"}}}`))
@@ -23,11 +23,11 @@ func FuzzLedger(f *testing.F) {
 		l.setLink("vipd0")
 		l.setSysctl("net.ipv4.ip_forward", sysctlRecord{Old: "0", Set: "1"})
 		if err := l.save(); err != nil {
-			t.Fatalf("saving what was read of %q: %v", text, err)
+			t.Fatalf("save of the ledger %q: %v", text, err)
 		}
 		again, err := loadLedger(dir, "b", "n")
 		if err != nil {
-			t.Fatalf("reading what was saved of %q: %v", text, err)
+			t.Fatalf("reading the saved ledger of %q: %v", text, err)
 		}
 		if len(again.Addresses) != len(l.Addresses) || len(again.Sysctls) != len(l.Sysctls) || len(again.Links) != len(l.Links) {
 			t.Errorf("the ledger read again = %+v, want %+v", again, l)

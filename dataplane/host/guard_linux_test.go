@@ -16,8 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestGuardedPorts connects to ports of held and own addresses. On VIPs only ports of applied
-// frontends may answer; own addresses must not be restricted.
+// TestGuardedPorts connects to ports of held and own addresses. On VIPs, only ports of applied
+// frontends may answer. Own addresses must not be restricted.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -33,7 +33,7 @@ func TestGuardedPorts(t *testing.T) {
 			checkAttempt(t, from, net.JoinHostPort(vip, "22"), refused)
 			checkAttempt(t, from, net.JoinHostPort(vip, "81"), refused)
 			if !pings(t, from, vip) {
-				t.Errorf("%s does not answer a ping from %s", vip, from.Name)
+				t.Errorf("%s does not answer a ping from %s, want an answer", vip, from.Name)
 			}
 		}
 		checkAttempt(t, from, "10.1.0.1:22", open) // the host's own address is not restricted
@@ -57,7 +57,7 @@ func TestGuardedPorts(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// checkUDPRefused sends a datagram, and expects the ICMP error.
+// checkUDPRefused sends a datagram, and requires an ICMP error.
 func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	t.Helper()
 	c, err := from.Dial(t.Context(), "udp", to)
@@ -71,8 +71,8 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	}
 }
 
-// TestRestrictedBeforeApplied restricts a frontend. Clients are excluded from Prepare on, even if
-// the frontend can't be applied.
+// TestRestrictedBeforeApplied restricts a frontend. Prepare must exclude clients, even if the
+// frontend can't be applied.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -87,7 +87,7 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 	must(t, h.Prepare(t.Context(), tight))
 	checkAttempt(t, client, at, silence)
-	must(t, h.Finish(t.Context(), loose.Frontends)) // applying it failed
+	must(t, h.Finish(t.Context(), loose.Frontends)) // as if applying the frontend had failed
 	checkAttempt(t, client, at, silence)
 	must(t, h.Prepare(t.Context(), tight))
 	must(t, h.Finish(t.Context(), tight.Frontends))
@@ -97,8 +97,8 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 }
 
-// TestGuardDamage damages the guard in every way. Intact reports the damage, and the next round
-// repairs it.
+// TestGuardDamage damages each part of the guard. Intact must report the damage, and the next round
+// must repair it.
 func TestGuardDamage(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -161,7 +161,7 @@ func TestUnprivileged(t *testing.T) {
 		self.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := self.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "--- PASS: TestUnprivileged") {
-			t.Fatalf("as nobody: %v\n%s", err, out)
+			t.Fatalf("TestUnprivileged as nobody: %v, want PASS:\n%s", err, out)
 		}
 		return
 	}
@@ -198,7 +198,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 	own, _, err := h.LocalAddresses(nil)
 	must(t, err)
 	if !slices.Contains(own, netip.MustParseAddr("10.1.0.1")) {
-		t.Errorf("own addresses = %v", own)
+		t.Errorf("own addresses = %v, want 10.1.0.1 among them", own)
 	}
 	must(t, h.Close())
 }

@@ -20,8 +20,8 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestHistoryLaw changes the requests, the addresses, routes and links of other programs, and
-// injects failures, at random. After each history the VIPs must be where the last request puts
+// TestHistoryLaw makes random changes: the requests, the addresses, routes and links of other
+// programs, and injected failures. After each history, the VIPs must be where the last request puts
 // them, and the kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
@@ -154,14 +154,15 @@ func (y *history) renumber() {
 	y.run(fmt.Sprintf("addr %s %s dev client", []string{"add", "del"}[y.random.IntN(2)], a+nodad))
 }
 
-// loseEvents makes the Host read everything again, like an overflow of the kernel's event buffer.
+// loseEvents makes the Host read everything again, as after an overflow of the kernel's event
+// buffer.
 func (y *history) loseEvents() {
 	y.note("lost events")
 	y.h.events.Drain()
 	y.h.stale, y.h.removed = true, true
 }
 
-// failView performs a round in which the kernel can't be read.
+// failView performs a round during which the kernel can't be read.
 func (y *history) failView() {
 	y.note("no view")
 	y.h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory") }
@@ -170,7 +171,7 @@ func (y *history) failView() {
 	y.h.readView = readView
 }
 
-// failLedger performs a round in which the ledger can't be written.
+// failLedger performs a round during which the ledger can't be written.
 func (y *history) failLedger() {
 	y.note("no ledger")
 	path := y.h.ledger.path
@@ -180,27 +181,27 @@ func (y *history) failLedger() {
 	y.h.ledger.path = path
 }
 
-// cancel performs a round whose context has already ended, and does not finish it.
+// cancel performs a round whose context has already ended, and omits Finish.
 func (y *history) cancel() {
 	y.note("canceled")
 	y.demand()
 	ctx, stop := context.WithCancel(y.t.Context())
 	stop()
-	_ = y.h.Prepare(ctx, y.want) // usually an error
+	_ = y.h.Prepare(ctx, y.want) // it usually fails
 }
 
-// restart closes the Host, and starts another.
+// restart closes the Host and starts another.
 func (y *history) restart() {
 	y.note("restart")
 	must(y.t, y.h.Close())
 	h, err := New(y.o)
 	must(y.t, err)
-	y.t.Cleanup(func() { _ = h.Close() }) // it may already be closed
+	y.t.Cleanup(func() { _ = h.Close() }) // h may already be closed
 	y.h = h
 }
 
-// round performs a round of the engine: it checks, prepares, applies some frontends, and finishes.
-// Each step may fail.
+// round performs a round of the engine: Intact, Prepare, apply some frontends, Finish. Each step
+// may fail.
 func (y *history) round() {
 	ctx := y.t.Context()
 	reason, err := y.h.Intact(ctx)
@@ -213,7 +214,7 @@ func (y *history) round() {
 	}
 	applied := y.want.Frontends
 	for _, f := range y.want.Frontends.All() {
-		if y.random.IntN(4) == 0 { // the dataplane could not apply it
+		if y.random.IntN(4) == 0 { // as if the dataplane could not apply it
 			applied = applied.Delete(f.Key)
 			if old, ok := y.h.applied.Get(f.Key); ok {
 				applied = applied.Set(f.Key, old)
@@ -225,8 +226,7 @@ func (y *history) round() {
 	}
 }
 
-// settle performs rounds until nothing is left to do. The kernel reports new IPv6 addresses with a
-// delay.
+// settle performs rounds until nothing is left to do. The kernel reports new IPv6 addresses late.
 func (y *history) settle(h *Host) {
 	y.t.Helper()
 	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
@@ -296,7 +296,7 @@ func (y *history) compare(h *Host) error {
 // was removed.
 func (y *history) checkFresh() {
 	y.t.Helper()
-	y.h.Resync(true) // like the engine every minute: it chooses the source again
+	y.h.Resync(true) // as the engine does every minute, to choose the source again
 	y.settle(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())
@@ -307,7 +307,7 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("additional after the history: %s", line)
+			y.t.Errorf("unexpected after the history: %s", line)
 		}
 	}
 	for _, line := range want {
@@ -325,7 +325,7 @@ func (y *history) checkFresh() {
 	}
 }
 
-// state returns the kernel's addresses, local routes and rules. Routes to the same address form one
+// state returns the kernel's addresses, local routes and rules. Routes to the same address share a
 // line, in their order.
 func (y *history) state() []string {
 	var all []string
@@ -344,7 +344,7 @@ func (y *history) state() []string {
 		}
 	}
 	all = append(all, slices.Collect(maps.Values(routes))...)
-	// The elements of a set have no order.
+	// Set elements are unordered.
 	elements := strings.NewReplacer(",", "\n", "{", "{\n", "}", "\n}")
 	for line := range strings.Lines(elements.Replace(y.l.Host().Exec("nft", "-s", "list", "ruleset"))) {
 		if line = strings.TrimSpace(line); line != "" {

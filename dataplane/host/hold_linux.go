@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// plan decides about every address that must be compared again, or whose last change failed.
+// plan decides about every address that is dirty or whose last change failed. It returns the
+// addresses by their next step.
 func (h *Host) plan() map[step][]*address {
 	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })
 	if len(due) > 0 {
@@ -23,7 +24,7 @@ func (h *Host) plan() map[step][]*address {
 	return todo
 }
 
-// holdWanted moves every dirty address to its place, after it has set up the guard.
+// holdWanted sets up the guard, and then moves every dirty address to its place.
 func (h *Host) holdWanted(ctx context.Context) error {
 	todo := h.plan()
 	if unseen, err := h.recheckOwn(todo[add]); unseen || err != nil {
@@ -55,8 +56,8 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	return errors.Join(append(all, h.runRest(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
 }
 
-// deviceFailed returns the error of a device that may become available. The device and the
-// addresses that wait for it are retried.
+// deviceFailed returns the error of a device that may become available. It schedules a retry of the
+// device and of the addresses that wait for it.
 func (h *Host) deviceFailed(waiting []*address) error {
 	if !h.device.passes {
 		return nil
@@ -79,14 +80,14 @@ func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 		}
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx, fresh, h.catchUp), h.strictARP(), h.forwarding(), h.virtualServers(h.guard.HasMovable()), h.ledger.save())
-	h.announceAll() // addresses that were removed and are back
+	h.announceAll() // announce addresses that were removed and added again
 	h.publish()
 	return errors.Join(all...)
 }
 
 // removeUnneeded removes the addresses that are not wanted and have no frontend.
 func (h *Host) removeUnneeded(ctx context.Context) error {
-	if h.full || h.stale { // a missing view does not mean that addresses were removed
+	if h.full || h.stale { // without a current view, an address may seem to be removed
 		if err := h.updateView(); err != nil {
 			return err
 		}

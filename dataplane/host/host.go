@@ -14,33 +14,33 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Options is the part of the configuration that concerns the host.
+// Options configures a Host.
 type Options struct {
 	// Interface is the device that holds VIPs. If its name starts with "vipd", vipd makes it as a
 	// dummy device; any other device must exist.
 	Interface string
-	// Bind reports whether vipd adds VIPs that are not local. Otherwise another program adds the
-	// addresses.
+	// Bind reports whether vipd adds VIPs that are not local. If false, another program must add
+	// them.
 	Bind bool
 	// StrictARP reports whether the host ignores ARP requests for VIPs that it holds on vipd0 or
 	// lo.
 	StrictARP bool
-	// ManageSysctls reports whether vipd sets the sysctls that it needs. Otherwise it only reports
-	// their values.
+	// ManageSysctls reports whether vipd sets the sysctls that it needs. If false, vipd only
+	// reports their values.
 	ManageSysctls bool
-	// RunDir is the folder of the ledger.
+	// RunDir is the folder that contains the ledger.
 	RunDir string
 	// ForeignServers reports whether the kernel has virtual servers that are not vipd's. If so,
-	// vipd leaves the sysctls that affect them unchanged. It is called only while such a sysctl
-	// needs a change. If nil, there are none.
+	// vipd does not change the sysctls that affect them. It is called only while such a sysctl
+	// needs a change. If nil, no foreign servers exist.
 	ForeignServers func() bool
-	// Mode is the mode's requirements of the guard and the sysctls. SetMode changes it.
+	// Mode holds the mode's requirements for the guard and the sysctls. SetMode changes it.
 	Mode dataplane.Needs
 	// MasqueradeBit is the bit of packet marks, 0 to 31, that requests masquerading. In connection
-	// marks, the next bit means that vipd knows the connection, and the bit after it that the
-	// connection keeps its source. Bit 0 follows bit 31.
+	// marks, the next bit marks connections through vipd, and the bit after it marks connections
+	// that keep their source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// Variant is the variant of iptables whose filters must accept our connections.
+	// Variant is the iptables variant whose filters must accept our connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug. If nil, nothing is logged.
 	Log *slog.Logger
@@ -72,21 +72,21 @@ type Held struct {
 	// Where is the device to which vipd added the address, "host" if the host has it independently,
 	// or "none".
 	Where string `json:"where"`
-	// Note is an explanation, such as the reason why the address is not held. It may be empty.
+	// Note explains the state, such as the reason why the address is not held. It may be empty.
 	Note string `json:"note,omitempty"`
-	// Standing is the state of a VIP with an owner: the reason why it is not held here, or that
-	// this host owns it. It is "" for other VIPs.
+	// Standing is the state of a VIP with an owner: either this host owns it, or the reason why
+	// this host does not hold it. It is "" for other VIPs.
 	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 
-// These are the values of Held.Where that are not devices.
+// These are the values of Held.Where other than device names.
 const (
 	onHost  = "host"
 	nowhere = "none"
 )
 
-// leaves reports whether a VIP only waits for its last connections. If this host does not hold it,
-// it can't have any, and its problem has ended.
+// leaves reports whether a VIP only waits for its last connections. A VIP that this host does not
+// hold can't have connections, so its problem has ended.
 func leaves(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	for range balancer.FrontendsOn(wanted, held.Addr) {
 		return false
@@ -104,8 +104,7 @@ func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bala
 	return p
 }
 
-// Broadcast returns the broadcast address of an IPv4 network. It returns false if the network has
-// none.
+// Broadcast returns the broadcast address of an IPv4 network, and false if the network has none.
 func Broadcast(network netip.Prefix) (netip.Addr, bool) {
 	if !network.Addr().Is4() || network.Bits() > 30 {
 		return netip.Addr{}, false
@@ -119,17 +118,17 @@ func Broadcast(network netip.Prefix) (netip.Addr, bool) {
 
 // Route is the host's route to an address.
 type Route struct {
-	// Local reports whether the address is the host's own. Index is the number of the outgoing
+	// Local reports whether the address belongs to the host. Index is the index of the outgoing
 	// interface.
 	Local bool
 	Index int
 }
 
-// Variant is a variant of iptables: nft, legacy, or auto, which selects the variant of the host's
-// other rules.
+// Variant is an iptables variant: nft, legacy, or auto. With auto, vipd uses the variant of the
+// host's other rules.
 type Variant = xtables.Variant
 
-// usable reports whether a local address can be a node address for node ports.
+// usable reports whether a local address can serve node ports.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
 }

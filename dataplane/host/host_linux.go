@@ -15,8 +15,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host implements [dataplane.Host]. Any goroutine may call Problems, Addresses, LocalAddresses,
-// FollowAddresses and Alerts at any time. Calls of the other methods must not overlap.
+// Host implements [dataplane.Host]. Problems, Addresses, LocalAddresses, FollowAddresses and Alerts
+// are safe for concurrent use. Calls of the other methods must not overlap.
 type Host struct {
 	*state
 	*routes
@@ -25,8 +25,8 @@ type Host struct {
 	*observer
 	*mover
 
-	// busy receives the error of the addresses that are being added in the background. It is nil if
-	// there are none.
+	// busy receives the result of adding addresses in the background. It is nil if no addresses are
+	// being added.
 	busy chan error
 	// inherited reports whether the ledger of an earlier process had addresses when this process
 	// started.
@@ -45,7 +45,7 @@ type public struct {
 	other     []balancer.Problem
 }
 
-// New opens the sockets that a Host needs. It changes nothing in the kernel, and adopts the objects
+// New opens the sockets that a Host needs. It changes nothing in the kernel. It adopts the objects
 // that an earlier process recorded in the ledger.
 func New(o Options) (*Host, error) {
 	st, err := newState(o.withDefaults())
@@ -81,7 +81,7 @@ func assemble(st *state) *Host {
 // process started.
 func (h *Host) Inherited() bool { return h.inherited }
 
-// Close closes the sockets. Addresses and rules stay.
+// Close closes the sockets. It leaves addresses and rules in the kernel.
 func (h *Host) Close() error {
 	failed := h.await()
 	h.guard.Close()
@@ -89,24 +89,24 @@ func (h *Host) Close() error {
 }
 
 // Refuse makes the addresses that vipd holds refuse new connections, while established connections
-// continue. It bridges the time in which a dataplane is closed, when no other program may answer
-// instead. Release follows.
+// continue. The caller uses it while a dataplane is closed, so no other program can answer instead.
+// Release follows.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
-// Release removes everything that this Host holds and made: first the addresses, which refuse new
-// connections by then, and then the guard.
+// Release removes everything that this Host holds and made. It removes the addresses first, which
+// refuse new connections at that time, and then the guard.
 func (h *Host) Release(ctx context.Context) error {
 	h.Resync(true)
 	none := balancer.Desired{}
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
 
-// SetMode sets the requirements of the running mode, for the next Prepare. Any goroutine may call
-// it.
+// SetMode sets the requirements of the running mode, for the next Prepare. It is safe for
+// concurrent use.
 func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 
-// applyMode passes the guard the mode and, if they have changed, the interfaces between which
-// packets are forwarded.
+// applyMode passes the mode to the guard. If the interfaces between which packets are forwarded
+// have changed, it also passes the interfaces.
 func (h *Host) applyMode() {
 	mode := *h.mode.Load()
 	if h.guard.SetMode(mode) {
@@ -149,7 +149,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 }
 
 // guardOwned makes the guard drop packets to an address that vipd owner manages while another node
-// has it, and close the host's own ports on it.
+// owns it. It also makes the guard close the host's own ports on the address.
 func (h *Host) guardOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	if c.Old == balancer.Owned {
 		h.guard.Own(a, -1)
@@ -169,7 +169,7 @@ func (h *Host) countGuardEntries(c snap.Change[*balancer.Frontend], applied bool
 	}
 }
 
-// Finish opens the applied ports, and removes the addresses that nothing needs.
+// Finish opens the applied ports, and removes unneeded addresses.
 func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	all := []error{h.await()}
 	late := false
@@ -209,19 +209,19 @@ func (h *Host) countApplied(f *balancer.Frontend, by int) *address {
 }
 
 // Ready implements [dataplane.Host]. A frontend with source ranges must not be applied before the
-// guard of its family is complete and contains it. Addresses that vipd adds wait for the guard
-// anyway, but node addresses, addresses of the host and routed addresses already exist. If the
-// guard is unavailable, only a dataplane that enforces source ranges itself may serve the frontend.
-// A frontend that was served within the same source ranges continues.
+// guard of its family is complete and contains the frontend. Addresses that vipd adds wait for the
+// guard anyway. Node addresses, other addresses of the host and routed addresses exist already. If
+// the guard is unavailable, only a dataplane that enforces source ranges itself may serve the
+// frontend. A frontend that was served within the same source ranges continues.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
 }
 
-// Resync makes the next Prepare and Finish compare the guard with the kernel in full, and if
-// addresses is set also the addresses. Otherwise the kernel's events are sufficient.
+// Resync makes the next Prepare and Finish compare the whole guard with the kernel. If addresses is
+// set, they also compare the addresses. Between resyncs, the kernel's events are sufficient.
 func (h *Host) Resync(addresses bool) {
 	h.full = h.full || addresses
-	h.ledger.changed = true // its file may have been removed
+	h.ledger.changed = true // the ledger's file may have been removed
 	h.guard.Resync()
 }
 
@@ -231,8 +231,8 @@ func (h *Host) publish() {
 	h.public.Store(p)
 }
 
-// Problems returns the VIPs that are not local, and the parts of the guard and the sysctls that are
-// unavailable.
+// Problems returns a problem for each VIP that is not local, and for each unavailable part of the
+// guard or the sysctls.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host implements [dataplane.Host] on systems where vipd must not change the host. It adds no
-// addresses and rules, and reports the VIPs that are not local. Any goroutine may call its methods.
+// Host implements [dataplane.Host] on systems where vipd must not change the host. It does not add
+// addresses or rules, and reports VIPs that are not local. Its methods are safe for concurrent use.
 type Host struct {
 	seen atomic.Pointer[seen]
 }
@@ -40,7 +40,7 @@ type seen struct {
 	wanted snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// Inherited reports that no earlier process has left addresses.
+// Inherited returns false, because an earlier process can't have left addresses.
 func (h *Host) Inherited() bool { return false }
 
 // Close does nothing.
@@ -52,7 +52,7 @@ func (h *Host) Release(context.Context) error { return nil }
 // Refuse does nothing.
 func (h *Host) Refuse(context.Context) error { return nil }
 
-// Prepare finds out which VIPs are local.
+// Prepare determines which VIPs are local.
 func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	local, err := interfaceAddrs()
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 // Finish does nothing.
 func (h *Host) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
 
-// Intact reports that nothing is missing.
+// Intact returns "", because nothing can be missing.
 func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 
 // Resync does nothing.
@@ -85,7 +85,7 @@ func (h *Host) Mended() []string { return nil }
 // Alerts does nothing.
 func (h *Host) Alerts(context.Context, func()) {}
 
-// Ready reports that every change can be applied.
+// Ready returns nil, because every change can be applied.
 func (h *Host) Ready(dataplane.Change, bool) error { return nil }
 
 // SetMode does nothing.
@@ -107,8 +107,8 @@ func (h *Host) Problems() []balancer.Problem {
 // Addresses returns the holders of VIPs in use.
 func (h *Host) Addresses() []Held { return slices.Clone(h.seen.Load().held) }
 
-// LocalAddresses returns the node's own addresses that node ports can use, sorted. Their networks
-// are unknown on these systems.
+// LocalAddresses returns the node's own addresses that can serve node ports, sorted. The networks
+// of addresses are unknown on these systems.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	own, err = interfaceAddrs()
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), nil, err
@@ -125,7 +125,7 @@ func (h *Host) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]boo
 	return nil, nil
 }
 
-// FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error
+// FollowAddresses calls changed after each change of the host's addresses. It returns ctx's error
 // when ctx ends.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)
@@ -155,7 +155,7 @@ func Cleanup(context.Context, Options, bool) ([]string, error) { return nil, nil
 // InLedger returns nothing.
 func InLedger(string) (map[netip.Addr]string, error) { return nil, nil }
 
-// RouteTo knows only loopback addresses.
+// RouteTo reports only loopback addresses as local.
 func RouteTo(a netip.Addr) (Route, error) { return Route{Local: a.IsLoopback()}, nil }
 
 // Unforwarded returns "", because no mode forwards on these systems.

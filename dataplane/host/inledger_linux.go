@@ -3,8 +3,8 @@ package host
 import "net/netip"
 
 // InLedger returns the addresses that vipd added according to the ledger in runDir, with their
-// devices. They may have been removed since. A missing ledger is empty; a ledger that can't be
-// read, for example without root, is an error.
+// devices. The addresses may have been removed since. A missing ledger counts as empty. It returns
+// an error if the ledger can't be read, for example without root.
 func InLedger(runDir string) (map[netip.Addr]string, error) {
 	l, err := readLedger(runDir)
 	if err != nil {

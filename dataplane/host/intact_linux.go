@@ -59,7 +59,7 @@ func (h *Host) addressesIntact() (reason string) {
 		switch {
 		case (next == keep || next == wait) && held.Where == was.Where:
 		case (next == keep || next == wait) && (r.standing == balancer.Owned || !h.opts.Bind):
-			h.show(r, held) // vipd owner or another program moves this address, so this is not drift
+			h.show(r, held) // vipd owner or another program may move this address, so the change is not drift
 			moved = true
 		default:
 			return h.describeChange(r.addr, was)
@@ -81,8 +81,8 @@ func (h *Host) addressesIntact() (reason string) {
 	return ""
 }
 
-// updateInterfaces updates the guard's interfaces. Some hosts create and remove interfaces all the
-// time, so this is not drift. It returns a reason only on failure.
+// updateInterfaces updates the guard's interfaces. It returns a reason only if this fails, because
+// some hosts constantly create and remove interfaces.
 func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	if !h.linksChanged {
 		return ""

@@ -33,13 +33,13 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newHost returns a Host that is closed with the test. Its ledger is in the test's folder.
+// newHost returns a Host that is closed when the test ends. Its ledger is in the test's folder.
 func newHost(t *testing.T, o Options) *Host {
 	t.Helper()
 	h, err := New(o)
 	must(t, err)
 	t.Cleanup(func() {
-		_ = h.Close() // the test may have closed it
+		_ = h.Close() // the test may have closed h
 		if _, err := Cleanup(context.WithoutCancel(t.Context()), o, false); err != nil {
 			t.Errorf("Cleanup: %v", err)
 		}
@@ -47,7 +47,7 @@ func newHost(t *testing.T, o Options) *Host {
 	return h
 }
 
-// options returns the defaults with the test's folder and a backend of iptables.
+// options returns the default options with the test's folder and an iptables variant.
 func options(t *testing.T, backend xtables.Variant) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -55,8 +55,8 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends, because the tables belong
-// to another program.
+// withoutTables makes the trials of nf_tables fail until the test ends, because another program
+// owns the tables.
 func withoutTables(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -97,7 +97,7 @@ func holders(h *Host) map[string]string {
 	return m
 }
 
-// onDevice returns the kernel's addresses of a device, without link-local ones.
+// onDevice returns the kernel's addresses of a device, without link-local addresses.
 func onDevice(t *testing.T, device string) []string {
 	t.Helper()
 	out, err := exec.Command("ip", "-j", "addr", "show", "dev", device).Output()
@@ -142,7 +142,7 @@ func dumpHost(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "== %s %s\n", name, strings.Join(args, " "))
 		for line := range strings.Lines(string(out)) {
-			// The kernel frees removed rules, and their references to sets, with a delay.
+			// The kernel frees removed rules, and their references to sets, late.
 			if strings.HasPrefix(line, "#") || strings.HasPrefix(line, "Size in memory") || strings.HasPrefix(line, "References") {
 				continue
 			}
@@ -180,19 +180,19 @@ func checkUnchanged(t *testing.T, before string) {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
 		if !slices.Contains(now, line) {
-			t.Errorf("missing: %s", line)
+			t.Errorf("missing line of the host's state: %s", line)
 		}
 	}
 	for _, line := range now {
 		if !slices.Contains(was, line) {
-			t.Errorf("new: %s", line)
+			t.Errorf("new line of the host's state: %s", line)
 		}
 	}
-	t.Fatalf("the host's state changed")
+	t.Fatalf("the host's state changed, want no change")
 }
 
-// primeTools creates the objects that listing tools create themselves, so two dumps can be
-// compared.
+// primeTools creates the objects that listing tools create themselves. Otherwise two dumps could
+// differ.
 func primeTools(t *testing.T) {
 	t.Helper()
 	dumpHost(t)
@@ -216,8 +216,8 @@ const (
 	silence outcome = "silence"
 )
 
-// attempt opens a TCP connection from a namespace. It waits long unless no answer is expected,
-// because a busy machine answers late.
+// attempt opens a TCP connection from a namespace. It uses a long timeout unless it expects no
+// answer, because a busy machine answers late.
 func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	t.Helper()
 	patience := testwait.Bound(0)
@@ -226,8 +226,8 @@ func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	}
 	var got outcome
 	must(t, from.Do(func() error {
-		// Name resolution and Happy Eyeballs dial in goroutines, which may run in another
-		// namespace. For an address, net.Dialer dials in this goroutine.
+		// Name resolution and Happy Eyeballs dial in other goroutines, which may run in another
+		// namespace. Given an address, net.Dialer dials in the calling goroutine.
 		c, err := (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", to)
 		switch {
 		case err == nil:
@@ -252,8 +252,8 @@ func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
 	}
 }
 
-// pings reports whether an address answers a ping. It waits long, because ping -W ignores late
-// answers. If no host has the address, the kernel reports that early.
+// pings reports whether an address answers a ping. It uses a long timeout, because ping -W ignores
+// late answers. If no host has the address, the kernel reports this early.
 func pings(t *testing.T, from *lab.NS, to string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Bound(0))
@@ -278,7 +278,7 @@ func listen(t *testing.T, port int) {
 	}()
 }
 
-// bothBackends runs the test with each backend of iptables.
+// bothBackends runs the test with each iptables backend.
 func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Variant)) {
 	lab.Need(t, "ip", "iptables-nft", "iptables-legacy", "ipset")
 	for _, b := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
@@ -286,15 +286,15 @@ func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Variant)
 	}
 }
 
-// network returns a host and a client on their own link: 10.1.0.1 and .2, fd01::1 and ::2. VIPs are
-// routed to the host.
+// network returns a host (10.1.0.1, fd01::1) and a client (10.1.0.2, fd01::2) on their own link.
+// VIPs are routed to the host.
 func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	t.Helper()
 	l := lab.New(t)
 	client := l.Add("client")
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
-	// The kernel answers for a new IPv6 address with a delay, so neighbors ask again soon.
+	// The kernel answers for a new IPv6 address late, so make neighbors ask again soon.
 	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
 		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
 		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy host answers late
@@ -307,7 +307,7 @@ func ledgerExists(o Options) bool {
 	return err == nil
 }
 
-// deadlineIn is the usual limit of a wait.
+// deadlineIn is the usual limit of waits.
 const deadlineIn = 3 * time.Second
 
 func deadline() time.Time { return time.Now().Add(testwait.Bound(deadlineIn)) }
@@ -324,7 +324,7 @@ func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 		}
 	}
 	if len(marks) == 0 {
-		t.Fatalf("connections to port %d of %s = none", port, vip)
+		t.Fatalf("marks of connections to port %d of %s = none, want at least one", port, vip)
 	}
 	return marks
 }

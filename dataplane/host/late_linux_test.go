@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitOnDevice performs rounds like the engine, whenever Intact returns a reason, until the VIP is
-// on the device.
+// awaitOnDevice performs a round, as the engine does, whenever Intact returns a reason. It returns
+// once the VIP is on the device.
 func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	t.Helper()
 	f := frontend(vip)
@@ -49,7 +49,7 @@ func TestLateDevice(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.7.1:80"))
 	if on := holders(h)["10.96.7.1"]; on != nowhere {
-		t.Fatalf("holder without a device = %q", on)
+		t.Fatalf("holder without a device = %q, want nowhere", on)
 	}
 	for range 2 {
 		ip(t, "link add late0.5 type veth peer name late1")
@@ -60,8 +60,8 @@ func TestLateDevice(t *testing.T) {
 	}
 }
 
-// TestLateOwnAddress adds an own address after a VIP. The host's connections use it as their
-// source.
+// TestLateOwnAddress adds an own address after a VIP. The host's connections to the VIP must use it
+// as their source.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -84,8 +84,8 @@ func TestLateOwnAddress(t *testing.T) {
 	}
 }
 
-// TestNoRoomForLedger makes the ledger unwritable. No device is made until it can be written, and
-// no VIP is lost.
+// TestNoRoomForLedger makes the ledger unwritable. vipd must not make a device until it can write
+// the ledger, and must not lose a VIP.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -99,10 +99,10 @@ func TestNoRoomForLedger(t *testing.T) {
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))
 	if on := holders(h)["10.96.7.1"]; on == nowhere || on == "" {
-		t.Errorf("holder with a writable ledger = %q; problems = %v", on, h.Problems())
+		t.Errorf("holder with a writable ledger = %q, want a device; problems = %v", on, h.Problems())
 	}
 
-	// A full disk does not remove held addresses.
+	// A full disk must not remove held addresses.
 	on := holders(h)["10.96.7.1"]
 	h.ledger.path = "/proc/nowhere/host.json"
 	h.Resync(true)
@@ -118,7 +118,8 @@ func TestNoRoomForLedger(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestIPv6Enabled enables IPv6 on a device as the problem recommends. The VIP is added.
+// TestIPv6Enabled enables IPv6 on a device with the command of the problem. vipd must then add the
+// VIP.
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -131,13 +132,14 @@ func TestIPv6Enabled(t *testing.T) {
 	f := frontend("[fd01::77]:80")
 	apply(t, h, f)
 	if held := h.Addresses()[0]; held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
-		t.Errorf("held = %+v", held)
+		t.Errorf("held = %+v, want nowhere and the command that enables IPv6", held)
 	}
 	must(t, os.WriteFile(disable, []byte("0"), 0))
 	awaitOnDevice(t, h, "[fd01::77]:80", "late0.5")
 }
 
-// TestLateRoute makes the kernel add its own route to a VIP late. vipd must remove the route.
+// TestLateRoute simulates a kernel that adds its own route to a VIP late. vipd must remove the
+// route.
 func TestLateRoute(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -151,7 +153,7 @@ func TestLateRoute(t *testing.T) {
 	look := func() {
 		t.Helper()
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("Intact = %q, %v", reason, err)
+			t.Fatalf("Intact = %q, %v, want no reason", reason, err)
 		}
 	}
 	gone := func(what string) {
@@ -164,12 +166,12 @@ func TestLateRoute(t *testing.T) {
 		})
 	}
 	gone("the arrival of the address")
-	h.at(a).shadowed, h.at(a).arriving = true, true // as after the time limit
+	h.at(a).shadowed, h.at(a).arriving = true, true // as after unshadow's time limit
 	h.reopen(h.at(a))
 	ip(t, "-6 route add local fd01::77 dev "+h.device.name+" table local proto kernel metric 1")
 	look()
 	if !kernels() {
-		t.Error("the route was removed before the address arrived")
+		t.Error("the route was removed before the address arrived, want it kept")
 	}
 	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // the kernel sends its event again
 	gone("the removal of the kernel's route")

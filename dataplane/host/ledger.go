@@ -16,40 +16,41 @@ import (
 	"vipd/balancer/lib/atomicfile"
 )
 
-// ledgerFile is the ledger's name in the run folder.
+// ledgerFile is the name of the ledger in the run folder.
 const ledgerFile = "host.json"
 
-// ledger records the objects that vipd made or changed on this host. It is written before each
-// first change, so it may name more than exists, but never less.
+// ledger records the objects that vipd made or changed on this host. Because it is written before
+// each first change, it may name objects that do not exist, but it never omits an object.
 type ledger struct {
 	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`
 	Namespace string `json:"namespace"`
-	// Links are the devices that vipd made.
+	// Links names the devices that vipd made.
 	Links map[string]bool `json:"links,omitempty"`
-	// Addresses are the addresses that vipd added, with their devices.
+	// Addresses maps the addresses that vipd added to their devices.
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"`
-	// Leaving has the devices from which an address is being moved, which may still have it.
+	// Leaving maps an address to the devices from which it is being moved. They may still have the
+	// address.
 	Leaving map[netip.Addr][]string `json:"leaving,omitempty"`
-	// Sysctls are the sysctls that vipd changed.
+	// Sysctls holds the sysctls that vipd changed.
 	Sysctls map[string]sysctlRecord `json:"sysctls,omitempty"`
 
 	path string
 	// changed reports whether the file differs from the ledger.
 	changed bool
-	// written is the text of Addresses when they were last written, and the addresses added since.
-	// It is nil if others have changed.
+	// written is the JSON of Addresses when it was last written, plus the addresses added since. It
+	// is nil if an address was moved or removed since.
 	written []byte
 }
 
-// sysctlRecord is a sysctl's value before vipd, and the value that vipd set.
+// sysctlRecord holds a sysctl's value before vipd changed it, and the value that vipd set.
 type sysctlRecord struct {
 	Old string `json:"old"`
 	Set string `json:"set"`
 }
 
-// loadLedger reads the ledger of a folder. A ledger of another boot or namespace is treated as
-// empty. So is an unreadable ledger, which is returned with the error.
+// loadLedger reads the ledger in a folder. It returns an empty ledger if the file is of another
+// boot or namespace. If the file can't be read, it returns an empty ledger and the error.
 func loadLedger(dir, boot, namespace string) (*ledger, error) {
 	fresh := func() *ledger {
 		return &ledger{
@@ -71,14 +72,14 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		return l, fmt.Errorf("reading the ledger %s: %w", l.path, err)
 	}
 	if l.Boot != boot || l.Namespace != namespace || l.Links == nil || l.Addresses == nil || l.Leaving == nil || l.Sysctls == nil {
-		l = fresh() // null in place of a map is as invalid as any other text that vipd does not write
+		l = fresh() // null instead of a map is invalid, because vipd never writes it
 		l.changed = true
 	}
 	return l, l.purge()
 }
 
 // purge removes entries that vipd never writes, such as sysctls that it does not set, and returns
-// an error that names them. It is a safety measure, because vipd acts on the ledger as root.
+// an error that names them. This is a safety measure, because vipd trusts the ledger as root.
 func (l *ledger) purge() error {
 	var names []string
 	for name, r := range l.Sysctls {
@@ -113,25 +114,25 @@ func isDeviceName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= maxBytes && !strings.ContainsAny(name, "/: \t\n\v\f\r")
 }
 
-// setLink records that vipd is about to make a device, or has made it.
+// setLink records a device that vipd has made or is about to make.
 func (l *ledger) setLink(name string) {
 	l.changed = l.changed || !l.Links[name]
 	l.Links[name] = true
 }
 
-// dropLink forgets a device.
+// dropLink removes a device from the ledger.
 func (l *ledger) dropLink(name string) {
 	l.changed = l.changed || l.Links[name]
 	delete(l.Links, name)
 }
 
-// setSysctl records that vipd is about to change a sysctl.
+// setSysctl records a sysctl that vipd is about to change.
 func (l *ledger) setSysctl(name string, r sysctlRecord) {
 	l.changed = l.changed || l.Sysctls[name] != r
 	l.Sysctls[name] = r
 }
 
-// dropSysctl forgets a sysctl.
+// dropSysctl removes a sysctl from the ledger.
 func (l *ledger) dropSysctl(name string) {
 	if _, ok := l.Sysctls[name]; ok {
 		l.changed = true
@@ -139,8 +140,8 @@ func (l *ledger) dropSysctl(name string) {
 	}
 }
 
-// setAddress records that an address is on a device, or is about to be added to it. If it was on
-// another device, it is leaving that device until noteLeft.
+// setAddress records an address that is on a device or is about to be added to it. If the address
+// was on another device, it counts as leaving that device until noteLeft.
 func (l *ledger) setAddress(a netip.Addr, device string) {
 	old := l.Addresses[a]
 	if old == device {
@@ -156,7 +157,7 @@ func (l *ledger) setAddress(a netip.Addr, device string) {
 	l.Addresses[a] = device
 }
 
-// noteLeft records that an address has left a device.
+// noteLeft records that an address has been removed from a device.
 func (l *ledger) noteLeft(a netip.Addr, device string) {
 	i := slices.Index(l.Leaving[a], device)
 	if i < 0 {
@@ -168,7 +169,7 @@ func (l *ledger) noteLeft(a netip.Addr, device string) {
 	}
 }
 
-// dropAddress forgets an address.
+// dropAddress removes an address from the ledger.
 func (l *ledger) dropAddress(a netip.Addr) {
 	if _, ok := l.Addresses[a]; ok {
 		l.changed, l.written = true, nil
@@ -186,7 +187,7 @@ func (l *ledger) devices(a netip.Addr) []string {
 	return append(slices.Clone(l.Leaving[a]), device)
 }
 
-// save writes the ledger if it has changed. It removes the file of an empty ledger.
+// save writes the ledger if it has changed. If the ledger is empty, save removes the file.
 func (l *ledger) save() error {
 	if !l.changed {
 		return nil
@@ -209,9 +210,8 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// text returns the ledger as JSON. There may be tens of thousands of addresses, and the ledger is
-// written after each addition. So addresses are unsorted, and only the text of new addresses is
-// generated.
+// text returns the ledger as JSON. The ledger is written after each addition, and may contain tens
+// of thousands of addresses. So addresses are unsorted, and text encodes only new addresses.
 func (l *ledger) text() ([]byte, error) {
 	few := *l
 	few.Addresses = nil
@@ -233,7 +233,7 @@ func (l *ledger) text() ([]byte, error) {
 }
 
 func quote(device string) []byte {
-	quoted, _ := json.Marshal(device) // a string can always be encoded
+	quoted, _ := json.Marshal(device) // encoding a string never fails
 	return quoted
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestLedgerText decodes the ledger's text. It reads back equal.
+// TestLedgerText decodes the ledger's text. The result must equal the ledger.
 func TestLedgerText(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -30,7 +30,7 @@ func TestLedgerText(t *testing.T) {
 			}
 		}
 		save()
-		if n > 0 { // two are added after it was written, and one is removed
+		if n > 0 { // two addresses are added and one is removed after the first write
 			l.setAddress(netip.MustParseAddr("10.96.0.30"), "a\"b")
 			save()
 			l.dropAddress(netip.MustParseAddr("10.96.0.10"))
@@ -48,8 +48,8 @@ func TestLedgerText(t *testing.T) {
 	}
 }
 
-// TestLedger saves a ledger and loads it in the same and in other boots and namespaces. Only the
-// same boot and namespace returns its content.
+// TestLedger saves a ledger, and loads it in the same and in other boots and namespaces. Only the
+// same boot and namespace may return its content.
 func TestLedger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "vipd")
 	l, err := loadLedger(dir, "boot", "net")
@@ -87,7 +87,7 @@ func TestLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(l.path); !os.IsNotExist(err) {
-		t.Errorf("the file of an empty ledger exists: %v", err)
+		t.Errorf("Stat of an empty ledger's file: %v, want a missing file", err)
 	}
 	if err := os.WriteFile(l.path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
@@ -97,8 +97,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// memorySysctls are sysctls in memory. Missing sysctls can't be read, and locked sysctls can't be
-// written.
+// memorySysctls implements sysctls in memory. Missing sysctls can't be read, and locked sysctls
+// can't be written.
 type memorySysctls struct {
 	values map[string]string
 	locked bool
@@ -120,7 +120,7 @@ func (m memorySysctls) Write(name, value string) error {
 	return nil
 }
 
-// TestSysctls raises a sysctl and restores it. Values of other programs are kept.
+// TestSysctls raises a sysctl and restores it. Values that other programs have set must be kept.
 func TestSysctls(t *testing.T) {
 	least := []minimum{{name: "net.x", value: 1, loss: "x is too small"}}
 	for _, c := range []struct {
@@ -129,8 +129,8 @@ func TestSysctls(t *testing.T) {
 		locked       bool
 		during       string
 		problems     int
-		// meanwhile is the value that another program sets between raise and restore; "" means
-		// none.
+		// meanwhile is the value that another program sets between raise and restore. If empty, no
+		// program changes the value.
 		meanwhile, after string
 	}{
 		{"too small", "0", true, false, "1", 0, "", "0"},
@@ -179,8 +179,8 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
-// TestLedgerNames reads a ledger that another user has written. Names that vipd never writes are
-// errors, and are ignored.
+// TestLedgerNames reads a ledger that another user has written. Names that vipd never writes must
+// cause errors, and must be ignored.
 func TestLedgerNames(t *testing.T) {
 	dir := t.TempDir()
 	text := `{"boot":"b","namespace":"n","links":{"vipd0":true,"../x":true},"addresses":{"10.96.0.10":"vipd0","10.96.0.11":"a b","10.96.0.12":"lo"},` +
@@ -196,7 +196,7 @@ func TestLedgerNames(t *testing.T) {
 	}
 	for _, name := range []string{`sysctl "net.ipv4.//../../../tmp/victim"`, `sysctl "kernel.core_pattern"`, `sysctl "net.ipv4.conf.all.arp_ignore"`, `device "../x"`, "address 10.96.0.11", "address 10.96.0.12"} {
 		if !strings.Contains(err.Error(), name) {
-			t.Errorf("error lacks %s: %v", name, err)
+			t.Errorf("error = %v, want one that names %s", err, name)
 		}
 	}
 	if len(l.Sysctls) != 2 || len(l.Links) != 1 || len(l.Addresses) != 1 || !l.changed {
@@ -204,7 +204,7 @@ func TestLedgerNames(t *testing.T) {
 	}
 }
 
-// TestSysctlPaths resolves names of sysctls. Names that lead out of /proc/sys must be refused.
+// TestSysctlPaths resolves names of sysctls. Names outside /proc/sys must be refused.
 func TestSysctlPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.eth0/5.disable_ipv6": "/proc/sys/net/ipv6/conf/eth0.5/disable_ipv6",

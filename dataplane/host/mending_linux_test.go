@@ -19,7 +19,7 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// ip runs a command of iproute2 on the host.
+// ip runs an ip command on the host.
 func ip(t *testing.T, args string) {
 	t.Helper()
 	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
@@ -27,7 +27,8 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestRouteRemoved removes routes to VIPs. vipd restores them, and leaves routes of other programs.
+// TestRouteRemoved removes routes to VIPs. vipd must restore them, and must keep routes of other
+// programs.
 func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -42,9 +43,9 @@ func TestRouteRemoved(t *testing.T) {
 		checkIntact(t, h)
 		ip(t, "route del local "+vip+" dev lo table local proto 118")
 		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is gone from lo" {
-			t.Fatalf("reason = %q, %v", reason, err)
+			t.Fatalf("Intact = %q, %v, want the removed route", reason, err)
 		}
-		h.Resync(true) // as the engine does
+		h.Resync(true) // as the engine does after a reason
 		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 		checkSource(t, h, vip, node)
 		checkIntact(t, h)
@@ -53,8 +54,8 @@ func TestRouteRemoved(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestRouteRemovedWithoutEvent removes a route while the kernel's event buffer is full. The removal
-// is noticed.
+// TestRouteRemovedWithoutEvent removes a route while the kernel's event buffer is full. Intact must
+// report the removal.
 func TestRouteRemovedWithoutEvent(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -68,11 +69,12 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 	}
 	ip(t, "route del local 10.96.0.10 dev lo table local proto 118")
 	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is gone from lo" {
-		t.Errorf("reason = %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v, want the removed route", reason, err)
 	}
 }
 
-// TestLinkDown holds VIPs on a link that is down. Routes and announcements follow when it is up.
+// TestLinkDown holds VIPs on a link that is down. Once the link is up, vipd must add the routes and
+// announce the VIPs.
 func TestLinkDown(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -85,7 +87,7 @@ func TestLinkDown(t *testing.T) {
 	h := newHost(t, o)
 	web := frontend("10.1.0.10:80")
 	apply(t, h, web)
-	apply(t, h, web) // a retry, like the engine's
+	apply(t, h, web) // retry, as the engine does
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
 	checkWhere(t, h, "10.1.0.10", "client")
 	if !strings.Contains(h.Addresses()[0].Note, "route is pending") {
@@ -124,7 +126,8 @@ func TestLinkDown(t *testing.T) {
 	checkDevice(t, "client", "10.1.0.1/24") // the kernel removes IPv6 addresses from links that go down
 }
 
-// TestAnnouncedAfterCarrierLoss disconnects and connects the link. VIPs are announced again.
+// TestAnnouncedAfterCarrierLoss disconnects and reconnects the link. vipd must announce the VIPs
+// again.
 func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -154,7 +157,7 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 }
 
 // TestKilledWhileMoving ends a process at each step of moving a VIP to another device. The next
-// process, or Cleanup, removes it from all devices.
+// process, or Cleanup, must remove the VIP from all other devices.
 func TestKilledWhileMoving(t *testing.T) {
 	network(t)
 	ip(t, "link add second type bridge")
@@ -195,14 +198,14 @@ func TestKilledWhileMoving(t *testing.T) {
 				checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 				checkDevice(t, "second")
 				if ledgerExists(o) {
-					t.Error("the ledger still exists")
+					t.Error("the ledger exists after cleanup, want it removed")
 				}
 			})
 		}
 	}
 }
 
-// killAfter starts a round, and ends after the given step.
+// killAfter starts a round and stops it after the given step, as if the process were killed.
 func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
@@ -224,8 +227,8 @@ func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	}
 }
 
-// TestAddressesWaitForTheGuard closes the guard's connection. No address is added until the guard
-// is complete, and restricted frontends wait.
+// TestAddressesWaitForTheGuard closes the guard's connection. No address may be added until the
+// guard is complete, and restricted frontends must wait.
 func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -241,7 +244,7 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	}
 	for range 2 {
 		if h.Prepare(t.Context(), more) == nil || h.Finish(t.Context(), more.Frontends) == nil {
-			t.Fatal("error of a guard without a connection = nil")
+			t.Fatal("Prepare or Finish without a connection of the guard = nil, want an error")
 		}
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -250,7 +253,7 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 		t.Errorf("Ready = %v, want that the restricted frontend waits", err)
 	}
 	must(t, ready(plain, nil))
-	must(t, ready(tight, tight)) // its endpoints may change, because its source ranges are unchanged
+	must(t, ready(tight, tight)) // endpoints may change, because the source ranges are unchanged
 	idle := frontend("10.1.0.1:80", sources("10.9.0.0/16"), func(f *balancer.Frontend) { f.Backends = nil })
 	if ready(tight, idle) == nil || ready(tight, plain) == nil {
 		t.Error("Ready = nil, want that a frontend with new source ranges waits")
@@ -265,8 +268,8 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnusableTables makes the trial of nf_tables fail. Addresses are added, and each loss is a
-// problem with its reason, until nf_tables works.
+// TestUnusableTables makes the trial of nf_tables fail. Addresses must still be added, and each
+// lost protection must be a problem with its reason until nf_tables works.
 func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -288,7 +291,7 @@ func TestUnusableTables(t *testing.T) {
 		if err := h.Ready(c, false); err == nil || !strings.Contains(err.Error(), "nf_tables") || !strings.Contains(err.Error(), "userspace") {
 			t.Errorf("Ready = %v, want the reason and advice", err)
 		}
-		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // served frontends continue
+		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // frontends that were served continue
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("Intact = %q, %v; want no reason", reason, err)
 		}
@@ -301,7 +304,7 @@ func TestUnusableTables(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnreadableView loses events while the kernel can't be read. The last view must remain valid,
+// TestUnreadableView drops events while the kernel can't be read. The last view must remain valid,
 // and nothing may be added or removed by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
@@ -329,7 +332,8 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.1.0.1", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 
-	// The view lacks an address of the host. vipd must ask the kernel before it adds the address.
+	// The host has an address that is missing in the view. vipd must query the kernel before it
+	// adds the address.
 	l.Host().AddAddr("client", "10.1.0.8/24")
 	must(t, h.updateView())
 	clear(h.open)
@@ -341,14 +345,14 @@ func TestUnreadableView(t *testing.T) {
 	listen(t, 22)
 	checkAttempt(t, l.Host(), "10.1.0.8:22", open)
 
-	// A local route to the VIPs' network does not make the VIPs the host's own addresses.
+	// A local route to the VIPs' network must not make the VIPs count as the host's own addresses.
 	ip(t, "route add local 10.97.0.0/16 dev lo")
 	apply(t, h, frontend("10.97.0.10:80"))
 	checkWhere(t, h, "10.97.0.10", "lo")
 }
 
-// TestRoundCost makes rounds with thousands of VIPs. The allocations of a round depend only on its
-// change.
+// TestRoundCost performs rounds with thousands of VIPs. The allocations of a round must depend only
+// on the number of changes.
 func TestRoundCost(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -364,7 +368,7 @@ func TestRoundCost(t *testing.T) {
 		frontends = append(frontends, f)
 	}
 	all := desired(frontends...)
-	// Without an IPv6 address, a source must not be searched in every round.
+	// Without an IPv6 address, rounds must not repeat the search for a source.
 	ip(t, "addr del fd01::1/64 dev client")
 	round := func(d balancer.Desired) {
 		must(t, h.Prepare(t.Context(), d))

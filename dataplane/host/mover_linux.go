@@ -15,14 +15,14 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// mover adds addresses to the device, and removes them.
+// mover adds addresses to the device and removes them.
 type mover struct {
 	*state
 	*routes
 	*observer
 }
 
-// postpone leaves addresses for a retry, because they could not be recorded in the ledger.
+// postpone schedules a retry for addresses that could not be recorded in the ledger.
 func (mv *mover) postpone(some []*address, err error) error {
 	for _, r := range some {
 		if errors.Is(err, fs.ErrPermission) {
@@ -37,8 +37,8 @@ func (mv *mover) postpone(some []*address, err error) error {
 	return err
 }
 
-// postponeUnguarded omits the addresses of a family whose guard is incomplete because of err: all
-// ports would be reachable. It returns the other addresses.
+// postponeUnguarded postpones the addresses of a family if its guard is incomplete because of err,
+// because all ports of the addresses would be reachable. It returns the other addresses.
 func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {
@@ -48,7 +48,7 @@ func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*ad
 	})
 }
 
-// addAll adds addresses to the device, after it has removed them from other devices.
+// addAll removes addresses from other devices, and then adds them to the device.
 func (mv *mover) addAll(ctx context.Context, some []*address) error {
 	var all []error
 	const between = 1000 / rtnl.BatchSize // the kernel's buffer has room for the events of so many batches
@@ -61,7 +61,7 @@ func (mv *mover) addAll(ctx context.Context, some []*address) error {
 		}
 		if i%between == between-1 {
 			mv.catchUp()
-			all = append(all, mv.rerouteAll()) // the kernel walks through its own routes for each new address, so it is faster with fewer
+			all = append(all, mv.rerouteAll()) // for each new address the kernel scans its own routes, so fewer routes make it faster
 		}
 		part := some[:min(rtnl.BatchSize, len(some))]
 		all = append(all, mv.addBatch(part))
@@ -104,14 +104,14 @@ func (mv *mover) addBatch(some []*address) error {
 	return errors.Join(all...)
 }
 
-// noteFailed records why an address could not be added, and schedules a retry.
+// noteFailed records the reason why an address could not be added, and schedules a retry.
 func (mv *mover) noteFailed(r *address, err error) {
 	mv.noteNotAdded(r, err.Error())
 	mv.tryAgain(r)
 }
 
-// noteNotAdded records that an address was not added. Only a resync retries it. If it was being
-// moved, it stays in its old place.
+// noteNotAdded records that an address was not added. Only a resync retries it. If the address was
+// being moved, it remains on its old device.
 func (mv *mover) noteNotAdded(r *address, note string) {
 	where := nowhere
 	for _, device := range mv.ledger.Leaving[r.addr] {
@@ -125,8 +125,8 @@ func (mv *mover) noteNotAdded(r *address, note string) {
 	mv.show(r, Held{Addr: r.addr, Where: where, Note: note})
 }
 
-// noteAdded records that an address is on the device, and needs a route. isNew reports whether vipd
-// has just added it.
+// noteAdded records that an address is on the device and needs a route. isNew reports whether vipd
+// has just added the address.
 func (mv *mover) noteAdded(r *address, isNew bool) {
 	mv.view.set(r.addr, local{link: mv.device.index, bits: r.addr.BitLen()})
 	r.arriving = r.arriving || r.addr.Is6() && isNew
@@ -136,7 +136,7 @@ func (mv *mover) noteAdded(r *address, isNew bool) {
 	mv.reopen(r)
 }
 
-// removeOurs removes an address that vipd added from all devices, and forgets it.
+// removeOurs removes an address that vipd added from all devices and from the ledger.
 func (mv *mover) removeOurs(r *address) error {
 	for _, device := range mv.ledger.devices(r.addr) {
 		if err := mv.remove(r, device); err != nil {

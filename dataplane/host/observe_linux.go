@@ -18,8 +18,8 @@ type observer struct {
 	*announcer
 }
 
-// updateView updates the view by the events since the last check, or reads everything again if
-// events were lost.
+// updateView applies the events since the last check to the view. If events were lost, it reads
+// everything again.
 func (ob *observer) updateView() error {
 	complete, err := ob.events.drain(ob.noteEvent)
 	if err != nil {
@@ -28,7 +28,7 @@ func (ob *observer) updateView() error {
 	if complete && !ob.full && !ob.stale {
 		return nil
 	}
-	ob.stale, ob.removed = true, ob.removed || !complete // until all of this has succeeded
+	ob.stale, ob.removed = true, ob.removed || !complete // reset once everything below has succeeded
 	v, err := ob.readView(ob.nl)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (ob *observer) updateView() error {
 		clear(ob.source[:])
 	}
 	for _, r := range ob.open {
-		r.arriving = false // its event may have been lost
+		r.arriving = false // the address's event may have been lost
 	}
 	ob.full, ob.stale = false, false
 	for a := range ob.ledger.Addresses {
@@ -53,7 +53,7 @@ func (ob *observer) updateView() error {
 	return nil
 }
 
-// catchUp processes pending events in the middle of other work.
+// catchUp processes pending events during other work.
 func (ob *observer) catchUp() {
 	if complete, err := ob.events.drain(ob.noteEvent); err != nil || !complete {
 		ob.stale, ob.removed = true, true
@@ -64,7 +64,7 @@ func (ob *observer) catchUp() {
 func (ob *observer) noteEvent(c netEvent) {
 	if c.route {
 		r := ob.all[c.addr]
-		ob.removed = ob.removed || r != nil && r.source.IsValid() // otherwise vipd itself removed it
+		ob.removed = ob.removed || r != nil && r.source.IsValid() // without a source, vipd itself removed the route
 		return
 	}
 	if c.addr.IsValid() {
@@ -85,7 +85,7 @@ func (ob *observer) noteEvent(c netEvent) {
 	was := ob.view.devices[c.link]
 	if c.link == ob.device.index && ob.device.index != 0 {
 		if c.gone || was.up && !c.device.up {
-			ob.full, ob.deviceWentDown = true, true // the kernel removed its routes
+			ob.full, ob.deviceWentDown = true, true // the kernel has removed the device's routes
 		}
 		if !was.running && c.device.running && ob.device.kind == realDevice {
 			ob.announceAgain()
@@ -97,13 +97,13 @@ func (ob *observer) noteEvent(c netEvent) {
 		return
 	}
 	if ob.device.err != nil && c.device.name == ob.opts.Interface {
-		ob.stale = true // the device for VIPs exists now
+		ob.stale = true // the device for VIPs has appeared
 	}
 	ob.view.devices[c.link] = c.device
 }
 
-// adopt records the addresses on a device that vipd made as vipd's own. If the ledger was lost, it
-// also adopts addresses on other devices that have a route with vipd's mark.
+// adopt records that vipd owns the addresses on a device that vipd made. If the ledger was lost,
+// adopt also records addresses on other devices that have a route with vipd's mark.
 func (ob *observer) adopt() {
 	if link, err := ob.nl.LinkByName(ob.opts.Interface); err == nil && ob.madeByUs(link) {
 		ob.ledger.setLink(ob.opts.Interface)
@@ -123,8 +123,8 @@ func (ob *observer) adopt() {
 	}
 }
 
-// retryAfterIPv6Enabled marks the addresses that were refused because the device had IPv6 disabled,
-// once IPv6 is enabled.
+// retryAfterIPv6Enabled marks addresses that could not be added while IPv6 was disabled on the
+// device, once IPv6 is enabled.
 func (ob *observer) retryAfterIPv6Enabled() {
 	if !ob.device.ipv6Disabled {
 		return
@@ -139,12 +139,12 @@ func (ob *observer) retryAfterIPv6Enabled() {
 	}
 }
 
-// recheckOwn asks the kernel again before addresses are added that are missing in the view, because
-// the host's own addresses must not be guarded. It returns true if it found such an address and
-// replaced the view.
+// recheckOwn queries the kernel before vipd adds addresses that are missing in the view. Without
+// this check, the guard might close ports on the host's own addresses. It returns true if it found
+// such an address and replaced the view.
 func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	for _, r := range some {
-		if len(some) < backgroundThreshold { // otherwise reading everything is faster than asking for each
+		if len(some) < backgroundThreshold { // for more addresses, reading the whole view is faster than one request each
 			routes, err := ob.nl.RouteGet(r.addr.AsSlice())
 			if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
 				continue
@@ -198,7 +198,7 @@ func (ob *observer) makeDevice() {
 	*d = ob.upDevice(d.name)
 }
 
-// withoutDevice selects an alternative after the device could not be made because of err.
+// withoutDevice selects an alternative if err prevented making the device.
 func (ob *observer) withoutDevice(err error) {
 	name := ob.device.name
 	ob.ledger.dropLink(name)
@@ -228,7 +228,7 @@ func (ob *observer) upDevice(name string) holder {
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
-	// Our own changes are not drift.
+	// Our own changes must not count as drift.
 	full := ob.full
 	ob.catchUp()
 	ob.full, ob.deviceWentDown = full, false

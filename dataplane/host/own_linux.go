@@ -16,14 +16,14 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// settleTime is the time for which address events are collected before one call reports them.
+// settleTime is the time for which address events are collected into one call.
 const settleTime = 100 * time.Millisecond
 
-// LocalAddresses returns the node's own addresses that node ports can use, sorted. It omits
+// LocalAddresses returns the node's own addresses that can serve node ports, sorted. It omits
 // loopback, link-local and multicast addresses, and addresses that vipd or vipd owner added. If
-// networks is not empty, it returns only addresses in these networks. networked are the addresses
-// with a network on their device. They can't be VIPs of vipd owner, which adds addresses without a
-// network.
+// networks is not empty, it returns only addresses in these networks. networked holds the addresses
+// with a network on their device. vipd owner can't have added them, because it adds addresses
+// without a network.
 func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.Addr, err error) {
 	v, err := readView(h.nl)
 	if err != nil {
@@ -41,19 +41,19 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) (own, networked []netip.A
 	return own, slices.DeleteFunc(slices.Clone(own), alone), nil
 }
 
-// Gateways returns the gateways by which the host reaches these addresses now. It skips addresses
-// that it reaches directly or not at all.
+// Gateways returns the gateways through which the host currently reaches these addresses. It skips
+// addresses without a gateway and unreachable addresses.
 func (k *handles) Gateways(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
 		routes, err := k.nl.RouteGet(a.AsSlice())
 		if err != nil {
-			continue // there is no route
+			continue // the address is unreachable
 		}
 		for i := range routes {
 			gateway := routes[i].Gw
 			if via, ok := routes[i].Via.(*netlink.Via); ok {
-				gateway = via.Addr // of the other family
+				gateway = via.Addr // the gateway has the other family
 			}
 			if g, ok := netip.AddrFromSlice(gateway); ok && !slices.Contains(all, g.Unmap()) {
 				all = append(all, g.Unmap())
@@ -63,14 +63,14 @@ func (k *handles) Gateways(to []netip.Addr) []netip.Addr {
 	return all
 }
 
-// Sources returns the addresses from which the host sends to these addresses now. It skips
-// unreachable addresses.
+// Sources returns the source addresses that the host currently uses for connections to these
+// addresses. It skips unreachable addresses.
 func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 	var all []netip.Addr
 	for _, a := range to {
 		routes, err := k.nl.RouteGet(a.AsSlice())
 		if err != nil || len(routes) == 0 {
-			continue // there is no route
+			continue // the address is unreachable
 		}
 		if s, ok := netip.AddrFromSlice(routes[0].Src); ok && !slices.Contains(all, s.Unmap()) {
 			all = append(all, s.Unmap())
@@ -80,15 +80,15 @@ func (k *handles) Sources(to []netip.Addr) []netip.Addr {
 }
 
 // FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's
-// error when ctx ends. Lost events count as a change. If the kernel refuses the subscription, it
-// polls.
+// error when ctx ends. Lost events count as a change. If the kernel refuses the subscription,
+// FollowAddresses polls.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
 		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
 		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { own, _, err := h.LocalAddresses(nil); return own, err }, changed)
 	}
-	defer func() { _ = s.Close() }() // it was only read
+	defer func() { _ = s.Close() }() // the socket was only read
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
 		m, err := s.Receive()

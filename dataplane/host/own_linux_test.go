@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestOwnAddressesWithOwner makes an own address and a VIP available to vipd owner. Only the
-// address without a network is a VIP.
+// TestOwnAddressesWithOwner passes an own address and a VIP to vipd owner. Only the address without
+// a network may count as a VIP.
 func TestOwnAddressesWithOwner(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("client", "10.1.0.100/32")

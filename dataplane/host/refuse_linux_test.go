@@ -10,7 +10,7 @@ import (
 )
 
 // TestNoEndpoints removes endpoints with reject and with drop, while programs of the host listen.
-// Clients are refused or get no answer, and never reach these programs.
+// Clients must be refused or get no answer, and must never reach these programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -62,7 +62,7 @@ func TestNoEndpoints(t *testing.T) {
 }
 
 // TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve must no
-// longer be rejected, and a frontend that will not must be closed.
+// longer be rejected. A frontend that will not serve must be closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -79,8 +79,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both failed. Marks remain: their addresses must stay, although nothing else is known
-	// about them.
+	// Applying both frontends failed. Only marks remain: their addresses must stay, although
+	// nothing else about them is known.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -94,7 +94,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress removes an address of the node that only marks use. It is not added.
+// TestMarksAddNoAddress removes an address of the node that only marks use. vipd must not add it.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -111,12 +111,12 @@ func TestMarksAddNoAddress(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 	checkIntact(t, h)
 	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems = %v", p)
+		t.Fatalf("problems = %v, want none", p)
 	}
 }
 
-// TestReleaseOpensNothing connects to a closed port of a VIP during Refuse, Release and Cleanup. It
-// is never open.
+// TestReleaseOpensNothing connects to a closed port of a VIP during Refuse, Release and Cleanup.
+// The port must never be open.
 func TestReleaseOpensNothing(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")

@@ -18,8 +18,8 @@ func RouteTo(a netip.Addr) (Route, error) {
 	return Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}, nil
 }
 
-// Unforwarded returns the sysctl that keeps the kernel from forwarding sender's packets, which
-// arrive by the given route, or "".
+// Unforwarded returns the sysctl that prevents the kernel from forwarding packets of sender that
+// arrive by the given route. It returns "" if the kernel forwards them.
 func Unforwarded(sender netip.Addr, by Route) string {
 	isSet := func(name, value string) bool {
 		has, err := procSysctls{}.Read(name)

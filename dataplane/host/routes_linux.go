@@ -71,12 +71,12 @@ func (rs *routes) readRoutes() error {
 	return nil
 }
 
-// classifyRoutes returns the source of our route to an address, and our routes to the address that
-// are useless.
+// classifyRoutes returns the source of our route to an address, and our useless routes to the
+// address.
 func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
-	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if it is not ours
+	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if the address is not ours
 	for _, r := range at.ours {
-		src, ok := netip.AddrFromSlice(r.Src) // none if the kernel has removed the address
+		src, ok := netip.AddrFromSlice(r.Src) // missing if the kernel has removed the source address
 		if link != 0 && r.LinkIndex == link && ok && !source.IsValid() {
 			source = src.Unmap()
 		} else {
@@ -91,8 +91,8 @@ func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Add
 	return source, useless
 }
 
-// routesIntact checks that our routes exist, if one was removed. vipd itself may have restored it
-// since.
+// routesIntact checks that our routes exist. It does so only if a route was removed, and vipd may
+// have restored that route since.
 func (rs *routes) routesIntact() string {
 	if !rs.removed {
 		return ""
@@ -112,8 +112,8 @@ func (rs *routes) routesIntact() string {
 	return ""
 }
 
-// sourceChanged reports whether connections to held VIPs should use another address of the node as
-// their source.
+// sourceChanged describes a required change of the source of connections to held VIPs, or returns
+// "".
 func (rs *routes) sourceChanged() string {
 	if len(rs.ledger.Addresses) == 0 {
 		return ""
@@ -159,7 +159,7 @@ func (k *handles) localRoutes() []netlink.Route {
 			return k.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 		})
 		if err != nil {
-			continue // the kernel lacks the family
+			continue // the kernel does not support this family
 		}
 		for _, r := range routes {
 			if r.Dst != nil {

@@ -16,9 +16,9 @@ import (
 )
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have a route of ours. The kernel
-// completes a new address in a work queue, and adds its route there if the route is missing, so
-// unshadow waits for the event. If the event is late, as on a busy host, the route stays until the
-// event arrives, see Intact.
+// completes a new address asynchronously and then adds its own route, so unshadow waits for the
+// event of the address. If the event is late, as on a busy host, the route remains until the event
+// arrives (see Intact).
 func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()) error {
 	shadowed := func(r *address) bool { return r.shadowed }
 	if len(rs.leftover(shadowed)) == 0 {
@@ -32,7 +32,7 @@ func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()
 	return rs.dropShadows(rs.leftover(shadowed))
 }
 
-// dropArrived removes the kernel's routes of addresses whose event arrived after unshadow. A
+// dropArrived removes the kernel's routes to addresses whose event arrived after unshadow. A
 // removed device has no routes.
 func (rs *routes) dropArrived() error {
 	come := rs.leftover(func(r *address) bool { return r.shadowed && !r.arriving })
@@ -48,14 +48,14 @@ func (rs *routes) dropArrived() error {
 	return rs.dropShadows(come)
 }
 
-// dropShadows removes the kernel's routes to shadowed addresses. Addresses that are still arriving
-// remain shadowed.
+// dropShadows removes the kernel's routes to shadowed addresses. It skips addresses whose event has
+// not arrived.
 func (rs *routes) dropShadows(shadowed []*address) error {
 	if len(shadowed) == 0 {
 		return nil
 	}
-	// The kernel sends the event before it adds the route. It holds a lock for both, and this
-	// request needs the same lock.
+	// The kernel sends the event before it adds the route. It holds the same lock for both, and
+	// this request waits for that lock.
 	if _, err := rs.nl.LinkByIndex(rs.device.index); err != nil {
 		return fmt.Errorf("looking at device %s: %w", rs.device.name, err)
 	}

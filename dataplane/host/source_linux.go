@@ -18,7 +18,7 @@ import (
 // routes maintains the local routes that select the source of the host's connections to held VIPs.
 type routes struct {
 	*state
-	// source are the node's own addresses, IPv4 and IPv6, that the routes select.
+	// source holds the node's own addresses, IPv4 and IPv6, that the routes select as the source.
 	source [2]netip.Addr
 	// removed reports whether one of our routes may have been removed since the last check, perhaps
 	// by another program.
@@ -26,16 +26,16 @@ type routes struct {
 	// renumbered reports, for each family, whether the host's other addresses have changed since a
 	// source was chosen.
 	renumbered [2]bool
-	// asleep reports whether routes wait until the device is up.
+	// asleep reports whether routes wait for the device to be up.
 	asleep bool
 }
 
-// routeProtocol marks our routes, so vipd recognises them without a ledger. iproute2's list does
-// not use the number.
+// routeProtocol marks our routes, so vipd recognizes them without a ledger. The number is unused in
+// iproute2's list.
 const routeProtocol = 118
 
-// plainProtocol marks the routes that replace the kernel's own routes to IPv4 addresses, see route.
-// iproute2's list does not use it either.
+// plainProtocol marks the routes that replace the kernel's own routes to IPv4 addresses (see
+// route). The number is also unused in iproute2's list.
 const plainProtocol = 119
 
 // probeDestinations returns an address of each family that is reserved for documentation (RFC 5737,
@@ -46,7 +46,8 @@ func probeDestinations() [2]netip.Addr {
 
 // anySource returns the node's own address that connections to VIPs of a family should use as their
 // source. It prefers the source of the default route, then the first address of the host. An
-// address that is also a service's VIP is the last choice. The result is invalid if there is none.
+// address that is also a service's VIP is the last choice. If no address is usable, the result is
+// invalid.
 func (rs *routes) anySource(family int) netip.Addr {
 	own := rs.view.own(func(a netip.Addr) bool {
 		r := rs.all[a]
@@ -68,8 +69,8 @@ func (rs *routes) anySource(family int) netip.Addr {
 	return slices.MinFunc(own, func(a, b netip.Addr) int { return rs.rank(a) - rs.rank(b) })
 }
 
-// rank orders addresses as sources. Addresses that the kernel avoids are last; the others are
-// sorted by the age of their device.
+// rank orders addresses as sources. Addresses that the kernel avoids are last. The others are
+// ordered by the age of their device.
 func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
 	best := 2 * last
@@ -89,10 +90,10 @@ func (rs *routes) rank(a netip.Addr) int {
 // For IPv4, the route precedes a route without a source, so the VIP stays local when the node's
 // address is removed. The route without a source replaces the kernel's own route, which selects the
 // VIP as the source. The kernel scans all its own routes for each new address: with 10,000
-// addresses this was half of the time.
+// addresses, this took half of the time.
 //
-// For IPv6, the kernel's own route has a metric that no other route can have, so it is removed once
-// our route exists, see unshadow. If the node's address is removed, the kernel keeps our route
+// For IPv6, the kernel's own route has a metric that no other route can have. So it is removed once
+// our route exists (see unshadow). If the node's address is removed, the kernel keeps our route
 // without the source.
 func (rs *routes) route(family int, some []*address) []error {
 	src := rs.source[family]
@@ -100,12 +101,12 @@ func (rs *routes) route(family int, some []*address) []error {
 	if !src.IsValid() {
 		return errs
 	}
-	flags := uint16(unix.NLM_F_CREATE) // before all routes with the same destination
+	flags := uint16(unix.NLM_F_CREATE) // the route precedes all routes with the same destination
 	if family == 1 {
 		flags |= unix.NLM_F_REPLACE // IPv6 treats routes that differ only in the source as equal
 	}
 	var put, drop []rtnl.Message
-	var routed, replaced []int // indexes into some
+	var routed, replaced []int // indices into some
 	var fresh []*address
 	for i, r := range some {
 		if r.source != src {
@@ -148,7 +149,7 @@ func (rs *routes) replaceKernelRoutes(some []*address) {
 		put = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, r.addr, netip.Addr{}, rs.device.index, plainProtocol))
 	}
 	for i, err := range rs.batches.Do(put) {
-		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // otherwise the kernel's route stays, which also works
+		if a := some[i].addr; err == nil || errors.Is(err, syscall.EEXIST) { // otherwise the kernel's route remains, which also works
 			drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, a, rs.device.index, unix.RTPROT_KERNEL))
 		}
 	}
@@ -174,14 +175,14 @@ func (rs *routes) unroute(record *address) error {
 	return nil
 }
 
-// notYet is the reason for a missing route that was not added yet.
+// notYet is the reason for a missing route that vipd has not tried to add yet.
 const notYet = "it was not tried yet"
 
 // rerouteAll adds missing routes of held addresses, and replaces all routes of a family whose
 // source has changed.
 func (rs *routes) rerouteAll() error {
 	if _, err := rs.holder(); err != nil {
-		return nil // routes need a device; every VIP already has a problem
+		return nil // routes need a device, and without it every VIP already has a problem
 	}
 	var all []error
 	rs.asleep = false
@@ -205,15 +206,15 @@ func (rs *routes) rerouteAll() error {
 	return errors.Join(all...)
 }
 
-// sourceLost reports whether the node no longer has a family's source, or has new addresses after
-// no source was found.
+// sourceLost reports whether the node has lost the source of a family, or has new addresses after a
+// search found no source.
 func (rs *routes) sourceLost(family int) bool {
 	s := rs.source[family]
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]
 }
 
-// reroute adds the routes of addresses of a family, or records why it can't. A device that is down
-// is not an error, because it will be brought up.
+// reroute adds the routes to addresses of a family, or records why it can't. A device that is down
+// is not an error, because vipd adds the routes once the device is up.
 func (rs *routes) reroute(family int, some []*address) error {
 	if !rs.view.devices[rs.device.index].up {
 		for _, r := range some {
@@ -236,7 +237,7 @@ func (rs *routes) reroute(family int, some []*address) error {
 	return errors.Join(all...)
 }
 
-// unroutable records why an address has no route.
+// unroutable records the reason why an address has no route.
 func (rs *routes) unroutable(r *address, reason string) {
 	r.unrouted = reason
 	rs.show(r, Held{Addr: r.addr, Where: rs.device.name, Note: "its route is pending: " + reason})

@@ -33,13 +33,13 @@ type state struct {
 	mode atomic.Pointer[dataplane.Needs]
 }
 
-// handles are the sockets and functions by which a Host reads and changes the kernel.
+// handles holds the sockets and functions with which a Host reads and changes the kernel.
 type handles struct {
 	nl     *netlink.Handle
 	sys    sysctls
 	events *events
 	alerts alerts
-	// batches sends many addresses or routes at once.
+	// batches sends requests for many addresses or routes at once.
 	batches *rtnl.Batches
 	// newLink returns the device to make.
 	newLink func(name string) netlink.Link
@@ -50,22 +50,23 @@ type handles struct {
 // observed is the observed state of the host's devices and addresses.
 type observed struct {
 	view view
-	// full reports whether nothing is known, so the next check reads everything.
+	// full reports whether the state is unknown, so the next check must read everything.
 	full bool
 	// stale reports whether events were lost, so the view must be read again.
 	stale bool
-	// deviceWentDown reports whether the device that holds the VIPs went down since the last check.
+	// deviceWentDown reports whether the device that holds the VIPs has gone down since the last
+	// check.
 	deviceWentDown bool
 	// linksChanged reports whether devices may have changed since the guard received them.
 	linksChanged bool
-	// gateways has the host's next hops when addresses were last added. A gateway is never added as
-	// a VIP.
+	// gateways holds the host's next hops at the time when addresses were last added. A gateway is
+	// never added as a VIP.
 	gateways []netip.Addr
-	// broadcasts are the broadcast addresses of the host's networks at that time.
+	// broadcasts holds the broadcast addresses of the host's networks at the same time.
 	broadcasts map[netip.Addr]netip.Prefix
 }
 
-// demand is the engine's request: want of the last Prepare, applied of the last Finish.
+// demand is the engine's request: want is from the last Prepare, applied from the last Finish.
 type demand struct {
 	want    balancer.Desired
 	applied snap.Map[balancer.Key, *balancer.Frontend]
@@ -131,14 +132,14 @@ func familyOf(a netip.Addr) int {
 // holds reports whether any address of the family is held.
 func (st *state) holds(family int) bool { return st.guard.Holds(probeDestinations()[family]) }
 
-// wantsStrictARP reports whether VIPs are held on a device without neighbors, so neighbors on other
-// links may ask for them.
+// wantsStrictARP reports whether VIPs are held on a device without neighbors. Neighbors on other
+// links might ask for such VIPs.
 func (st *state) wantsStrictARP() bool {
 	d, err := st.holder()
 	return st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
 }
 
-// record records that an address is ours.
+// record records that vipd added an address to a device.
 func (st *state) record(a netip.Addr, device string) {
 	if _, ok := st.ledger.Addresses[a]; !ok {
 		st.guard.Hold(a, 1)
@@ -147,7 +148,7 @@ func (st *state) record(a netip.Addr, device string) {
 	st.showOurs(a, true)
 }
 
-// unrecord records that an address is no longer ours.
+// unrecord records that an address no longer belongs to vipd.
 func (st *state) unrecord(r *address) {
 	if _, ok := st.ledger.Addresses[r.addr]; ok {
 		st.guard.Hold(r.addr, -1)

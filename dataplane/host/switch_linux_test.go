@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges changes between modes with frontends of each kind. The rules and sysctls must be
-// those that the mode needs.
+// TestModeChanges switches between modes with frontends of each kind. The rules and sysctls must be
+// the ones that the mode needs.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")
@@ -29,7 +29,7 @@ func TestModeChanges(t *testing.T) {
 			frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
 			frontend("10.96.0.12:80", dropping),
 		}
-		if m.LocalIn { // other modes treat them as nat
+		if m.LocalIn { // other modes treat direct frontends as nat
 			frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
 		}
 		h.SetMode(m)
@@ -43,7 +43,7 @@ func TestModeChanges(t *testing.T) {
 			t.Errorf("%+v: problems = %v, want none", m, p)
 		}
 		if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
-			t.Errorf("%+v: rules against tracking = %t", m, got)
+			t.Errorf("%+v: notrack rules = %t, want LocalIn", m, got)
 		}
 	}
 	finishNothing(t, h)

@@ -21,7 +21,7 @@ type sysctls interface {
 type procSysctls struct{}
 
 // path returns the file of a sysctl. As in sysctl(8), a dot within a component, such as the name of
-// a VLAN device, is written as a slash. A name that leads out of /proc/sys is an error.
+// a VLAN device, is written as a slash. A name of a file outside /proc/sys is an error.
 func (procSysctls) path(name string) (string, error) {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	if path != filepath.Clean(path) || !filepath.IsLocal(path) {
@@ -63,21 +63,21 @@ func (p procSysctls) Write(name, value string) error {
 	return os.WriteFile(path, []byte(value), 0)
 }
 
-// minimum is the least required value of a sysctl. loss describes the effect of a lower value.
+// minimum is the minimum required value of a sysctl. loss describes the effect of a lower value.
 type minimum struct {
 	name  string
 	value int
 	loss  string
-	// exactly reports whether higher values have another effect than the value.
+	// exactly reports whether higher values are also wrong.
 	exactly bool
 }
 
 // met reports whether a value is sufficient.
 func (m minimum) met(value int) bool { return value == m.value || value > m.value && !m.exactly }
 
-// strictARP returns the sysctls that keep a host from answering ARP requests for addresses on lo or
-// a dummy device, and from using them as a source in its own. The kernel uses the larger value of
-// the device and of "all".
+// strictARP returns the sysctls that prevent a host from answering ARP requests for addresses on lo
+// or a dummy device, and from using such addresses as the source of its own requests. The kernel
+// uses the larger value of the device and of "all".
 func strictARP() []minimum {
 	return []minimum{
 		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
@@ -85,7 +85,7 @@ func strictARP() []minimum {
 	}
 }
 
-// arpIgnore is the sysctl that excludes addresses on lo from ARP.
+// arpIgnore is the sysctl that disables ARP answers for addresses on lo.
 const arpIgnore = "net.ipv4.conf.all.arp_ignore"
 
 // These are the sysctls that forwarding depends on.
@@ -93,15 +93,15 @@ const (
 	forward4 = "net.ipv4.ip_forward"
 	forward6 = "net.ipv6.conf.all.forwarding"
 	// liberal makes conntrack accept TCP segments outside the window, for both families. Otherwise
-	// they are invalid, and NAT does not translate invalid packets. Dropping them instead would
-	// need a rule for every forwarded packet and a set of all endpoints. It would also stop each
-	// connection of which conntrack has missed more than a window, for example after it returned to
-	// a host that still has an entry. The endpoints check the window anyway.
+	// they are invalid, and NAT does not translate invalid packets. Dropping such segments would
+	// need a rule for every forwarded packet and a set of all endpoints. It would also break
+	// connections for which conntrack has missed more than a window. For example, a connection may
+	// return to a host that still has an entry for it. The endpoints check the window anyway.
 	liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
 )
 
-// virtualServers returns the sysctls of the kernel's virtual servers. All of them also affect
-// foreign virtual servers. roams reports whether connections arrive from other hosts.
+// virtualServers returns the sysctls of the kernel's virtual servers. All of these sysctls also
+// affect foreign virtual servers. roams reports whether connections arrive from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
 		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies miss this node where it has to be their source, and a policy DROP stops them"},
@@ -120,7 +120,7 @@ func virtualServers(release string, roams bool) []minimum {
 	return wanted
 }
 
-// isOurs reports whether vipd may have written a record: it sets only these sysctls, and only to
+// isOurs reports whether vipd can have written a record. vipd sets only these sysctls, and only to
 // numbers.
 func (r sysctlRecord) isOurs(name string) bool {
 	const reusing = "5.0" // on this version vipd sets all its sysctls
@@ -134,9 +134,9 @@ func (r sysctlRecord) isOurs(name string) bool {
 	return false
 }
 
-// raise raises the sysctls to their minima, and records their old values first. Failures are
-// problems. If leave is a reason not to change sysctls, lower values are problems. again is called
-// for each sysctl that vipd had raised before.
+// raise raises the sysctls to their minima, and records their old values first. It returns failures
+// as problems. If leave is not empty, raise changes nothing, and returns lower values as problems
+// with that reason. again is called for each sysctl that vipd had already raised before.
 func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
@@ -154,8 +154,8 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		if err = s.Write(m.name, text); err == nil { // a read-only sysctl would change the ledger at each check
-			// Cleanup restores the value that another program has set since.
+		if err = s.Write(m.name, text); err == nil { // written before the ledger, because a read-only sysctl would change the ledger at each check
+			// Cleanup must restore the value that another program has set since.
 			l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 			if err := l.save(); err != nil {
 				l.dropSysctl(m.name)
@@ -164,7 +164,7 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			err = s.Write(m.name, strconv.Itoa(m.value))
 		}
 		if err != nil {
-			l.dropSysctl(m.name) // vipd has not changed it
+			l.dropSysctl(m.name) // vipd has not changed the sysctl
 			problems = append(problems, sysctlProblem(m, err.Error()))
 		} else if before {
 			again(fmt.Sprintf("sysctl %s was %s", m.name, text))
@@ -177,7 +177,8 @@ func sysctlProblem(m minimum, reason string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
 }
 
-// restoreSysctls restores the old values of sysctls, unless another program has changed them since.
+// restoreSysctls restores the old values of sysctls. It keeps values that another program has set
+// since.
 func restoreSysctls(s sysctls, l *ledger, which []string) error {
 	var all []error
 	for _, name := range which {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestVirtualServerSysctls sets the sysctls of virtual servers for several kernels, with and
-// without foreign virtual servers. They are restored.
+// without foreign virtual servers. Cleanup must restore them.
 func TestVirtualServerSysctls(t *testing.T) {
 	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
@@ -63,19 +63,19 @@ func TestVirtualServerSysctls(t *testing.T) {
 			}
 			for _, p := range h.serverProblems {
 				if !strings.Contains(p.Text, ": sysctl -w net.ipv4.vs.") {
-					t.Errorf("the problem lacks a command: %s", p.Text)
+					t.Errorf("problem = %q, want a sysctl command", p.Text)
 				}
 			}
 			once := asked
 			must(t, h.virtualServers(c.roams))
 			if c.problems == 0 && asked != once {
-				t.Error("foreign servers were searched although no sysctl needs a change")
+				t.Error("searches for foreign servers = 1, want 0 because no sysctl needs a change")
 			}
-			if c.foreign { // they are removed
+			if c.foreign { // the foreign servers are removed
 				c.foreign = false
 				must(t, h.virtualServers(c.roams))
 				if len(h.serverProblems) != 0 {
-					t.Errorf("problems without foreign servers = %v", h.serverProblems)
+					t.Errorf("problems without foreign servers = %v, want none", h.serverProblems)
 				}
 			}
 			must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
@@ -86,8 +86,8 @@ func TestVirtualServerSysctls(t *testing.T) {
 	}
 }
 
-// TestForeignServersAreLookedForRarely runs while foreign virtual servers exist. Searches for them
-// must use little time, and their removal must be detected soon.
+// TestForeignServersAreLookedForRarely runs while foreign virtual servers exist. Searches for
+// foreign servers must use little time, and their removal must be detected soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()
@@ -110,11 +110,11 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			const long = 2 * time.Hour
 			for began := time.Now(); time.Since(began) < long; look() {
 				if len(h.serverProblems) == 0 && spent > 0 {
-					t.Fatal("the problem ended before the servers were removed")
+					t.Fatal("problems = 0 before the servers were removed, want 1")
 				}
 			}
 			if spent > long/foreignShare*11/10 {
-				t.Errorf("time spent on searches in %v = %v, at %v each", long, spent, took)
+				t.Errorf("time of searches in %v = %v at %v each, want at most %v", long, spent, took, long/foreignShare*11/10)
 			}
 			foreign = false
 			began := time.Now()
@@ -122,7 +122,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 				look()
 			}
 			if lasted := time.Since(began); lasted > max(3*time.Second, (foreignShare+2)*took) {
-				t.Errorf("removal noticed after %v, at %v a search", lasted, took)
+				t.Errorf("removal detected after %v at %v a search, want at most %v", lasted, took, max(3*time.Second, (foreignShare+2)*took))
 			}
 		})
 	}

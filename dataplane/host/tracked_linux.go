@@ -9,14 +9,14 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Tracked returns the VIPs with an open TCP or SCTP connection in conntrack: it was answered and
-// has not ended. It reads the whole table.
+// Tracked returns the VIPs with an open TCP or SCTP connection in conntrack: a connection that was
+// answered and has not ended. It reads the whole conntrack table.
 func (k *handles) Tracked(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error) {
 	conn, err := conntrack.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // it was only read
+	defer func() { _ = conn.Close() }() // the socket was only read
 	ended := []string{"time-wait", "close", "closed", "syn-sent", "none"}
 	found := map[netip.Addr]bool{}
 	err = conn.Each(ctx, conntrack.Filter{}, func(f *conntrack.Flow) error {

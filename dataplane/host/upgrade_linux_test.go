@@ -16,8 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the remains of an earlier vipd: fewer sets, other rules in a chain, and an interrupted
-// trial.
+// These are the remains of an earlier version of vipd: fewer sets, other rules in a chain, and an
+// interrupted trial.
 const (
 	earlierSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -63,7 +63,7 @@ func putEarlier(t *testing.T, backend xtables.Variant) {
 	}
 }
 
-// knock connects repeatedly, at least once before it returns. stop fails the test if an attempt
+// knock connects repeatedly, at least once before it returns. stop fails the test if an attempt has
 // succeeded.
 func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	t.Helper()
@@ -103,8 +103,8 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgradeFromIptables starts with the rules and sets of an earlier version. They are removed,
-// and excluded clients stay excluded.
+// TestUpgradeFromIptables starts with the rules and sets of an earlier version. vipd must remove
+// them, and excluded clients must stay excluded.
 func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
@@ -131,10 +131,10 @@ func TestUpgradeFromIptables(t *testing.T) {
 		stop()
 		saved := dumpHost(t)
 		if strings.Contains(saved, "VIPD-TRIAL") {
-			t.Error("VIPD-TRIAL still exists")
+			t.Error("rules contain VIPD-TRIAL, want it removed")
 		}
 		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // iptables only accepts
-			t.Errorf("jumps:\n%s", saved)
+			t.Errorf("jumps, want one in INPUT and none in PREROUTING:\n%s", saved)
 		}
 		checkIntact(t, h)
 		must(t, h.Close())
@@ -149,8 +149,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 	})
 }
 
-// TestBitChanges restarts with another masquerade_bit. Old marks are removed, and restrictions
-// apply throughout.
+// TestBitChanges restarts with another masquerade_bit. vipd must remove rules with the old marks,
+// and restrictions must apply throughout.
 func TestBitChanges(t *testing.T) {
 	l, client := network(t)
 	o := options(t, xtables.NFT)
@@ -167,7 +167,7 @@ func TestBitChanges(t *testing.T) {
 		apply(t, h, web, frontend("10.96.0.11:80"), kept)
 		saved := l.Host().Exec("nft", "list", "table", "ip", "vipd-guard")
 		ours := guard.MarkBits(bit)
-		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // masquerade, and keep the source
+		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // the marks for masquerading and for keeping the source
 			want := fmt.Sprintf("0x%08x", mark)
 			if !strings.Contains(saved, want) {
 				t.Errorf("bit %d: rules lack %s:\n%s", bit, want, saved)
@@ -175,7 +175,7 @@ func TestBitChanges(t *testing.T) {
 		}
 		for _, old := range []string{"0x00004000", "0x00008000"} { // of bit 14
 			if strings.Contains(saved, old) {
-				t.Errorf("bit %d: rules still contain %s:\n%s", bit, old, saved)
+				t.Errorf("bit %d: rules, want none with %s:\n%s", bit, old, saved)
 			}
 		}
 		checkAttempt(t, client, "10.96.0.11:80", open)
@@ -184,7 +184,7 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderEqualsKernel compares rendered rules with the kernel's rules. They are equal.
+// TestRenderEqualsKernel compares rendered rules with the kernel's rules. Both must be equal.
 func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -192,7 +192,7 @@ func TestRenderEqualsKernel(t *testing.T) {
 	h := newHost(t, o)
 	frontends := examples()
 	apply(t, h, frontends...)
-	listed := func() (words []string) { // elements have no order
+	listed := func() (words []string) { // elements are unordered
 		out := l.Host().Exec("nft", "-s", "list", "table", "ip", "vipd-guard") + l.Host().Exec("nft", "-s", "list", "table", "ip6", "vipd-guard")
 		words = strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
 		for i := range words {
@@ -208,6 +208,6 @@ func TestRenderEqualsKernel(t *testing.T) {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
 	if rendered := listed(); !slices.Equal(rendered, there) {
-		t.Errorf("rendered:\n%s\nkernel:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
+		t.Errorf("rendered rules:\n%s\nwant the kernel's:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/guard"
 )
 
-// local is an occurrence of a local address on a device.
+// local is a local address on a device.
 type local struct {
 	link  int
 	bits  int
@@ -28,11 +28,12 @@ type device struct {
 	loopback bool
 	// running reports whether the device is up and has a carrier.
 	running bool
-	// master is the index of the bridge, bond or VRF that it belongs to, or 0.
+	// master is the index of the bridge, bond or VRF to which the device belongs, or 0.
 	master int
 }
 
-// view is the observed state of the kernel. It is read completely once, and then updated by events.
+// view is the observed state of the kernel. It is read completely once, and then updated from
+// events.
 type view struct {
 	addrs   map[netip.Addr][]local
 	devices map[int]device
@@ -60,7 +61,8 @@ func (v *view) unset(a netip.Addr, link, bits int) {
 	v.addrs[a] = places
 }
 
-// has reports whether the device has the address as vipd adds it. Device 0 does not exist.
+// has reports whether the device has the address in the form in which vipd adds it. No device has
+// the index 0.
 func (v *view) has(a netip.Addr, link int) bool {
 	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })
 }
@@ -99,7 +101,8 @@ func readView(nl *netlink.Handle) (view, error) {
 	return v, nil
 }
 
-// retryInterrupted repeats a listing that the kernel interrupted because the data changed.
+// retryInterrupted repeats a listing that the kernel interrupted because the data changed
+// meanwhile.
 func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	for range 10 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -124,7 +127,7 @@ func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
 	return all
 }
 
-// own returns the node's own usable addresses, sorted, without foreign addresses.
+// own returns the node's own usable addresses without foreign addresses, sorted.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
 	for a, places := range v.addrs {
@@ -146,8 +149,9 @@ func (p local) deprecated() bool {
 	return p.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
 }
 
-// interfaces returns the devices that packets are forwarded between, sorted by name. It omits
-// loopback devices, and members of a bridge, a bond or a VRF, because the master forwards.
+// interfaces returns the devices between which packets are forwarded, sorted by name. It omits
+// loopback devices. It also omits members of a bridge, a bond or a VRF, because their master
+// forwards.
 func (v *view) interfaces() []guard.Interface {
 	var all []guard.Interface
 	for i, d := range v.devices {

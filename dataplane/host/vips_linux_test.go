@@ -15,7 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkVIPs adds 2,000 VIPs, and compares the time with an ip batch of the same addresses.
+// BenchmarkVIPs adds 2,000 VIPs. It compares the time with an ip batch that adds the same
+// addresses.
 func BenchmarkVIPs(b *testing.B) {
 	lab.Require(b)
 	lab.Need(b, "ip", "ipset", "iptables-nft")
@@ -66,13 +67,14 @@ func check(b *testing.B, err error) {
 	}
 }
 
-// timeBatch adds addresses to a device with ip, and removes it.
+// timeBatch adds addresses to a device with an ip batch, removes the device, and returns the time
+// of the batch.
 func timeBatch(b *testing.B, l *lab.Lab, lines string) time.Duration {
 	b.Helper()
 	device := "batched0"
 	if exec.Command("ip", "link", "add", device, "type", "dummy").Run() == nil {
 		l.Host().Exec("ip", "link", "set", device, "up")
-	} else { // without dummy devices, Host uses lo
+	} else { // a Host uses lo if the kernel has no dummy devices
 		device = "lo"
 	}
 	lines = strings.ReplaceAll(lines, "DEVICE", device)

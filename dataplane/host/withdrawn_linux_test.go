@@ -11,7 +11,7 @@ import (
 )
 
 // withdrawing compiles a service at port 80 of VIPs with withdraw = "no_endpoint", for the host's
-// present addresses.
+// current addresses.
 func withdrawing(t *testing.T, h *Host, edit func(*balancer.Service), vips ...string) balancer.Desired {
 	t.Helper()
 	s := &balancer.Service{Name: "web", Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 8080}}}
@@ -33,8 +33,9 @@ func withdrawing(t *testing.T, h *Host, edit func(*balancer.Service), vips ...st
 	}, in, time.Now())
 }
 
-// TestWithdrawnOwnAddress withdraws addresses that the host has independently of vipd, and that
-// stay. Clients must not reach a program of the host that listens on the service's port.
+// TestWithdrawnOwnAddress withdraws addresses that the host has independently of vipd. The
+// addresses must stay, and clients must not reach a program of the host that listens on the
+// service's port.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	_, client := network(t)
 	ip(t, "addr add 10.96.0.10/32 dev lo")
@@ -66,8 +67,8 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 	}
 }
 
-// TestWithdrawnUntilRemoved withdraws a VIP that vipd added. The host's own ports on it must stay
-// closed until the address is removed, before the frontend is applied.
+// TestWithdrawnUntilRemoved withdraws a VIP that vipd added. The host's own ports on the VIP must
+// stay closed until the address is removed, which happens before the frontend is applied.
 func TestWithdrawnUntilRemoved(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")
@@ -89,10 +90,10 @@ func TestWithdrawnUntilRemoved(t *testing.T) {
 			t.Fatalf("frontend = %+v, want it withdrawn", f)
 		}
 		closed := desired(frontend(vip+":80", func(f *balancer.Frontend) { f.Backends = nil }))
-		must(t, h.Prepare(t.Context(), closed)) // the address stays, its port closes
+		must(t, h.Prepare(t.Context(), closed)) // the address stays, and its port closes
 		stops := []func(){knock(t, client, vip+":22"), knock(t, client, vip+":80")}
 		must(t, h.Prepare(t.Context(), withdrawn))
-		must(t, h.Finish(t.Context(), serving.Frontends)) // applying it failed
+		must(t, h.Finish(t.Context(), serving.Frontends)) // as if applying the frontend had failed
 		checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 		must(t, h.Prepare(t.Context(), withdrawn))
 		must(t, h.Finish(t.Context(), withdrawn.Frontends))

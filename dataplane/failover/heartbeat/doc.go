@@ -4,12 +4,12 @@
 // A datagram is the text of Encode and its HMAC-SHA256. The text names the sender, its run and
 // session, and the address of the receiver. A datagram that arrives at another address is dropped.
 //
-// Anybody on the network can record, delay, drop and repeat datagrams, but not write them. A
-// repeated datagram arrives here like the first. [failover.Node.Heard] decides: a heartbeat counts
-// once on each address, and only if it returns a heartbeat that the receiver sent a moment ago. So
-// a recorded heartbeat never counts, and a late heartbeat counts at most for ownership.detect. An
+// Anybody on the network can record, delay, drop and repeat datagrams, but can't forge them. This
+// package delivers repeated datagrams. [failover.Node.Heard] decides: a heartbeat counts once on
+// each address, and only if it returns a heartbeat that the receiver sent a moment ago. So a
+// recorded heartbeat never counts, and a late heartbeat counts at most for ownership.detect. An
 // attacker that drops datagrams can make a host look dead, like a cut cable; etcd then confirms it.
 //
-// Earlier versions neither name the address nor return heartbeats. Their heartbeats count once, if
-// etcd has their run.
+// Earlier versions neither name the receiver's address nor return heartbeats. Each of their
+// heartbeats counts once, if their run is recorded in etcd.
 package heartbeat

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// FuzzDecode signs arbitrary bytes and decodes them. A decoded message survives another round, and
-// no byte string passes without its signature.
+// FuzzDecode signs arbitrary bytes and decodes them. A decoded message must survive another round
+// trip, and bytes without a valid signature must be refused.
 func FuzzDecode(f *testing.F) {
 	key, at := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	for _, m := range []failover.Message{
@@ -28,10 +28,10 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		m.Echoless = false // only earlier versions write such
+		m.Echoless = false // only earlier versions write messages without echoes
 		again, err := Decode(Encode(m, at, key), at, [][]byte{key})
 		if err != nil || again != m {
-			t.Errorf("Decode(Encode(%+v)) = %+v, %v", m, again, err)
+			t.Errorf("Decode(Encode(%+v)) = %+v, %v, want the same message", m, again, err)
 		}
 	})
 }

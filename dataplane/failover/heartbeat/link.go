@@ -17,18 +17,19 @@ import (
 // Port is the UDP port of heartbeats.
 const Port = 9898
 
-// Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and
-// Change.
+// Link has a socket on each of a node's addresses. Send, Reach, Network and Change must be called
+// by one goroutine.
 type Link struct {
 	at      []failover.Address
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
-	// intruded is the time when the last foreign datagram arrived, in nanoseconds since 1970.
+	// intruded is the arrival time of the last datagram with another key, in nanoseconds since
+	// 1970.
 	intruded atomic.Int64
 
 	mu    sync.Mutex // guards the fields below, which Run may read at the same time
 	conns []*net.UDPConn
-	// receive starts to receive by a socket; nil means that Run has not started, or has ended.
+	// receive starts receiving on a socket. It is nil before Run starts and after it ends.
 	receive func(on int, c *net.UDPConn, at netip.Addr)
 }
 
@@ -41,7 +42,8 @@ func Listen(at []failover.Address) (*Link, error) {
 	return l, nil
 }
 
-// Change follows the node's addresses. Addresses are never removed: each keeps its index.
+// Change follows the node's addresses. Addresses are never removed from the list, so each keeps its
+// index.
 func (l *Link) Change(at []failover.Address) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +57,7 @@ func (l *Link) Change(at []failover.Address) error {
 			return fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err)
 		}
 		if i < len(l.at) {
-			_ = l.conns[i].Close() // of an address that the device no longer has
+			_ = l.conns[i].Close() // the device no longer has this address
 			l.at[i], l.conns[i] = a, c
 		} else {
 			l.at, l.conns = append(l.at, a), append(l.conns, c)
@@ -79,14 +81,14 @@ func (l *Link) Close() error {
 	return errors.Join(all...)
 }
 
-// SetKeys sets the keys that datagrams may be signed with; the first signs. Without keys, no
-// datagram is sent or accepted.
+// SetKeys sets the accepted keys. The first key signs outgoing datagrams. Without keys, no datagram
+// is sent or accepted.
 func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
-// lately is the time for which a datagram with another key is a problem.
+// lately is the time for which Intruded reports a datagram with another key.
 const lately = time.Minute
 
 // Intruded reports whether a datagram with another key arrived within the last minute.
@@ -118,7 +120,7 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 		}
 		keys := l.keys.Load()
 		if err != nil || keys == nil {
-			continue // an error of a peer's port, reported by ICMP
+			continue // an ICMP error of a peer's closed port
 		}
 		switch m, err := Decode(b[:n], at, *keys); {
 		case errors.Is(err, ErrKey):
@@ -130,9 +132,9 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 	}
 }
 
-// Send sends a message to a peer with these addresses, from one of this node's addresses (an index)
-// or from all (-1). Each sends to the address that shares its network, and the address towards etcd
-// sends to the peer's.
+// Send sends a message to a peer, from one of this node's addresses (an index) or from all (-1).
+// Each address sends to the peer's address in the same network. The address towards etcd sends to
+// the peer's address towards etcd.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -148,8 +150,8 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	}
 }
 
-// Network names the network of an address of this node. The address towards etcd has none; then it
-// returns the address itself.
+// Network returns the network of an address of this node. The address towards etcd has no network,
+// so the address itself is returned.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {
@@ -160,7 +162,8 @@ func (l *Link) Network(i int) string {
 	return a.Addr.String()
 }
 
-// Reach returns the addresses of a peer that are reached from an address of this node (an index).
+// Reach returns the addresses of a peer that this node can reach from one of its addresses (an
+// index).
 func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	a := l.at[from]
 	for i, p := range peer {
@@ -172,7 +175,8 @@ func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	return to
 }
 
-// way returns the address by which a node reaches etcd: an address without networks, or the first.
+// way returns the address from which a node reaches etcd: the address without networks, or else the
+// first address.
 func way(at []failover.Address) int {
 	return max(slices.IndexFunc(at, func(a failover.Address) bool { return len(a.Networks) == 0 }), 0)
 }

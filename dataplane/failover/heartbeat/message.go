@@ -22,10 +22,10 @@ var (
 	errElsewhere = errors.New("it was sent to another address")
 )
 
-// head follows magic, and is followed by the names.
+// head follows magic. The names follow head.
 type head struct {
 	Kind failover.MessageKind
-	// Ready is 0, 1, or 2 if the sender is away. To earlier versions, 1 and 2 are the same.
+	// Ready is 0 or 1, or 2 if the sender is away. Earlier versions treat 1 and 2 alike.
 	Ready         byte
 	Well          uint16
 	Boot, Session failover.ID
@@ -38,8 +38,8 @@ type tail struct {
 	To   [16]byte
 }
 
-// Encode returns the datagram of a message to an address, signed with a key. Names are at most 255
-// bytes long.
+// Encode returns the datagram of a message to an address, signed with a key. A name must have at
+// most 255 bytes.
 func Encode(m failover.Message, to netip.Addr, key []byte) []byte {
 	b := append(make([]byte, 0, 160), magic...)
 	ready := byte(0)
@@ -62,7 +62,7 @@ func sign(text, key []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Decode parses a datagram that was signed with one of the keys and that arrived at an address.
+// Decode parses a datagram that arrived at an address. It must be signed with one of the keys.
 func Decode(b []byte, at netip.Addr, keys [][]byte) (m failover.Message, err error) {
 	if len(b) < len(magic)+sha256.Size || string(b[:len(magic)]) != magic {
 		return m, errShort

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestMessages encodes a message and decodes it with the current key and with the previous key.
-// With another key, at another address, changed or cut the datagram is refused.
+// TestMessages encodes a message, and decodes it with the current and the previous key. With
+// another key or address, or after any change, the datagram must be refused.
 func TestMessages(t *testing.T) {
 	key, other := []byte("one key"), []byte("another key")
 	to := netip.MustParseAddr("10.0.0.2")
@@ -26,11 +26,11 @@ func TestMessages(t *testing.T) {
 		t.Errorf("Decode = %+v, %v; want %+v", got, err, want)
 	}
 	if _, err := Decode(b, to, [][]byte{other}); !errors.Is(err, ErrKey) {
-		t.Errorf("another key: error = %v", err)
+		t.Errorf("another key: error = %v, want ErrKey", err)
 	}
 	for _, at := range []string{"10.0.0.3", "fd00::2"} {
 		if _, err := Decode(b, netip.MustParseAddr(at), [][]byte{key}); !errors.Is(err, errElsewhere) {
-			t.Errorf("datagram to %s, at %s: error = %v", to, at, err)
+			t.Errorf("datagram to %s, at %s: error = %v, want errElsewhere", to, at, err)
 		}
 	}
 	for i := range b {
@@ -45,7 +45,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestMessageOfEarlierVersion decodes a heartbeat of a version without echoes. It says so.
+// TestMessageOfEarlierVersion decodes a heartbeat of a version without echoes. The message must be
+// marked Echoless.
 func TestMessageOfEarlierVersion(t *testing.T) {
 	key, to := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	want := failover.Message{Kind: failover.Beat, From: "gw1", Boot: 1, Session: 3, Sent: 1 << 40, Echoless: true}
