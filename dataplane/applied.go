@@ -8,27 +8,28 @@ import (
 	"vipd/balancer/snap"
 )
 
-// applied is a dataplane's state as far as the engine knows it, and the keys that differ from the
-// wanted state because they failed.
+// applied is a dataplane's state as far as the engine knows it. It includes the keys that differ
+// from the wanted state because they failed.
 type applied struct {
-	// frontends has the pointer of the desired frontend, or a mark: see markUnknown.
+	// frontends maps each key to the desired frontend that was applied, or to a mark (see
+	// markUnknown).
 	frontends snap.Map[balancer.Key, *balancer.Frontend]
 	retries   map[balancer.Key]*retry
-	// removed are frontends that were removed while their connections may continue.
+	// removed holds frontends that were removed while their connections may continue.
 	removed map[balancer.Key]removal
 }
 
 // retry is a change that failed, or that the host does not permit yet.
 type retry struct {
 	backoff
-	wanted *balancer.Frontend // a change of it ends the backoff
+	wanted *balancer.Frontend // a change of the wanted frontend ends the backoff
 	err    error
-	// held reports whether the host does not permit the change yet, so the engine asks again in
+	// held reports whether the host does not permit the change yet. If so, the engine asks again in
 	// every round.
 	held bool
 }
 
-// removal is a removed frontend, and until when its connections may continue.
+// removal is a removed frontend, with the time until which its connections may continue.
 type removal struct {
 	frontend *balancer.Frontend
 	until    time.Time
@@ -38,13 +39,15 @@ func newApplied() applied {
 	return applied{retries: map[balancer.Key]*retry{}, removed: map[balancer.Key]removal{}}
 }
 
-// isApplied reports whether f was applied, and is not the mark of an unknown state.
+// isApplied reports whether f is an applied frontend, not the mark of an unknown state.
 func isApplied(f *balancer.Frontend) bool { return f.Service != "" }
 
-// unknown returns the mark of a key whose state is unknown. It differs from every wanted frontend.
+// unknown returns the mark for a key whose state is unknown. The mark differs from every wanted
+// frontend.
 func unknown(k balancer.Key) *balancer.Frontend { return &balancer.Frontend{Key: k} }
 
-// settle records that key is as desired: f, or removed if f is nil.
+// settle records that the key is in its desired state: f was applied, or the key was removed if f
+// is nil.
 func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	delete(a.retries, key)
 	delete(a.removed, key)
@@ -58,11 +61,11 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	a.frontends = a.frontends.Delete(key)
 }
 
-// markUnknown records that the state of key is unknown, even if it did not exist before, because
-// the answer may be lost.
+// markUnknown records that the state of key is unknown. It does so even if key did not exist
+// before, because the answer to its creation may have been lost.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
-// damaged returns the keys that were applied as wanted and differ in found.
+// damaged returns the keys that were applied as wanted but differ in found.
 func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) (keys []balancer.Key) {
 	for key, change := range snap.Diff(a.frontends, found) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
@@ -72,7 +75,7 @@ func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want
 	return keys
 }
 
-// retryOf returns the retry of a change.
+// retryOf returns the retry of a change, and adds it if necessary.
 func (a *applied) retryOf(c Change) *retry {
 	t := a.retries[c.Key]
 	if t == nil || t.wanted != c.New {
@@ -82,15 +85,15 @@ func (a *applied) retryOf(c Change) *retry {
 	return t
 }
 
-// prune forgets the retries of keys that are as desired after all, and the removals whose
-// connections have ended.
+// prune removes the retries of keys that are in their desired state after all, and the removals
+// whose connections have ended.
 func (a *applied) prune(want balancer.Desired) {
 	now := time.Now()
 	maps.DeleteFunc(a.removed, func(_ balancer.Key, r removal) bool { return r.until.Before(now) })
 	maps.DeleteFunc(a.retries, func(k balancer.Key, _ *retry) bool { return want.Frontends.At(k) == a.frontends.At(k) })
 }
 
-// nextRetry returns when the next key is due; zero means that none is in backoff.
+// nextRetry returns the time of the next retry, or zero if no key is in backoff.
 func (a *applied) nextRetry() (next time.Time) {
 	for _, t := range a.retries {
 		if next.IsZero() || t.due.Before(next) {
@@ -100,11 +103,11 @@ func (a *applied) nextRetry() (next time.Time) {
 	return next
 }
 
-// isReady reports whether anything of want is applied, or nothing is wanted.
+// isReady reports whether any part of want is applied, or nothing is wanted.
 func (a *applied) isReady(want balancer.Desired) bool {
 	failing := 0
 	for k := range a.retries {
-		if want.Frontends.Has(k) { // otherwise its removal fails
+		if want.Frontends.Has(k) { // other keys in backoff fail to be removed
 			failing++
 		}
 	}

@@ -10,19 +10,19 @@ import (
 	"vipd/balancer/snap"
 )
 
-// batches applies the changes of a round in batches, and halves a batch that fails.
+// batches applies the changes of a round in batches. It halves a batch that fails.
 type batches struct {
 	*Engine
 	ctx         context.Context
-	failures    int // in a row
-	maxFailures int // if reached, the failure is not about single keys
+	failures    int // number of consecutive failures
+	maxFailures int // at this number, the cause is assumed not to be single keys
 	changes     int
 	failed      error // the first failure
-	postponed   error // reason why the rest of a batch was postponed
+	postponed   error // the reason why the rest of a batch was postponed
 }
 
-// apply applies differences that are not in backoff. Keys that failed earlier are last, so they
-// block no other key.
+// apply applies differences that are not in backoff. Keys that have failed before are applied last,
+// so they do not block other keys.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	b := &batches{Engine: e, ctx: ctx}
 	var fresh, failed []Change
@@ -58,12 +58,12 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 		b.run(batch, false)
 	}
 	if len(e.applied.retries) == 0 && ctx.Err() == nil {
-		e.applied.frontends = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
+		e.applied.frontends = want.Frontends // both have equal entries; sharing the nodes makes the next comparison cheap
 	}
 	return b
 }
 
-// hold keeps a key as it is until the host allows its change.
+// hold leaves a key unchanged until the host permits its change.
 func (b *batches) hold(c Change, err error) {
 	t := b.applied.retryOf(c)
 	t.err = err
@@ -75,20 +75,20 @@ func (b *batches) hold(c Change, err error) {
 	b.note(err)
 }
 
-// note keeps the first failure.
+// note records the first failure.
 func (b *batches) note(err error) {
 	if b.failed == nil {
 		b.failed = err
 	}
 }
 
-// run applies a batch, or its halves if the whole batch fails. A sample is a single key that shows
-// whether anything works.
+// run applies a batch. If the whole batch fails, it applies the halves. A sample is a single key
+// that shows whether any change works.
 func (b *batches) run(batch []Change, sample bool) {
 	if len(batch) == 0 || b.ctx.Err() != nil {
 		return
 	}
-	if last := len(batch) - 1; b.failures >= b.maxFailures && !sample { // many bad keys, or a general failure?
+	if last := len(batch) - 1; b.failures >= b.maxFailures && !sample { // either many bad keys or a general failure
 		before := b.changes
 		b.run(batch[last:], true)
 		if batch = batch[:last]; b.changes == before {
@@ -137,8 +137,9 @@ func (b *batches) fail(c Change, err error) {
 	b.applied.markUnknown(c.Key)
 }
 
-// postpone leaves the rest of a batch for later, and does not count it as tried, because the
-// failure is not about single keys. The larger batches that failed may have applied a part of it.
+// postpone leaves the rest of a batch for a later round, and does not count it as tried, because
+// the failure does not depend on single keys. The larger batches that failed may have applied a
+// part of it.
 func (b *batches) postpone(batch []Change) {
 	b.postponed = b.failed
 	due := time.Now().Add(b.pause(b.whole.tries + 1))

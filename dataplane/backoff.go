@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// backoff spaces the attempts at something that fails. Its zero value has no failure.
+// backoff computes the times of retries after failures. The zero value has no failures.
 type backoff struct {
-	tries int       // failures in a row
-	due   time.Time // of the next attempt
+	tries int       // number of consecutive failures
+	due   time.Time // time of the next attempt
 }
 
 // fail counts another failure.
@@ -17,8 +17,8 @@ func (b *backoff) fail(o *Options) {
 	b.due = time.Now().Add(o.pause(b.tries))
 }
 
-// pause returns the time to wait after so many failures. It doubles from RetryMin to RetryMax. Half
-// of it is random, so objects that failed together do not return together.
+// pause returns the pause after the given number of failures. It doubles from RetryMin to RetryMax.
+// Half of it is random, so objects that failed together are not retried together.
 func (o *Options) pause(tries int) time.Duration {
 	d := o.RetryMin
 	for i := 1; i < tries && d < o.RetryMax; i++ {

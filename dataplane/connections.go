@@ -8,33 +8,35 @@ import (
 	"vipd/balancer"
 )
 
-// Connection is one live connection or flow.
+// Connection is a live connection or flow.
 type Connection struct {
 	Frontend balancer.Key   `json:"frontend"`
 	Service  balancer.Name  `json:"service"`
 	Client   netip.AddrPort `json:"client"`
 	Backend  netip.AddrPort `json:"backend"`
-	// State is a word of the mode (States).
+	// State is one of States. It depends on the mode.
 	State string `json:"state"`
-	// Since is the start of the connection; zero if the kernel does not record it.
+	// Since is the start of the connection. It is zero if the kernel does not record the start.
 	Since time.Time `json:"since,omitzero"`
-	// In and Out are bytes from and to the client; 0 if the kernel does not count them.
+	// In and Out are the bytes from and to the client. They are 0 if the kernel does not count
+	// bytes.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
 	// Retries counts the endpoints that failed before this endpoint accepted the connection. Only
-	// userspace mode knows.
+	// userspace mode counts them.
 	Retries int `json:"retries,omitzero"`
-	// End describes how it ended; "" if it is live or the mode does not know.
+	// End describes how the connection ended. It is "" if the connection is live or the mode can't
+	// determine the reason.
 	End string `json:"end,omitzero"`
 }
 
-// Closed reports whether both sides have closed the connection. The kernel remembers it for up to
-// two minutes longer.
+// Closed reports whether both sides have closed the connection. The kernel keeps such a connection
+// for up to two minutes.
 func (c *Connection) Closed() bool {
 	return c.State == "time-wait" || c.State == "close" || c.State == "closed"
 }
 
-// These are the ways in which a connection ends: closed by both sides, reset by one side, cut by
+// These are the reasons why a connection ended: closed by both sides, reset by one side, cut by
 // vipd, or refused because no endpoint accepted it.
 const (
 	EndClosed  = "closed"
@@ -43,14 +45,15 @@ const (
 	EndRefused = "refused"
 )
 
-// A UDP flow has no end. After IdleAfter without a packet it no longer counts as live, and its
-// state is Idle, though it is remembered for longer. Resolvers ask again after 5 s.
+// A UDP flow has no end. After IdleAfter without a packet, the flow no longer counts as live and
+// its state is Idle, but the kernel keeps it longer. IdleAfter exceeds 5 s, because resolvers ask
+// again after that time.
 const (
 	IdleAfter = 10 * time.Second
 	Idle      = "idle"
 )
 
-// States returns the words of all modes for the state of a connection.
+// States returns the connection states of all modes.
 func States() []string {
 	return []string{
 		"connecting", "established", "half-closed", "draining", "flow", Idle, // userspace mode
@@ -61,7 +64,7 @@ func States() []string {
 	}
 }
 
-// ConnectionQuery selects connections. A zero field, or port 0 of an address, matches any.
+// ConnectionQuery selects connections. A zero field, and port 0 in an address, match any value.
 type ConnectionQuery struct {
 	Service  balancer.Name
 	Frontend balancer.Key
@@ -83,31 +86,33 @@ func matches(a, want netip.AddrPort) bool {
 	return !want.Addr().IsValid() || want.Addr() == a.Addr() && (want.Port() == 0 || want.Port() == a.Port())
 }
 
-// ListsConnections is a dataplane, or several, that knows its live connections.
+// ListsConnections is implemented by a dataplane, or by a group of dataplanes, that can list its
+// live connections.
 type ListsConnections interface {
-	// Connections calls visit for each live connection that q selects, as it is found. Nothing is
-	// collected, so visit may be slow. An error of visit ends the list and is returned. The
-	// connection is valid until visit returns.
+	// Connections calls visit for each live connection that q selects, as soon as it is found.
+	// Connections are not collected first, so visit may be slow. An error of visit ends the list
+	// and is returned. The connection is valid until visit returns.
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
 
-// EndsConnections is a dataplane that can end single connections.
+// EndsConnections is implemented by a dataplane that can end single connections.
 type EndsConnections interface {
-	// Kill ends the connections that q selects, and returns their number. After an error, some may
-	// have ended.
+	// Kill ends the connections that q selects and returns their number. If it returns an error,
+	// some of the connections may have ended.
 	Kill(ctx context.Context, q ConnectionQuery) (int, error)
 }
 
-// FollowsConnections is a dataplane that reports connections as they start and end.
+// FollowsConnections is implemented by a dataplane that reports connections when they start and
+// end.
 type FollowsConnections interface {
-	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends. A
-	// connection without a backend only ends. It is valid until report returns. If report is too
-	// slow, some are missed, and lost is called with the number of missed ends: 1 if it is unknown,
-	// 0 if only starts were missed.
+	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends.
+	// For a connection without a backend, it reports only the end. The connection is valid until
+	// report returns. If report is too slow, Follow misses events and calls lost with the number of
+	// missed ends: 1 if the number is unknown, 0 if only starts were missed.
 	Follow(ctx context.Context, report func(started bool, c *Connection), lost func(ends uint64)) error
 }
 
-// Connections collects the connections of d that q selects.
+// Connections returns the connections of d that q selects.
 func Connections(ctx context.Context, d ListsConnections, q ConnectionQuery) (all []Connection, err error) {
 	err = d.Connections(ctx, q, func(c *Connection) error {
 		all = append(all, *c)

@@ -10,39 +10,40 @@ import (
 	"vipd/balancer"
 )
 
-// Dataplane applies frontends in a mode. One goroutine at a time calls the methods from Observe to
-// Close; any goroutine may call the others. Abilities of only some modes are in separate small
-// interfaces, such as [Yields]; [As] looks for these.
+// Dataplane applies frontends in a mode. The methods from Observe to Close must be called by one
+// goroutine at a time. The other methods are safe for concurrent use. Abilities of only some modes
+// are separate small interfaces, such as [Yields]. Use [As] to look for them.
 type Dataplane interface {
-	// Capabilities returns the abilities of this dataplane on this host. It never changes.
+	// Capabilities returns the abilities of this dataplane on this host. The result never changes.
 	Capabilities() balancer.Capabilities
-	// Digest hashes f as this dataplane applies it. No Apply is needed between frontends with equal
-	// digests.
+	// Digest returns a hash of f in the form that this dataplane applies. Between frontends with
+	// equal digests, no Apply is needed.
 	Digest(f *balancer.Frontend) Digest
-	// Observe reads all of vipd's objects in the kernel, including an earlier process's. It is the
-	// full comparison, so its cost may grow with the number of frontends.
+	// Observe reads all of vipd's objects in the kernel, including objects of an earlier process.
+	// This is the full comparison, so its cost may grow with the number of frontends.
 	Observe(ctx context.Context) (Observation, error)
-	// Intact checks cheaply whether all of vipd's objects still exist. The engine calls it every
-	// second. The reason names a missing object; "" means that none is missing.
+	// Intact performs a cheap check whether all of vipd's objects exist. The engine calls it every
+	// second. The reason names a missing object, or is "" if none is missing.
 	Intact(ctx context.Context) (reason string, err error)
-	// Apply makes each key equal to the new value in its change. It is idempotent: an unchanged key
-	// and the removal of a missing key succeed. An error of type KeyErrors names the keys that
-	// failed, and all others are done. After any other error the state of all keys is unknown, and
-	// the engine tries smaller batches.
+	// Apply changes each key to the new value in its change. It is idempotent: applying an
+	// unchanged key and removing a missing key succeed. An error of type KeyErrors names the keys
+	// that failed, and all other keys were applied. After any other error, the state of all keys is
+	// unknown, and the engine tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
 	// Close ends the dataplane. If keep is set, objects that forward traffic without this process
-	// stay in the kernel; otherwise all are removed. Connections drain until ctx ends, but a
-	// removal is always completed. Counters stay readable.
+	// remain in the kernel. Otherwise all objects are removed. Connections drain until ctx ends,
+	// but the removal always completes. Counters can still be read after Close.
 	Close(ctx context.Context, keep bool) error
-	// Traits returns the dataplane's needs on the host, and how it works there.
+	// Traits returns the dataplane's requirements for the host, and describes how it works on this
+	// host.
 	Traits() Traits
-	// Counters returns the counts. No number decreases, even if a frontend is removed and added
+	// Counters returns the counts. No count decreases, even if a frontend is removed and added
 	// again.
 	Counters() []FrontendCount
 }
 
-// As returns d as a T, or otherwise the first dataplane wrapped by d that is a T. A wrapper has a
-// method Unwrap.
+// As returns d if it is a T. Otherwise it returns the first dataplane wrapped by d that is a T. A
+// wrapper has an Unwrap method.
 func As[T any](d Dataplane) (T, bool) {
 	for d != nil {
 		if t, ok := any(d).(T); ok {
@@ -58,48 +59,50 @@ func As[T any](d Dataplane) (T, bool) {
 	return none, false
 }
 
-// Traits describe a dataplane on this host. They may change with the applied state.
+// Traits describes a dataplane on this host. It may change with the applied state.
 type Traits struct {
 	Needs
-	// Detail describes in a line how the dataplane works here, and what is missing.
+	// Detail describes in a single line how the dataplane works on this host, and which features
+	// are missing.
 	Detail string
-	// Lacks describes what clients lose at present because the host lacks resources; "" means
-	// nothing.
+	// Lacks describes the current effects on clients if the host lacks resources. It is "" if there
+	// are none.
 	Lacks string
 	// Drains reports whether Yield or Close waits for connections to end.
 	Drains bool
 }
 
-// Digest is a hash of a frontend in the form that a dataplane applies. No frontend has digest 0.
+// Digest is a hash of a frontend in the form that a dataplane applies. No frontend has the digest
+// 0.
 type Digest uint64
 
-// Change is a request to make a key equal to New.
+// Change is a request to change the state of Key to New.
 type Change struct {
 	Key balancer.Key
-	// Old is the frontend that the engine expects to be applied. It is a hint; nil means none or
-	// unknown.
+	// Old is the frontend that is applied as far as the engine knows. It is only a hint. It is nil
+	// if no frontend is applied or the state is unknown.
 	Old *balancer.Frontend
-	// New is the desired frontend; nil requests the key's removal.
+	// New is the desired frontend. If nil, the key must be removed.
 	New *balancer.Frontend
 }
 
 // Observation is the result of Observe.
 type Observation struct {
-	// Digests has each existing frontend, with the digest of the applied frontend. A damaged
-	// frontend has digest 0.
+	// Digests maps the key of each existing frontend to the digest of the applied frontend. A
+	// damaged frontend has the digest 0.
 	Digests map[balancer.Key]Digest
 	// Damage lists the missing or broken objects that all frontends share. Observe does not repair
-	// them: the engine then applies every frontend, and that Apply repairs them.
+	// them. Instead the engine applies every frontend, and that Apply repairs the objects.
 	Damage []string
-	// ReapplyAll requests an Apply of every frontend, even if nothing differs, because the
-	// dataplane does not yet know what an earlier process has applied.
+	// ReapplyAll requests an Apply of every frontend even if nothing differs. A dataplane sets it
+	// while the frontends of an earlier process are unknown.
 	ReapplyAll bool
 }
 
 // KeyErrors is Apply's error if the outcome of each key is known.
 type KeyErrors map[balancer.Key]error
 
-// Error lists the failed keys, in their order.
+// Error returns the errors, in the order of their keys.
 func (e KeyErrors) Error() string {
 	texts := make([]string, 0, len(e))
 	for _, k := range e.keys() {

@@ -12,13 +12,13 @@ import (
 	"vipd/test/fake"
 )
 
-// yielding is a dataplane that yields.
+// yielding is a dataplane that implements Yields.
 type yielding struct{ *fake.Dataplane }
 
 func (yielding) Yield(context.Context) error { return nil }
 
-// TestAs looks for an optional interface in wrapped and bare dataplanes. It must be found at any
-// depth, and only there.
+// TestAs looks for an optional interface in wrapped and unwrapped dataplanes. As must find it at
+// any depth, and only in dataplanes that implement it.
 func TestAs(t *testing.T) {
 	inner := yielding{fake.New(fake.NewKernel())}
 	for name, c := range map[string]struct {
@@ -38,8 +38,8 @@ func TestAs(t *testing.T) {
 	}
 }
 
-// TestKeyErrors formats and unwraps the errors of several keys. The order must always be the order
-// of the keys.
+// TestKeyErrors formats and unwraps the errors of several keys. The errors must be in the order of
+// their keys.
 func TestKeyErrors(t *testing.T) {
 	errs := dataplane.KeyErrors{}
 	var want string
@@ -57,7 +57,7 @@ func TestKeyErrors(t *testing.T) {
 	last := balancer.Key{Addr: netip.MustParseAddr("10.0.0.20"), Port: 80, Proto: balancer.TCP}
 	errs[last] = fmt.Errorf("writing: %w", context.Canceled)
 	if !errors.Is(errs.Err(), context.Canceled) {
-		t.Error("errors.Is misses the error of a key")
+		t.Error("errors.Is(err, context.Canceled) = false, want true")
 	}
 	if all := errs.Unwrap(); len(all) != 21 || all[0].Error() != "no 0" {
 		t.Errorf("Unwrap() = %v, want 21 errors in the order of keys", all)

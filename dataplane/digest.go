@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// DigestOf hashes every field of f, for dataplanes that apply all of them. The result is the same
-// in every process.
+// DigestOf hashes every field of f, for dataplanes that apply all fields. The result is the same in
+// every process.
 func DigestOf(f *balancer.Frontend) Digest {
 	w := digester{buf: make([]byte, 0, 512)}
 	w.addrPort(f.AddrPort())
@@ -54,13 +54,13 @@ func DigestOf(f *balancer.Frontend) Digest {
 	return w.sum()
 }
 
-// digester encodes fields. Different sequences have different encodings.
+// digester encodes fields. Different sequences of fields have different encodings.
 type digester struct{ buf []byte }
 
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
 
-// newer adds the set fields of a policy that DigestOf does not name. An unset new field keeps the
-// digests that an earlier version has written into the kernel.
+// newer appends the policy's set fields that DigestOf does not name. An unset new field does not
+// change the digest, so digests that an earlier version has written into the kernel remain valid.
 func (w *digester) newer(policy reflect.Value) {
 	slowStart, _ := policy.Type().FieldByName("SlowStart")
 	for i := slowStart.Index[0] + 1; i < policy.NumField(); i++ {
@@ -91,7 +91,7 @@ func (w *digester) addrPort(ap netip.AddrPort) {
 
 func (w *digester) sum() Digest {
 	h := fnv.New64a()
-	_, _ = h.Write(w.buf) // a hash never fails
+	_, _ = h.Write(w.buf) // Write never fails
 	if s := h.Sum64(); s != 0 {
 		return Digest(s)
 	}

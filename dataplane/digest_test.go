@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/dataplanetest"
 )
 
-// TestDigestEveryField changes each field of a frontend and its backend. The digest and Equal must
-// differ.
+// TestDigestEveryField changes each field of a frontend and its backend. The change must affect the
+// digest and the result of Equal.
 func TestDigestEveryField(t *testing.T) {
 	base := func() *balancer.Frontend {
 		return &balancer.Frontend{Backends: []balancer.Backend{{State: balancer.Active, Weight: 1}}}
@@ -19,10 +19,10 @@ func TestDigestEveryField(t *testing.T) {
 	check := func(name string, f *balancer.Frontend) {
 		t.Helper()
 		if dataplane.DigestOf(f) == want {
-			t.Errorf("DigestOf ignores %s", name)
+			t.Errorf("DigestOf after a change of %s is unchanged, want another digest", name)
 		}
 		if f.Equal(base()) {
-			t.Errorf("Equal ignores %s", name)
+			t.Errorf("Equal after a change of %s = true, want false", name)
 		}
 	}
 	for name, f := range dataplanetest.Changed(t, base) {
@@ -35,11 +35,11 @@ func TestDigestEveryField(t *testing.T) {
 		f.Key = k
 		check("key "+k.String(), f)
 	}
-	// Adjacent fields must not run into each other.
+	// The encodings of adjacent fields must not run into each other.
 	a, b := base(), base()
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"
 	if dataplane.DigestOf(a) == dataplane.DigestOf(b) {
-		t.Error("two different frontends have the same digest")
+		t.Error("digests of two different frontends are equal, want different digests")
 	}
 }

@@ -1,16 +1,16 @@
-// Package dataplane applies compiled frontends. It has the contract of a dataplane, and [Engine],
-// the loop that drives it.
+// Package dataplane applies compiled frontends. It defines the contract of a dataplane, and
+// [Engine], the loop that calls it.
 //
 //	daemon --Set(Desired)--> Engine --Prepare, Finish--> Host       addresses, guard, sysctls: they outlive the mode
 //	                            |----Apply([]Change)---> Dataplane  ipvs, nftables, iptables, userspace: frontends only
 //
 // Engine is level-triggered: Set only requests another comparison. A start, a change, a retry after
-// a failure, drift and a full comparison use the same path: compare the applied state with the
-// desired state, and apply the difference.
+// a failure, drift and a full comparison share one path. This path compares the applied state with
+// the desired state, and applies the difference.
 //
 // [Dataplane] is the interface of all modes. Abilities of only some modes are separate interfaces
 // ([Yields], [HandsOver], [ReportsDials], [WatchesUnanswered], [ListsConnections],
-// [EndsConnections], [FollowsConnections], [Explains]), and [As] looks for them.
+// [EndsConnections], [FollowsConnections], [Explains]), and [As] finds them.
 //
 // docs/contributing.md lists the steps for a new mode.
 package dataplane

@@ -12,42 +12,44 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Options configure an Engine. Dataplane, Host and Log are required; the other fields have
+// Options configures an Engine. Dataplane, Host and Log are required. The other fields have
 // defaults.
 type Options struct {
 	Dataplane Dataplane
 	Host      Host
 	Log       *slog.Logger
-	// Metrics receives every round; nil means no receiver.
+	// Metrics receives measurements of every round. It may be nil.
 	Metrics Metrics
-	// Trace is called with each round that had work, unless it is nil. One goroutine calls it. It
+	// Trace is called with each round that had work. It may be nil. Calls do not overlap. Trace
 	// must not block.
 	Trace func(*Round)
-	// MinInterval is the minimum time between rounds. The first change after a pause is applied at
-	// once. Default 100ms.
+	// MinInterval is the minimum time between rounds. The first change after a pause is applied
+	// immediately. The default is 100 ms.
 	MinInterval time.Duration
-	// ProbeInterval is the time between cheap checks for damage. Default 1s.
+	// ProbeInterval is the time between cheap checks for damage. The default is 1 s.
 	ProbeInterval time.Duration
-	// ResyncInterval is the time between full comparisons. Default 10m.
+	// ResyncInterval is the time between full comparisons. The default is 10 min.
 	ResyncInterval time.Duration
-	// RetryMin and RetryMax bound the backoff of a failure. Defaults 500ms and 1m.
+	// RetryMin and RetryMax are the minimum and maximum backoff after a failure. The defaults are
+	// 500 ms and 1 min.
 	RetryMin, RetryMax time.Duration
 }
 
-// Metrics receives an engine's measurements. One goroutine calls its methods. They must not block.
+// Metrics receives an engine's measurements. Calls of its methods do not overlap. The methods must
+// not block.
 type Metrics interface {
-	// Synced reports a round that had work. It was full if it started with Observe. Changes is the
-	// number of applied keys.
+	// Synced reports a round that had work. full reports whether it started with Observe. changes
+	// is the number of applied keys.
 	Synced(full bool, took time.Duration, changes int, failed bool)
-	// Programmed reports the time from the source's change until it was applied.
+	// Programmed reports the time from the source's change until the change was applied.
 	Programmed(latency time.Duration)
-	// Repaired reports n objects that another program had changed, and the first damage that was
-	// noticed.
+	// Repaired reports that n objects were repaired that another program had changed. what
+	// describes the first damage.
 	Repaired(n int, what string)
 }
 
-// Engine applies the state that was last Set to a dataplane and its host. No other loop writes to
-// them.
+// Engine applies the state of the last Set to a dataplane and its host. No other loop writes to the
+// dataplane or the host.
 //
 //  1. Nothing is written before the first Set, which is the first complete state.
 //  2. Start, change, retry, drift and comparison use one path: a round compares the applied state with the desired state,
@@ -61,21 +63,21 @@ type Engine struct {
 	Options
 	board
 	target target
-	wake   wake.Signal // holds a token if the target has changed
+	wake   wake.Signal // sent when the target has changed
 	busy   activity
 
-	// The goroutine of Run owns the rest.
+	// The goroutine of Run owns the fields below.
 	applied applied
 	compare comparison
-	whole   backoff // of failures that are not about single keys
+	whole   backoff // backoff of failures that do not depend on single keys
 	watch   watch
 	repairs repairs
-	report  Status      // the next state to publish
-	steps   []Step      // the present round, for Trace
+	report  Status      // the next status to publish
+	steps   []Step      // steps of the current round, for Trace
 	moving  *succession // the switch in progress; nil means none
 }
 
-// NewEngine returns an engine. It does nothing until Run.
+// NewEngine returns an engine. The engine does nothing until Run is called.
 func NewEngine(o Options) *Engine {
 	o.MinInterval = cmp.Or(o.MinInterval, 100*time.Millisecond)
 	o.ProbeInterval = cmp.Or(o.ProbeInterval, time.Second)
@@ -96,11 +98,11 @@ func (e *Engine) Set(d balancer.Desired) {
 	e.wake.Send()
 }
 
-// Wanted returns the state that was last Set.
+// Wanted returns the state of the last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns the time since which the desired state is not applied, except frontends in
-// backoff. Zero means that it is applied.
+// Behind returns the time since which the desired state has not been applied, except for frontends
+// in backoff. It returns zero if the desired state is applied.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.
@@ -109,9 +111,9 @@ func (e *Engine) Resync() {
 	e.wake.Send()
 }
 
-// Compare makes the engine compare everything with the existing state, and repair differences. Then
-// it returns the status. An error says why the engine could not compare. Before the first Set,
-// there is nothing to compare.
+// Compare makes the engine compare everything with the existing state and repair differences, and
+// then returns the status. It returns an error if the engine could not compare. Before the first
+// Set, Compare has nothing to do.
 func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	asked := time.Now()
 	if _, isSet := e.Wanted(); isSet {
@@ -134,11 +136,11 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	}
 }
 
-// Working returns the time for which the loop has worked on the same batch or check. Zero means
-// that it is idle. A loop that works for long hangs in a call of the dataplane or the host.
+// Working returns the time that the loop has spent on the current batch or check, or zero if the
+// loop is idle. If the time is long, a call of the dataplane or the host hangs.
 func (e *Engine) Working() time.Duration { return e.busy.length() }
 
-// Run applies the state that was Set until ctx ends, and returns nil. It does not close the
+// Run applies the state of the last Set until ctx ends, and returns nil. It does not close the
 // dataplane.
 func (e *Engine) Run(ctx context.Context) error {
 	resync := time.NewTicker(e.ResyncInterval)
@@ -187,7 +189,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !wake.Sleep(ctx, time.Until(started.Add(e.MinInterval))) {
 			return nil
 		}
-		next := e.whole.due // until then, single keys also wait
+		next := e.whole.due // until then, single keys must also wait
 		if next.IsZero() {
 			next = e.applied.nextRetry()
 		}
@@ -197,8 +199,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// activity is the time for which the loop has worked on the same batch or check. Any goroutine may
-// read it.
+// activity measures the time that the loop has spent on the current batch or check. It is safe for
+// concurrent use.
 type activity struct{ since atomic.Pointer[time.Time] } // nil means that the loop is idle
 
 func (a *activity) start() {

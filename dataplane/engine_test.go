@@ -31,7 +31,7 @@ type fixture struct {
 	counts
 }
 
-// counts are the numbers that the engine has reported.
+// counts holds the measurements that the engine has reported.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
 	damage                                             string // damage of the last repair
@@ -72,7 +72,7 @@ func (w *fixture) startWith(dp dataplane.Dataplane, host dataplane.Host) {
 	w.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
-			w.t.Error("Run returned", err)
+			w.t.Errorf("Run = %v, want nil", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (w *fixture) key() balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(w.IntN(12))}), Port: 80, Proto: balancer.TCP}
 }
 
-// change changes the desired state at random, and sets it.
+// change makes a random change of the desired state, and sets it.
 func (w *fixture) change() {
 	for range 1 + w.IntN(6) {
 		k := w.key()
@@ -123,7 +123,7 @@ func (w *fixture) tamper() {
 	})
 }
 
-// difference describes the difference between the kernel and the desired state, or returns "".
+// difference describes a difference between the kernel and the desired state, or returns "".
 func (w *fixture) difference() string {
 	there := w.kernel.Frontends()
 	for k, f := range w.desired.Frontends.All() {
@@ -169,45 +169,45 @@ func TestEngineConverges(t *testing.T) {
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff and a check are sufficient, unless a frontend was damaged but not
-			// removed, which only the full comparison finds.
+			// The longest backoff and a check must be sufficient, unless a frontend was damaged but
+			// not removed. Only the full comparison finds such damage.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
 			}
 			if d := w.difference(); d != "" {
-				t.Errorf("seed %d: %s", seed, d)
+				t.Errorf("seed %d: difference = %q, want none", seed, d)
 			}
 			s := w.engine.Status()
 			if !s.Ready || len(s.Failing) > 0 || s.Applied.Store != w.desired.Revision.Store || s.LastError != "" {
-				t.Errorf("seed %d: status = %+v", seed, s)
+				t.Errorf("seed %d: status = %+v, want ready without failures at revision %d", seed, s, w.desired.Revision.Store)
 			}
 			w.stop()
 		})
 	}
 }
 
-// TestEngineBeforeFirstSet starts an engine over a foreign frontend and sets nothing. It must write
-// nothing, and remove the orphan after the first Set.
+// TestEngineBeforeFirstSet starts an engine over a foreign frontend without calling Set. It must
+// write nothing, and must remove the foreign frontend after the first Set.
 func TestEngineBeforeFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { f[w.key()] = 42 })
 		time.Sleep(time.Hour)
 		if w.kernel.Writes() != 0 || len(w.kernel.Frontends()) != 1 || w.engine.Status().Ready {
-			t.Error("the engine wrote before the first Set")
+			t.Error("the engine wrote or was ready before the first Set, want neither")
 		}
 		w.set()
 		time.Sleep(time.Second)
 		if len(w.kernel.Frontends()) != 0 || !w.engine.Status().Ready {
-			t.Error("the orphan still exists")
+			t.Error("the foreign frontend exists after the first Set, want it removed")
 		}
 		w.stop()
 	})
 }
 
 // TestEngineOneBadFrontend applies 200 frontends, one of which fails, with and without the key in
-// the error. The other 199 must be applied at once.
+// the error. The other 199 must be applied immediately.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -226,12 +226,12 @@ func TestEngineOneBadFrontend(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
-				t.Errorf("byKey %v: failing = %v, ready = %v", byKey, s.Failing, s.Ready)
+				t.Errorf("byKey %v: failing = %v, ready = %v, want only the bad frontend and ready", byKey, s.Failing, s.Ready)
 			}
 			w.kernel.Fail(fake.Faults{}, 1)
 			time.Sleep(2 * time.Minute)
 			if d := w.difference(); d != "" {
-				t.Errorf("byKey %v: %s", byKey, d)
+				t.Errorf("byKey %v: difference = %q, want none", byKey, d)
 			}
 			w.stop()
 		})
@@ -239,7 +239,7 @@ func TestEngineOneBadFrontend(t *testing.T) {
 }
 
 // TestEngineUnremovableLeftover starts an engine over a frontend that can't be removed. The engine
-// must be ready all the same.
+// must be ready nevertheless.
 func TestEngineUnremovableLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -259,19 +259,19 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if s := w.engine.Status(); !s.Ready || len(s.Failing) != 1 {
-			t.Errorf("ready = %v, failing = %v", s.Ready, s.Failing)
+			t.Errorf("ready = %v, failing = %v, want ready and 1 failure", s.Ready, s.Failing)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		w.stop()
 	})
 }
 
-// gatedHost is a host that, while it is shut, does not allow changes of frontends with source
+// gatedHost is a host that, while it is shut, does not permit changes of frontends with source
 // ranges.
 type gatedHost struct {
 	*fake.Host
 	shut atomic.Bool
-	// broken reports whether Prepare also fails while it is shut.
+	// broken reports whether Prepare also fails while the host is shut.
 	broken bool
 }
 
@@ -292,9 +292,9 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	return nil
 }
 
-// TestEngineHeldChange changes frontends that the host does not allow yet. They must stay as they
-// are and be removable, no other frontend may wait, and they must be applied soon after the host
-// allows it.
+// TestEngineHeldChange changes frontends while the host does not permit these changes. The
+// frontends must stay unchanged and be removable, and other frontends must not wait. Soon after the
+// host permits the changes, they must be applied.
 func TestEngineHeldChange(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
-				t.Errorf("broken %v: failing = %v, ready = %v", broken, s.Failing, s.Ready)
+				t.Errorf("broken %v: failing = %v, ready = %v, want 3 failures with errShut and ready", broken, s.Failing, s.Ready)
 			}
 			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)
 			w.desired.Addresses = w.desired.Addresses.Delete(gone.Addr).Delete(opened.Addr)
@@ -340,7 +340,7 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			synctest.Wait()
 			failed := w.failed
-			for range 100 { // a held change is retried and reported at the pace of its backoff
+			for range 100 { // a held change is retried and reported at the intervals of its backoff
 				put(50, plain)
 				w.set()
 				time.Sleep(100 * time.Millisecond)
@@ -352,7 +352,7 @@ func TestEngineHeldChange(t *testing.T) {
 
 			host.shut.Store(false)
 			if !broken {
-				put(51, plain) // any other round
+				put(51, plain) // triggers another round
 				w.set()
 				synctest.Wait()
 				time.Sleep(200 * time.Millisecond)
@@ -360,7 +360,7 @@ func TestEngineHeldChange(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("broken %v: %s, failing = %v", broken, d, w.engine.Status().Failing)
+				t.Errorf("broken %v: difference = %q, failing = %v, want none", broken, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -382,7 +382,7 @@ func TestEngineTotalFailure(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		before := w.kernel.Applies()
 		time.Sleep(10 * time.Minute)
-		// A round has about 30 calls at most, twice a minute.
+		// A round makes at most about 30 calls, and there are two rounds a minute.
 		if n := w.kernel.Applies() - before; n > 10*2*32 {
 			t.Errorf("calls of Apply in ten minutes of total failure = %d, want at most 640", n)
 		}
@@ -392,13 +392,13 @@ func TestEngineTotalFailure(t *testing.T) {
 		w.kernel.Fail(fake.Faults{}, 1)
 		time.Sleep(3 * time.Minute)
 		if d := w.difference(); d != "" || !w.engine.Status().Ready {
-			t.Errorf("after the failure: %q, ready = %v", d, w.engine.Status().Ready)
+			t.Errorf("after the failure: difference = %q, ready = %v, want none and ready", d, w.engine.Status().Ready)
 		}
 		w.stop()
 	})
 }
 
-// TestEngineRevertedFailure reverts a change that failed half-way. The kernel must have the former
+// TestEngineRevertedFailure reverts a change that failed halfway. The kernel must be in the former
 // state.
 func TestEngineRevertedFailure(t *testing.T) {
 	for seed := range uint64(10) {
@@ -423,15 +423,15 @@ func TestEngineRevertedFailure(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("seed %d: %q, failing = %v", seed, d, w.engine.Status().Failing)
+				t.Errorf("seed %d: difference = %q, failing = %v, want none", seed, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
 	}
 }
 
-// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail. That is
-// more than maxFailures. The others must be applied within seconds.
+// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail, more than
+// maxFailures. The others must be applied within seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -453,7 +453,7 @@ func TestEngineManyBadFrontends(t *testing.T) {
 }
 
 // TestEngineBurst makes a change after a pause, and then 1,000 changes within a second. The first
-// must be applied at once, and the burst in about ten rounds.
+// change must be applied immediately, and the burst in about ten rounds.
 func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -464,7 +464,7 @@ func TestEngineBurst(t *testing.T) {
 		w.change()
 		synctest.Wait()
 		if d := w.difference(); d != "" {
-			t.Error("the first change after a quiet period waited: ", d)
+			t.Errorf("difference after the first change = %q, want none", d)
 		}
 		for range 1000 {
 			w.change()
@@ -479,8 +479,8 @@ func TestEngineBurst(t *testing.T) {
 	})
 }
 
-// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time they
-// must return within two seconds.
+// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time the
+// engine must restore them within two seconds.
 func TestEngineRepairsDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -498,7 +498,7 @@ func TestEngineRepairsDrift(t *testing.T) {
 			}
 		}
 		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
-			t.Errorf("at the end: %q, %d repairs", d, w.repaired)
+			t.Errorf("at the end: difference = %q, repairs = %d, want none and at least 1", d, w.repaired)
 		}
 		w.stop()
 	})
@@ -521,8 +521,8 @@ func (a alerting) Alerts(ctx context.Context, tell func()) {
 	}
 }
 
-// TestEngineAlert removes all frontends and lets the host alert the engine. They must return at
-// once.
+// TestEngineAlert removes all frontends and makes the host alert the engine. The engine must
+// restore them immediately.
 func TestEngineAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -539,19 +539,19 @@ func TestEngineAlert(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			synctest.Wait()
 			if d := w.difference(); d != "" {
-				t.Errorf("1 ms after an alert: %s", d)
+				t.Errorf("difference 1 ms after an alert = %q, want none", d)
 			}
 		}
 		w.stop()
 	})
 }
 
-// mending is a host that repairs two objects at every check.
+// mending is a host that repairs two objects in every check.
 type mending struct{ dataplane.Host }
 
 func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
 
-// TestEngineHostRepairs uses a host that repairs something at every check. Each repair must be
+// TestEngineHostRepairs uses a host that repairs objects in every check. Each repair must be
 // reported and counted, and none may cause a full comparison.
 func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -567,7 +567,7 @@ func TestEngineHostRepairs(t *testing.T) {
 	})
 }
 
-// slow is a mending host whose Finish lasts 300 ms.
+// slow is a mending host whose Finish takes 300 ms.
 type slow struct{ mending }
 
 func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
@@ -576,7 +576,7 @@ func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balanc
 }
 
 // TestCompareDuringRound calls Compare during a round that publishes a status. Compare must return
-// after its own round.
+// only after its own round.
 func TestCompareDuringRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
@@ -590,13 +590,13 @@ func TestCompareDuringRound(t *testing.T) {
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 		s, err := w.engine.Compare(t.Context())
 		if err != nil || s.Last.Before(s.Compared) || w.difference() != "" {
-			t.Errorf("last round ended at %v, comparison started at %v, %v; %s", s.Last, s.Compared, err, w.difference())
+			t.Errorf("last round ended at %v, comparison started at %v, %v, difference = %q; want a later end and no difference", s.Last, s.Compared, err, w.difference())
 		}
 		w.stop()
 	})
 }
 
-// failing is a host whose Finish fails while the test requests it.
+// failing is a host whose Finish can be made to fail.
 type failing struct {
 	dataplane.Host
 	fails *atomic.Bool
@@ -610,7 +610,7 @@ func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 }
 
 // TestBehindWhileHostFails makes the host fail during five minutes of changes. Behind must return
-// when the failure started, and zero after its end.
+// the start of the failure, and zero after its end.
 func TestBehindWhileHostFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -643,7 +643,7 @@ func TestBehindWhileHostFails(t *testing.T) {
 	})
 }
 
-// hanging is a host whose Finish waits until goesOn is closed.
+// hanging is a host whose Finish blocks until goesOn is closed.
 type hanging struct {
 	dataplane.Host
 	goesOn chan struct{}
@@ -654,8 +654,8 @@ func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return h.Host.Finish(ctx, applied)
 }
 
-// TestWorkingWhileHostHangs makes the host hang for two minutes. Working must return that time, and
-// zero while the loop is idle.
+// TestWorkingWhileHostHangs makes the host hang for two minutes. Working must return the elapsed
+// time, and zero while the loop is idle.
 func TestWorkingWhileHostHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, goesOn := fake.NewKernel(), make(chan struct{})
@@ -665,7 +665,7 @@ func TestWorkingWhileHostHangs(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { _ = e.Run(ctx) }) // nil by contract
+		running.Go(func() { _ = e.Run(ctx) }) // Run always returns nil
 		after := func(d, want time.Duration) {
 			t.Helper()
 			time.Sleep(d)
@@ -694,8 +694,8 @@ func (blind) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane can't be
-// looked at. They must return.
+// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane's checks fail.
+// The engine must restore the addresses.
 func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -709,13 +709,13 @@ func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		if d := w.difference(); d != "" || w.repaired == 0 || w.damage == "" {
-			t.Errorf("after 1.5 s: %q, %d repairs of %q", d, w.repaired, w.damage)
+			t.Errorf("after 1.5 s: difference = %q, repairs = %d, damage = %q; want no difference and a reported repair", d, w.repaired, w.damage)
 		}
 		w.stop()
 	})
 }
 
-// turning is a dataplane whose first checks find damage, and whose later checks fail.
+// turning is a dataplane whose first checks find damage and whose later checks fail.
 type turning struct {
 	dataplane.Dataplane
 	looks *atomic.Int64
@@ -730,8 +730,8 @@ func (d turning) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineLooksWhileLooksFail finds damage six times in a row, so checks become rarer. When
-// checks fail instead, there must be a check each second again.
+// TestEngineLooksWhileLooksFail finds damage in six consecutive checks, so checks become less
+// frequent. When the checks fail instead, the engine must check every second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -751,7 +751,7 @@ func TestEngineLooksWhileLooksFail(t *testing.T) {
 	})
 }
 
-// TestEngineRestart restarts an engine over the wanted state. It must write nothing.
+// TestEngineRestart restarts an engine over the wanted state. The engine must write nothing.
 func TestEngineRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 4)

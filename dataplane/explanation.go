@@ -8,45 +8,46 @@ import (
 	"vipd/balancer"
 )
 
-// Explains is a dataplane that shows its choice of a backend.
+// Explains is implemented by a dataplane that can show how it chooses a backend.
 type Explains interface {
-	// Explain reports how this dataplane chooses the backend of a new connection of client to f,
-	// which is applied. It reads the objects in the kernel.
+	// Explain reports how this dataplane chooses a backend for a new connection from client to f,
+	// which is applied. It reads the kernel's objects.
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
 }
 
-// Explanation describes a dataplane's choice of the backend of a new connection from one client to
+// Explanation describes how a dataplane chooses a backend for a new connection from one client to
 // one frontend.
 type Explanation struct {
-	// Sticky is the backend that affinity remembers for the client, for the time Left. It is
-	// invalid if there is none.
+	// Sticky is the backend to which affinity still sends the client, for the time Left. It is
+	// invalid if affinity has no entry for the client.
 	Sticky netip.AddrPort `json:"sticky,omitzero"`
 	Left   time.Duration  `json:"left_ns,omitzero"`
-	// Choice describes how a backend is chosen without affinity.
+	// Choice describes how the dataplane chooses a backend if affinity does not apply.
 	Choice string `json:"choice"`
-	// Shares are the backends that can be chosen.
+	// Shares lists the backends that can be chosen.
 	Shares []Share `json:"shares"`
-	// Objects has the kernel's objects behind the choice.
+	// Objects lists the kernel objects that determine the choice.
 	Objects []Object `json:"objects,omitempty"`
 }
 
-// Share is a backend's part of new connections.
+// Share is a backend's share of new connections.
 type Share struct {
 	Backend netip.AddrPort `json:"backend"`
-	// Part is between 0 and 1. If the choice depends on the client and can be computed, a single
+	// Part is between 0 and 1. If the backend depends on the client and can be computed, that
 	// backend has 1.
 	Part float64 `json:"part"`
 }
 
-// Object is an object in the kernel that decides about a connection.
+// Object is a kernel object that affects a connection.
 type Object struct {
-	// Name is its kind and its name in the kernel's tools: "map frontends of table ip vipd".
+	// Name is the object's kind and name in the syntax of the kernel's tools: "map frontends of
+	// table ip vipd".
 	Name string `json:"name"`
-	// Says is its entry for the connection.
+	// Says is the object's entry for the connection.
 	Says string `json:"says,omitempty"`
-	// Packets is its counter; nil means that it does not count.
+	// Packets is the object's packet counter. It is nil if the object does not count packets.
 	Packets *uint64 `json:"packets,omitempty"`
-	// Missing reports whether it lacks an entry for the connection.
+	// Missing reports whether the object should have an entry for the connection but has none.
 	Missing bool `json:"missing,omitempty"`
 }
 
@@ -56,7 +57,8 @@ func (o Object) Counted(n uint64) Object {
 	return o
 }
 
-// Led returns the probability that a new connection is led to backend, by affinity or by its share.
+// Led returns the probability that a new connection is sent to backend, by affinity or by its
+// share.
 func (e *Explanation) Led(backend netip.AddrPort) float64 {
 	if e.Sticky.IsValid() {
 		if e.Sticky == backend {

@@ -7,33 +7,36 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Host maintains the state of the host around a dataplane: addresses, the guard and sysctls. They
-// outlive the mode, so they belong to the engine.
+// Host maintains the state of the host that a dataplane needs: addresses, the guard and sysctls.
+// The engine owns the Host, because this state outlives the mode.
 type Host interface {
-	// Prepare makes the objects that frontends need before they are applied: addresses, and the
-	// shared parts of the guard. It receives the whole desired state, even if that is unchanged,
-	// and works only for changes.
+	// Prepare creates the objects that frontends need before they are applied: addresses, and the
+	// shared parts of the guard. It receives the whole desired state in every round, but its cost
+	// depends only on changes.
 	Prepare(ctx context.Context, want balancer.Desired) error
-	// Finish opens the guard for the applied frontends, and removes objects that they no longer
-	// need.
+	// Finish opens the guard for the applied frontends. It removes objects that the frontends no
+	// longer need.
 	Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error
-	// Intact checks the host's parts cheaply, as Dataplane.Intact does.
+	// Intact performs a cheap check of the host's parts, as Dataplane.Intact does.
 	Intact(ctx context.Context) (reason string, err error)
-	// Resync forgets which of the guard's rules and sets exist, so the next Prepare and Finish
-	// compare them in full. With addresses, the same holds for addresses and routes.
+	// Resync makes the next Prepare and Finish compare all rules and sets of the guard with the
+	// kernel. If addresses is set, they also compare addresses and routes.
 	Resync(addresses bool)
-	// Problems returns the desired state that is impossible on this host.
+	// Problems returns a problem for each part of the desired state that is impossible on this
+	// host.
 	Problems() []balancer.Problem
-	// Mended returns descriptions of foreign changes that Intact has repaired since the last call.
+	// Mended returns descriptions of changes by other programs that Intact has repaired since the
+	// last call.
 	Mended() []string
-	// Alerts calls tell when the kernel reports a change that may have damaged vipd's objects,
-	// until ctx ends. vipd's own changes may be reported. Tell must not block.
+	// Alerts calls tell until ctx ends, whenever the kernel reports a change that may have damaged
+	// vipd's objects. It may also report vipd's own changes. tell must not block.
 	Alerts(ctx context.Context, tell func())
 	// Ready returns an error if c must wait because the restrictions of its clients are not in
-	// force yet. The engine asks between Prepare and Apply, for each change that is not a removal.
-	// While Ready returns an error, the engine leaves the key of c unchanged, applies the other
-	// changes, and calls Ready again in every round. A restriction that is impossible on this host
-	// is also reported by Problems. If enforced, the dataplane restricts clients itself
-	// (Capabilities.EnforcesSources), so only its possible restrictions are awaited.
+	// force yet. The engine calls it between Prepare and Apply, for each change that is not a
+	// removal. While Ready returns an error, the engine leaves the key of c unchanged, applies the
+	// other changes, and calls Ready again in every round. A restriction that is impossible on this
+	// host is also reported by Problems. If enforced is set, the dataplane restricts clients itself
+	// (Capabilities.EnforcesSources), so Ready does not wait for restrictions that are impossible
+	// on this host.
 	Ready(c Change, enforced bool) error
 }

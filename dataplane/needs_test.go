@@ -3,7 +3,7 @@ package dataplane
 import "testing"
 
 // TestNeedsAnd combines all pairs of needs. The result must have every need of either mode, and
-// Marked only if both have it.
+// Marked only if both modes have it.
 func TestNeedsAnd(t *testing.T) {
 	var all []Needs
 	for i := range 64 {
@@ -17,7 +17,7 @@ func TestNeedsAnd(t *testing.T) {
 				Resets: a.Resets || b.Resets, TranslatesAll: a.TranslatesAll && b.TranslatesAll,
 			}
 			if both != want || both != b.And(a) || both.And(a) != both {
-				t.Errorf("%+v.And(%+v) = %+v", a, b, both)
+				t.Errorf("%+v.And(%+v) = %+v, want %+v", a, b, both, want)
 			}
 		}
 	}

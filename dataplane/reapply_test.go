@@ -34,8 +34,8 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestReapplyAll starts an engine over a dataplane that requests an Apply of everything, although
-// all state is as desired. Each frontend must be applied once, and none must count as a repair.
+// TestReapplyAll starts an engine over a dataplane that requests an Apply of everything although
+// nothing differs. Each frontend must be applied once, and none may count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()
@@ -54,7 +54,7 @@ func TestReapplyAll(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- e.Run(ctx) }()
 			e.Set(want)
-			time.Sleep(5 * time.Minute) // with several full comparisons
+			time.Sleep(5 * time.Minute) // includes several full comparisons
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)

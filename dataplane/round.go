@@ -13,12 +13,12 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sync runs a round: observe if a comparison is due, prepare the host, apply the difference, finish
-// the host, report.
+// sync runs a round. It observes if a comparison is due, prepares the host, applies the difference,
+// finishes the host, and reports the result.
 func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.Time) {
 	full := e.compare.due
 	if full {
-		// Nothing is applied to a state that could not be observed.
+		// Changes are applied only to an observed state.
 		if err := e.step(ctx, "observe", 0, func(ctx context.Context) error { return e.observe(ctx, want) }); err != nil {
 			e.whole.fail(&e.Options)
 			e.finish(ctx, &Round{Want: want, Began: started, Full: full, Err: err})
@@ -39,7 +39,7 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.T
 	case errors.Join(prepared, b.postponed, finished) == nil:
 		e.whole = backoff{}
 	default:
-		if b.changes > 0 { // something works, so the backoff starts again
+		if b.changes > 0 { // some changes work, so the backoff starts again
 			e.whole = backoff{}
 		}
 		e.whole.fail(&e.Options)
@@ -80,8 +80,8 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 	e.publish(*s)
 }
 
-// linesOnce returns the text of joined errors. An error that several steps met, such as a ledger
-// that can't be written, is in it once.
+// linesOnce returns the text of joined errors. An error of several steps, such as a ledger that
+// can't be written, appears once.
 func linesOnce(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -92,21 +92,21 @@ func linesOnce(err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// comparison is the part that the next round compares before it applies changes.
+// comparison describes the comparison that the next round makes before it applies changes.
 type comparison struct {
-	due       bool   // all frontends, by Observe
-	addresses bool   // also addresses and routes
-	damage    string // the damage that is the reason; "" means that none was noticed
+	due       bool   // compare all frontends, by Observe
+	addresses bool   // also compare addresses and routes
+	damage    string // the damage that caused the comparison, or ""
 }
 
-// observe replaces the applied state with what exists.
+// observe replaces the applied state with the existing state.
 func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	seen, err := e.Dataplane.Observe(ctx)
 	if err != nil {
 		return err
 	}
 	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // repairs of the host are also reported
-		e.compare.damage, _ = e.Host.Intact(ctx) // if it fails, Prepare fails too and returns the error
+		e.compare.damage, _ = e.Host.Intact(ctx) // if Intact fails, Prepare fails with the same error
 		e.reportMended()
 	}
 	e.Host.Resync(e.compare.addresses)
@@ -128,20 +128,20 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// repairs is the damage that was found and is not repaired yet.
+// repairs holds the damage that was found and is not repaired yet.
 type repairs struct {
 	objects int            // number of damaged objects
-	keys    []balancer.Key // the frontends among them
-	first   string         // describes the first damage
+	keys    []balancer.Key // the damaged frontends
+	first   string         // description of the first damage
 }
 
-// add notes damage: frontends, shared objects, and what a look noticed.
+// add records damage: frontends, shared objects, and damage that a check noticed.
 func (r *repairs) add(keys []balancer.Key, shared []string, noticed string) {
 	n := len(shared) + len(keys)
 	if n == 0 && noticed == "" {
 		return
 	}
-	r.objects = max(r.objects, n, 1) // damage of the host counts as one object
+	r.objects = max(r.objects, n, 1) // damage of the host counts as a single object
 	r.keys = append(r.keys, keys...)
 	r.first = cmp.Or(r.first, noticed, strings.Join(shared, "; "))
 	if r.first == "" {

@@ -10,22 +10,24 @@ import (
 
 // Status is a snapshot of an engine's progress.
 type Status struct {
-	// Tried reports whether a first round has ended, even if it failed.
+	// Tried reports whether the first round has ended, even if it failed.
 	Tried bool
-	// Ready reports whether the first complete state was applied, apart from frontends in backoff.
+	// Ready reports whether the first complete state was applied, except for frontends in backoff.
 	Ready bool
-	// Applied is the revision of the last applied state, apart from frontends in backoff.
+	// Applied is the revision of the last applied state. Frontends in backoff may have an older
+	// revision.
 	Applied balancer.Revision
-	// Done has the applied frontends. A frontend is applied as wanted if it has the wanted pointer.
+	// Done holds the applied frontends. A frontend is applied as wanted if its pointer equals the
+	// wanted pointer.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
-	// Moving reports whether another dataplane is taking over. Done and Failing are then about that
-	// dataplane.
+	// Moving reports whether another dataplane is taking over. If so, Done and Failing describe
+	// that dataplane.
 	Moving bool
-	// Failing has the error of each key in backoff.
+	// Failing maps each key in backoff to its error.
 	Failing map[balancer.Key]error
-	// Last is the end of the last round that had work. LastDuration is its length, LastFull reports
-	// whether it compared in full, LastChanges is the number of changed keys, and LastError its
-	// failures.
+	// Last is the end of the last round that had work. LastDuration is the round's length, LastFull
+	// reports whether it made a full comparison, LastChanges is the number of changed keys, and
+	// LastError describes its failures.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool
@@ -33,20 +35,20 @@ type Status struct {
 	LastError    string
 	// Compared is the start of the last complete full comparison.
 	Compared time.Time
-	// Repairs counts the objects that other programs had changed and the engine has repaired.
+	// Repairs counts the repaired objects that other programs had changed.
 	Repairs int
 }
 
-// board publishes an engine's status. Any goroutine may read it.
+// board publishes an engine's status. It is safe for concurrent use.
 type board struct{ current atomic.Pointer[posted] }
 
-// posted is a status and the channel that is closed when there is a newer one.
+// posted is a status, with a channel that is closed when a newer status exists.
 type posted struct {
 	Status
 	replaced chan struct{}
 }
 
-// Status returns the newest status, which nothing changes.
+// Status returns the newest status. The caller must not modify it.
 func (b *board) Status() *Status { return &b.current.Load().Status }
 
 // Changed returns a channel that is closed when the status is replaced. Call it before Status.

@@ -6,27 +6,29 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// Yields is a dataplane that has to make way for another mode in the same process.
+// Yields is implemented by a dataplane that must make way for another mode in the same process.
 type Yields interface {
-	// Yield removes what leads new connections here, after another dataplane has replaced this one:
-	// in the kernel, the other would come second. It may drain until ctx ends. Connections that are
-	// established, or on their way, continue until Close, which is called next.
+	// Yield removes the objects that direct new connections to this dataplane, after another
+	// dataplane has replaced it. Otherwise the kernel would prefer these objects to the other
+	// dataplane's. Yield may drain connections until ctx ends. Connections that are established or
+	// being established continue until Close, which is called next.
 	Yield(ctx context.Context) error
 }
 
-// HandsOver is a dataplane that forwards traffic itself and can pass it to the next process.
+// HandsOver is implemented by a dataplane that forwards traffic itself and can hand its connections
+// over to the next process.
 type HandsOver interface {
-	// HandOver ends the dataplane and sends open sockets, established connections and their
-	// buffered bytes to the next process. What leads new connections here stays. Connections that
-	// can't be handed over drain until ctx ends.
+	// HandOver ends the dataplane. It sends open sockets, established connections and their
+	// buffered bytes to the next process. Objects that direct new connections to this host remain.
+	// Connections that can't be handed over drain until ctx ends.
 	HandOver(ctx context.Context, to *handover.Queue) error
-	// Inherit accepts what the previous process has handed over. It is called before the first
-	// Apply.
+	// Inherit accepts the items that the previous process has handed over. It is called before the
+	// first Apply.
 	Inherit(items []handover.Item)
 }
 
-// Inherit gives d what the previous process has handed over. If d can't use it, the connections
-// end.
+// Inherit passes to d the items that the previous process has handed over. If d does not implement
+// HandsOver, the connections end.
 func Inherit(d Dataplane, items []handover.Item) {
 	if h, ok := As[HandsOver](d); ok {
 		h.Inherit(items)

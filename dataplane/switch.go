@@ -7,26 +7,26 @@ import (
 	"vipd/balancer/snap"
 )
 
-// succession is a dataplane that takes over from another.
+// succession is a switch to another dataplane.
 type succession struct {
 	dataplane Dataplane
 	moved     func()
-	// serving is the applied state of the previous dataplane when the switch started.
+	// serving is the applied state of the previous dataplane at the start of the switch.
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// Switch makes next take over, with d as its wanted state. The current dataplane serves, unchanged,
-// until next has applied everything that it can. Then Run's goroutine calls moved, once, and the
-// caller may close the former dataplane. Moved must not block.
+// Switch makes next take over, with d as its wanted state. The current dataplane serves its
+// frontends unchanged until next has applied everything that it can. Then Run's goroutine calls
+// moved once, and the caller may close the former dataplane. moved must not block.
 //
-// A further Switch before that, possibly back to the current dataplane, replaces the one in
-// progress. The caller may then close the replaced dataplane, and its moved is never called.
+// Another Switch before that, possibly back to the current dataplane, replaces the switch in
+// progress. The caller may then close the replaced dataplane, whose moved is never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.target.set(d, &succession{dataplane: next, moved: moved}, time.Time{})
 	e.wake.Send()
 }
 
-// startSwitch makes the next dataplane the one that is written to.
+// startSwitch makes the engine write to the next dataplane.
 func (e *Engine) startSwitch(next *succession) {
 	next.serving = e.applied.frontends
 	if e.moving != nil {
@@ -38,9 +38,9 @@ func (e *Engine) startSwitch(next *succession) {
 	e.compare = comparison{due: true, addresses: true}
 }
 
-// withRemoved adds to found, which the next dataplane has, the frontends to be removed there: those
-// that are removed with the former dataplane, or were shortly before. Their connections may outlive
-// that dataplane, and the next one ends them.
+// withRemoved adds frontends to found, the state of the next dataplane, that must be removed there.
+// These are frontends that the former dataplane is removing, or has removed recently. Their
+// connections may outlive the former dataplane, and the next dataplane must end them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
 		if !want.Frontends.Has(key) {
@@ -57,8 +57,8 @@ func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], w
 	return found
 }
 
-// switchTries is the number of failures of the next dataplane at a served frontend until the switch
-// continues without it.
+// switchTries is the number of times that the next dataplane may fail to apply a served frontend
+// before the switch continues without that frontend.
 const switchTries = 3
 
 // hasMoved reports whether the next dataplane has applied everything that it can.
@@ -74,7 +74,8 @@ func (e *Engine) hasMoved(want balancer.Desired) bool {
 	return true
 }
 
-// served returns the frontends that the host keeps open: during a switch, the former dataplane's.
+// served returns the frontends that the host keeps open. During a switch, these are the former
+// dataplane's.
 func (e *Engine) served(moved bool) snap.Map[balancer.Key, *balancer.Frontend] {
 	if e.moving != nil && !moved {
 		return e.moving.serving

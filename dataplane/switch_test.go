@@ -18,8 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a fixture with a second kernel next to the first. The engine uses kernel, and switches to
-// other.
+// pair is a fixture with a second kernel. The engine uses kernel and switches to other.
 type pair struct {
 	*fixture
 	other *fake.Kernel
@@ -35,7 +34,7 @@ type openHost struct {
 func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	for k := range h.w.kernel.Frontends() {
 		if !applied.Has(k) {
-			h.w.t.Errorf("Finish lacks %s, which is served", k)
+			h.w.t.Errorf("frontends of Finish = none at %s, want the served frontend", k)
 		}
 	}
 	return h.Host.Finish(ctx, applied)
@@ -48,7 +47,7 @@ func newPair(t *testing.T, seed uint64) *pair {
 	return p
 }
 
-// swap requests a switch. With back, it then requests a switch back to the current dataplane.
+// swap requests a switch. If back is set, it then requests a switch back to the current dataplane.
 func (p *pair) swap(back bool) {
 	p.desired.Revision.Store++
 	from, to, asked := p.kernel, p.other, p.desired
@@ -58,7 +57,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("the next dataplane lacks %s, which was served", k)
+				p.t.Errorf("frontends of the next dataplane = none at %s, want the served frontend", k)
 			}
 		}
 		p.kernel, p.other = to, from
@@ -68,7 +67,7 @@ func (p *pair) swap(back bool) {
 	})
 	if back {
 		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
-		if to != p.kernel { // it has not ended
+		if to != p.kernel { // the switch has not ended
 			p.engine.Switch(fake.New(from), asked, func() {
 				if err := next.Close(context.Background(), false); err != nil {
 					p.t.Error(err)
@@ -78,7 +77,7 @@ func (p *pair) swap(back bool) {
 	}
 }
 
-// pause lets virtual time pass until all goroutines wait.
+// pause lets virtual time pass, and then waits until all goroutines are idle.
 func (p *pair) pause(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -86,7 +85,7 @@ func (p *pair) pause(d time.Duration) {
 
 // TestSwitchConverges runs random histories of changes, failures and switches. Served frontends
 // must be kept until the next dataplane serves them. In the end one dataplane must have the desired
-// state and the other must have nothing.
+// state, and the other must be empty.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -107,14 +106,14 @@ func TestSwitchConverges(t *testing.T) {
 			p.change()
 			p.pause(3 * time.Minute)
 			if d := p.difference(); d != "" {
-				t.Errorf("seed %d: %s", seed, d)
+				t.Errorf("seed %d: difference = %q, want none", seed, d)
 			}
 			if left := p.other.Frontends(); len(left) > 0 {
 				t.Errorf("seed %d: frontends of the former dataplane = %v, want none", seed, left)
 			}
 			s := p.engine.Status()
 			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
-				t.Errorf("seed %d: status = %+v", seed, s)
+				t.Errorf("seed %d: status = %+v, want ready at the last revision, without failures and repairs", seed, s)
 			}
 			moved += p.moved
 			p.stop()
@@ -144,13 +143,13 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 		p.swap(false)
 		p.pause(10 * time.Minute)
 		if s := p.engine.Status(); p.moved > 0 || !s.Moving || len(p.kernel.Frontends()) != served {
-			t.Errorf("moved = %d; status = %+v; served frontends = %d of %d", p.moved, s, len(p.kernel.Frontends()), served)
+			t.Errorf("moved = %d; status = %+v; served frontends = %d, want %d and a switch in progress", p.moved, s, len(p.kernel.Frontends()), served)
 		}
 		p.stop()
 	})
 }
 
-// recorder records the frontends that it is told to remove.
+// recorder records the frontends that it must remove.
 type recorder struct {
 	dataplane.Dataplane
 	removed []*balancer.Frontend
@@ -167,12 +166,12 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return r.Dataplane.Apply(ctx, batch)
 }
 
-// TestSwitchRemovedFrontend removes a frontend with a switch or before it. The next dataplane must
-// remove it, with the remaining drain time.
+// TestSwitchRemovedFrontend removes a frontend together with a switch, or before the switch. The
+// next dataplane must remove the frontend, with the remaining drain time.
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
-		before time.Duration // the switch
-		left   time.Duration // of the drain time
+		before time.Duration // time from the removal to the switch
+		left   time.Duration // the rest of the drain time
 	}{"with it": {0, 30 * time.Second}, "before": {20 * time.Second, 10 * time.Second}, "long before": {40 * time.Second, 0}} {
 		t.Run(name, func(t *testing.T) { testSwitchRemoved(t, test.before, test.left) })
 	}
@@ -210,8 +209,8 @@ func testSwitchRemoved(t *testing.T, before, left time.Duration) {
 	})
 }
 
-// TestSwitchOneBadFrontend switches to a dataplane that can't apply one frontend. The switch must
-// end after some attempts.
+// TestSwitchOneBadFrontend switches to a dataplane that can't apply one of the frontends. The
+// switch must end after several attempts.
 func TestSwitchOneBadFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -224,7 +223,7 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 		started, took := time.Now(), time.Duration(0)
 		p.engine.Switch(fake.New(p.other), p.desired, func() { took = time.Since(started) })
 		p.pause(time.Minute)
-		if took < 750*time.Millisecond || took > 10*time.Second { // two backoffs, half of them random
+		if took < 750*time.Millisecond || took > 10*time.Second { // the time of two backoffs, half of which is random
 			t.Errorf("the switch took %v, want two backoffs", took)
 		}
 		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
@@ -244,7 +243,7 @@ func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 
 var _ dataplane.Host = (*openHost)(nil)
 
-// choosy is a dataplane that counts frontends of other services than its own.
+// choosy is a dataplane that counts frontends of services other than its own.
 type choosy struct {
 	dataplane.Dataplane
 	name  balancer.Name
@@ -262,8 +261,8 @@ func (c choosy) Apply(_ context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// TestSwitchWhileBusy switches an engine that is never idle, many times. No dataplane may be given
-// a state that was compiled for another.
+// TestSwitchWhileBusy switches an engine many times while it is busy. No dataplane may receive a
+// state that was compiled for another.
 func TestSwitchWhileBusy(t *testing.T) {
 	var wrong atomic.Int32
 	compiled := func(i int) (choosy, balancer.Desired) {
@@ -281,7 +280,7 @@ func TestSwitchWhileBusy(t *testing.T) {
 	engine.Set(desired)
 	for i := range 30000 {
 		for range i % 7 {
-			engine.Set(desired) // keeps it busy
+			engine.Set(desired) // keeps the engine busy
 		}
 		moved := make(chan bool)
 		dp, desired = compiled(i + 1)
@@ -289,7 +288,7 @@ func TestSwitchWhileBusy(t *testing.T) {
 		select {
 		case <-moved:
 		case <-time.After(wait.Patience):
-			t.Fatalf("switch %d: status = %+v", i, engine.Status())
+			t.Fatalf("switch %d: status = %+v, want the switch completed", i, engine.Status())
 		}
 	}
 	cancel()

@@ -7,15 +7,15 @@ import (
 	"vipd/balancer"
 )
 
-// target is the wanted state of an engine. Any goroutine may call its methods.
+// target is the wanted state of an engine. Its methods are safe for concurrent use.
 type target struct {
-	mu sync.Mutex // guards the rest
+	mu sync.Mutex // guards the fields below
 	request
-	behind time.Time // since when the desired state is not applied; zero means that it is
-	newer  time.Time // of the first change since the loop's last take; zero means none
+	behind time.Time // time since which the desired state is not applied, or zero
+	newer  time.Time // time of the first change since the last take, or zero
 }
 
-// request is a target as the loop takes it.
+// request is a target in the form in which the loop receives it.
 type request struct {
 	desired balancer.Desired
 	isSet   bool
@@ -23,9 +23,9 @@ type request struct {
 	next    *succession // a switch was requested since the last take; nil means none
 }
 
-// set makes d the desired state, of the next dataplane unless that is nil: a state is never applied
-// in another dataplane than its own. While older changes are not applied, d keeps the time of the
-// oldest. Applied is the time of the last change that is.
+// set sets d as the desired state. If next is not nil, d is the desired state of next, because a
+// state must only be applied in its own dataplane. If older changes are still not applied, d keeps
+// the time of the oldest change. applied is the time of the last change that is applied.
 func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *target) get() (balancer.Desired, bool) {
 	return t.desired, t.isSet
 }
 
-// take returns the request. Its comparison and switch are then the loop's.
+// take returns the request and resets the comparison and the switch in the target.
 func (t *target) take() request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +65,8 @@ func (t *target) take() request {
 	return r
 }
 
-// settle notes whether the round that started at that time has applied the state that it took.
+// settle records whether the round that started at that time has applied the state that it
+// received.
 func (t *target) settle(started time.Time, isApplied bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +78,7 @@ func (t *target) settle(started time.Time, isApplied bool) {
 	}
 }
 
-// since returns since when the desired state is not applied; zero means that it is.
+// since returns the time since which the desired state is not applied, or zero.
 func (t *target) since() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

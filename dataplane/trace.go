@@ -13,34 +13,34 @@ type Round struct {
 	// Want is the wanted state.
 	Want         balancer.Desired
 	Began, Ended time.Time
-	// Full reports whether the round began with a full comparison.
+	// Full reports whether the round started with a full comparison.
 	Full bool
 	// Changes is the number of changed frontends.
 	Changes int
 	Steps   []Step
-	// Err has the failures; nil means none.
+	// Err holds the failures, or nil.
 	Err error
 }
 
-// Step is a call of the host or the dataplane: observe, prepare host, apply, finish host.
+// Step is a call of the host or the dataplane: observe, prepare host, apply, or finish host.
 type Step struct {
 	Name         string
 	Began, Ended time.Time
-	// Frontends is the number of frontends; 0 means all.
+	// Frontends is the number of frontends that the step concerns, or 0 if it concerns all.
 	Frontends int
-	// Batches is the number of restores and netlink batches that the step has written, and Bytes
-	// their size (Wrote).
+	// Batches is the number of restores and netlink batches that the step has written. Bytes is
+	// their total size (see Wrote).
 	Batches, Bytes int
 	Err            error
 }
 
-// writes counts what a step writes to the kernel.
+// writes counts the data that a step writes to the kernel.
 type writes struct{ batches, bytes atomic.Int64 }
 
 type writesKey struct{}
 
-// Wrote counts a restore or netlink batch of so many bytes for the step that ctx belongs to.
-// Without a trace, it does nothing.
+// Wrote records that a restore or netlink batch of the given size was written, for the step to
+// which ctx belongs. Without a trace, it does nothing.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)

@@ -23,7 +23,7 @@ func TestStepWithoutTrace(t *testing.T) {
 	}
 }
 
-// BenchmarkStep measures a call alone, in a step without Trace, and in a step with Trace.
+// BenchmarkStep measures a call by itself, in a step without Trace, and in a step with Trace.
 func BenchmarkStep(b *testing.B) {
 	e, batch := &Engine{}, make([]Change, 3)
 	run := func(name string, step func() error) {

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// watch schedules the cheap looks for damage.
+// watch schedules the cheap checks for damage.
 type watch struct {
 	timer   *time.Timer
-	due     time.Time // of the next look
-	soonest time.Time // an alert advances the next look to this time at most
-	damaged int       // looks in a row that found damage
-	failure string    // of the last look, which is logged once
+	due     time.Time // time of the next check
+	soonest time.Time // earliest time of the next check, even after an alert
+	damaged int       // number of consecutive checks that found damage
+	failure string    // failure of the last check, logged once
 }
 
 func (w *watch) start(d time.Duration) {
 	w.timer, w.due = time.NewTimer(d), time.Now().Add(d)
 }
 
-// hurry advances the next look, after an alert.
+// hurry advances the next check after an alert.
 func (w *watch) hurry() {
 	if w.soonest.Before(w.due) {
 		w.timer.Reset(time.Until(w.soonest))
 	}
 }
 
-// alertShare is the minimum time between looks after alerts, in lengths of a look: others may
-// change rules all the time.
+// alertShare limits the time of checks after alerts to one part in alertShare, because other
+// programs may change rules constantly.
 const alertShare = 20
 
-// plan sets the time of the next look, after a look that started at began.
+// plan sets the time of the next check. The last check started at began.
 func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	now := time.Now()
 	w.soonest, w.due = now.Add(alertShare*now.Sub(began)), now.Add(o.ProbeInterval)
@@ -44,9 +44,10 @@ func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	w.timer.Reset(time.Until(w.due))
 }
 
-// look checks whether any of vipd's objects is damaged, and then makes the next round compare in
-// full. While every look finds damage, looks become rarer, because a full comparison is expensive.
-// Damage that a script does object by object is repaired within two seconds, up to the fifth.
+// look checks vipd's objects for damage. If it finds damage, the next round compares everything.
+// While every check finds damage, checks become less frequent, because a full comparison is
+// expensive. If a script damages one object after another, the first five damages are each repaired
+// within two seconds.
 func (e *Engine) look(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()
@@ -79,7 +80,7 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 	return false
 }
 
-// reportMended reports what the host has repaired itself.
+// reportMended reports the repairs that the host has made itself.
 func (e *Engine) reportMended() {
 	if all := e.Host.Mended(); len(all) > 0 {
 		e.report.Repairs += len(all)

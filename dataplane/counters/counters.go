@@ -2,24 +2,24 @@ package counters
 
 import "time"
 
-// Retention is the time for which the count of a removed object is kept separately.
+// Retention is the time for which counts of a removed object are kept separately.
 const Retention = time.Hour
 
 // Sums holds the counts of removed objects. It is not safe for concurrent use.
 type Sums[K comparable, V any] struct {
 	sums map[K]sum[V]
-	// whole returns the key of which a key is a part; whole(whole(k)) is whole(k).
+	// whole maps a key to the key of the whole that it belongs to. whole(whole(k)) equals whole(k).
 	whole func(K) K
 	add   func(V, V) V
 }
 
-// sum is a count, and the time when an object with its key last existed.
+// sum is a count, with the time when an object with its key last existed.
 type sum[V any] struct {
 	count V
 	seen  time.Time
 }
 
-// New returns empty sums. When a key is forgotten, its count is added to the key that whole
+// New returns empty sums. When Sums drops a key, it adds the key's count to the key that whole
 // returns.
 func New[K comparable, V any](whole func(K) K, add func(V, V) V) *Sums[K, V] {
 	return &Sums[K, V]{map[K]sum[V]{}, whole, add}
@@ -30,14 +30,14 @@ func (s *Sums[K, V]) Add(k K, count V, now time.Time) {
 	s.sums[k] = sum[V]{s.add(s.sums[k].count, count), now}
 }
 
-// With adds the kept counts to live, the counts of existing objects, and returns it. A key without
-// objects for longer than Retention is merged into its whole. The whole is forgotten when none of
-// its keys had objects for that time.
+// With adds the kept counts to the counts of live objects, and returns the result. A key without
+// objects for longer than Retention is merged into its whole. The whole is dropped once none of its
+// keys has had objects for that time.
 func (s *Sums[K, V]) With(live map[K]V, now time.Time) map[K]V {
 	if len(s.sums) == 0 {
 		return live
 	}
-	last := make(map[K]time.Time) // time when an object of a whole last existed
+	last := make(map[K]time.Time) // the time when an object of each whole last existed
 	for k := range live {
 		last[s.whole(k)] = now
 		if kept, ok := s.sums[k]; ok {

@@ -15,8 +15,8 @@ func newSums() *Sums[key, int] {
 	return New(func(k key) key { return key{service: k.service} }, func(a, b int) int { return a + b })
 }
 
-// TestForgets removes endpoints and waits. Their counts move to the service, and are forgotten with
-// it.
+// TestForgets removes endpoints and lets time pass. Their counts must move to the service, and must
+// be dropped with the service.
 func TestForgets(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newSums()
@@ -40,8 +40,8 @@ func TestForgets(t *testing.T) {
 	with(time.Second, map[key]int{}, map[key]int{})
 }
 
-// TestNothingGoesBack adds, counts and removes endpoints at random. No total may decrease while its
-// service or endpoint existed in the last hour, and the memory must stay small.
+// TestNothingGoesBack adds, counts and removes endpoints at random. No total may decrease within an
+// hour after its service or endpoint existed, and the memory must stay small.
 func TestNothingGoesBack(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -67,15 +67,15 @@ func TestNothingGoesBack(t *testing.T) {
 			for k, n := range all {
 				services[key{service: k.service}] += n
 				if now.Sub(seen[k]) > Retention && k.endpoint != 0 {
-					t.Fatalf("seed %d: the count of %v is kept %v after its removal", seed, k, now.Sub(seen[k]))
+					t.Fatalf("seed %d: the count of %v exists %v after its removal, want it dropped after Retention", seed, k, now.Sub(seen[k]))
 				}
 				if k.endpoint != 0 && n < was[k] {
-					t.Fatalf("seed %d: the count of %v decreases from %d to %d", seed, k, was[k], n)
+					t.Fatalf("seed %d: count of %v = %d before and %d after, want no decrease", seed, k, was[k], n)
 				}
 			}
 			for k, n := range was {
 				if k.endpoint == 0 && services[k] < n && now.Sub(seen[k]) <= Retention {
-					t.Fatalf("seed %d: the count of service %v decreases from %d to %d", seed, k, n, services[k])
+					t.Fatalf("seed %d: count of service %v = %d before and %d after, want no decrease", seed, k, n, services[k])
 				}
 			}
 			was = services

@@ -14,34 +14,34 @@ type Port struct {
 }
 
 // BackendKey identifies a backend of a service's port. Without an address, it represents all
-// forgotten backends.
+// dropped backends of the port.
 type BackendKey struct {
 	Port
 	Addr netip.AddrPort
 }
 
-// Whole returns the key of the port's forgotten backends.
+// Whole returns the key that represents the port's dropped backends.
 func (b BackendKey) Whole() BackendKey { return BackendKey{Port: b.Port} }
 
 // Count is a number of connections.
 type Count struct {
-	// All is the total. Kept is the part of existing kernel objects, which the next process would
-	// read again.
+	// All is the total. Kept is the part of it in existing kernel objects, which the next process
+	// would read again.
 	All, Kept uint64
 }
 
-// Plus adds two counts.
+// Plus returns the sum of two counts.
 func (c Count) Plus(more Count) Count { return Count{c.All + more.All, c.Kept + more.Kept} }
 
-// The kernel's counters are read at most once every readEvery, and reading uses at most one part in
+// The kernel's counters are read at most once in readEvery. Reading may use at most one part in
 // readShare of the time.
 const (
 	readEvery = time.Second
 	readShare = 20
 )
 
-// NextReading returns when the kernel's counters may be read again, after a reading that started at
-// began and has just ended.
+// NextReading returns the time of the next reading of the kernel's counters. The last reading
+// started at began and has just ended.
 func NextReading(began time.Time) time.Time {
 	return time.Now().Add(max(readEvery, readShare*time.Since(began)))
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNextReading computes the next reading after readings of various durations. The pause is as
-// short as the limits allow.
+// TestNextReading computes the time of the next reading after readings of various durations. The
+// pause must be as short as the limits permit.
 func TestNextReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ took, pause time.Duration }{

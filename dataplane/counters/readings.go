@@ -6,12 +6,12 @@ import (
 )
 
 // Readings holds the connections that the kernel's rules have counted, including removed rules. It
-// is safe for concurrent use, and a slow reading blocks no other caller.
+// is safe for concurrent use. A slow reading does not block other callers.
 type Readings struct {
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// ended holds the counts of removed rules.
 	ended *Sums[BackendKey, Count]
-	// shown is the last result, and due the time of the next reading.
+	// shown is the last result. due is the time of the next reading.
 	shown map[BackendKey]Count
 	due   time.Time
 }
@@ -19,15 +19,15 @@ type Readings struct {
 // NewReadings returns Readings without counts.
 func NewReadings() *Readings { return &Readings{ended: New(BackendKey.Whole, Count.Plus)} }
 
-// Shown returns the last result, which is immutable, and reports whether the kernel may be read
-// again.
+// Shown returns the last result, which must not be modified, and reports whether the kernel may be
+// read again.
 func (r *Readings) Shown() (shown map[BackendKey]Count, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shown, r.shown == nil || !time.Now().Before(r.due)
 }
 
-// Renew permits the next reading at once.
+// Renew permits the next reading immediately.
 func (r *Readings) Renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +44,8 @@ func (r *Readings) End(k BackendKey, n uint64) {
 	r.ended.Add(k, Count{All: n}, time.Now())
 }
 
-// Read processes the counts of existing rules, from a reading that started at began, and returns
-// all counts.
+// Read processes the counts of existing rules from a reading that started at began. It returns the
+// counts of existing and removed rules.
 func (r *Readings) Read(live map[BackendKey]Count, began time.Time) map[BackendKey]Count {
 	r.mu.Lock()
 	defer r.mu.Unlock()

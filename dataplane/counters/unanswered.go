@@ -7,14 +7,14 @@ import (
 	"vipd/dataplane"
 )
 
-// Unanswered counts the connections that backends did not answer. It is safe for concurrent use,
-// and its zero value is ready.
+// Unanswered counts connections without an answer from their backend. It is safe for concurrent
+// use. The zero value is ready to use.
 type Unanswered struct {
 	mu   sync.Mutex // guards sums
 	sums *Sums[BackendKey, uint64]
 }
 
-// Add counts a connection.
+// Add counts an unanswered connection.
 func (u *Unanswered) Add(k BackendKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -25,7 +25,8 @@ func (u *Unanswered) Add(k BackendKey) {
 }
 
 // AddTo adds the counts to the failures of the backends in counts, and returns the result. It adds
-// backends that are missing in counts, and remembers counts like [Sums].
+// backends that are missing in counts, and keeps counts of removed backends in the same way as
+// [Sums].
 func (u *Unanswered) AddTo(counts []dataplane.FrontendCount) []dataplane.FrontendCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()

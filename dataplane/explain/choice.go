@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// choose describes which endpoints the client may get.
+// choose describes the endpoints that the client may be sent to.
 func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	switch {
 	case f.AffinityTimeout <= 0:
@@ -34,12 +34,12 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// wayBack describes whose address each endpoint sees, and whether its reply returns through this
-// node.
+// wayBack describes which client address each endpoint sees, and whether the reply returns through
+// this node.
 func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
 	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
-	if forwards && !needs.LocalIn { // virtual servers forward their clients' packets without ip_forward
+	if forwards && !needs.LocalIn { // virtual servers forward packets of clients without ip_forward
 		there = host.Unforwarded(a.Client, from)
 	}
 	var off []string
@@ -69,7 +69,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	}
 }
 
-// text returns a line about an endpoint.
+// text returns a line that describes an endpoint.
 func (e *Endpoint) text(client netip.Addr) string {
 	part := "-"
 	if e.Part > 0 {
@@ -89,7 +89,7 @@ func (e *Endpoint) text(client netip.Addr) string {
 	return text + "; sees " + sees + ": " + e.Source
 }
 
-// summarize sums up the steps.
+// summarize adds the summary of the steps.
 func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	var led, lost, silent []string
 	stopped, mostly := 0, 0
@@ -143,8 +143,8 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// bounded reports whether all backends that get new connections have a limit. If none was chosen,
-// all have reached it.
+// bounded reports whether all backends that get new connections have a connection limit. If so, and
+// no backend can be chosen, all of them have reached their limit.
 func bounded(f *balancer.Frontend) bool {
 	return !slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active && b.MaxConnections == 0 })
 }

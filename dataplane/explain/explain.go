@@ -19,77 +19,76 @@ import (
 // Question is a connection that a client may open.
 type Question struct {
 	Client netip.Addr
-	// Port is the client's port; 0 means any. It only serves to find an existing connection.
+	// Port is the client's port, or 0 for any port. It is only used to find an existing connection.
 	Port uint16
 	To   balancer.Key
 }
 
-// Inputs are the data that an answer depends on.
+// Inputs holds the data on which an answer depends.
 type Inputs struct {
-	// Desired is the wanted state, and Applied holds the frontends in the kernel.
+	// Desired is the wanted state. Applied holds the frontends in the kernel.
 	Desired balancer.Desired
 	Applied snap.Map[balancer.Key, *balancer.Frontend]
-	// Mode is the name of the running mode, and Dataplane is its dataplane.
+	// Mode is the name of the running mode. Dataplane is its dataplane.
 	Mode      string
 	Dataplane dataplane.Dataplane
-	// Connections lists the existing connections. If nil, none are searched.
+	// Connections lists the existing connections. If nil, they are not searched.
 	Connections dataplane.ListsConnections
-	// Held has the holder of each VIP.
+	// Held lists the holder of each VIP.
 	Held []host.Held
-	// Trouble returns the reason why a frontend is not applied as wanted, and Why the reason of a
-	// backend's state. Both may be nil.
+	// Trouble returns the reason why a frontend is not applied as wanted. Why returns the reason
+	// for a backend's state. Both may be nil.
 	Trouble func(balancer.Key) string
 	Why     func(f *balancer.Frontend, b balancer.Backend) string
-	// Silence returns the unanswered connections of an endpoint, or false if none are known. It may
-	// be nil.
+	// Silence returns the unanswered connections of an endpoint, or false if no connection was
+	// unanswered. It may be nil.
 	Silence func(balancer.Target) (Silence, bool)
-	// Foreign returns the effects of other programs' rules on connections to a frontend. If nil,
-	// they were not checked.
+	// Foreign returns the effects of other programs' rules on connections to a frontend. It is nil
+	// if the rules were not checked.
 	Foreign func(balancer.Key) []string
 }
 
-// Verdict is the result for a client.
+// Verdict is the predicted result of a connection.
 type Verdict string
 
-// The verdicts.
+// These are the verdicts.
 const (
 	// Served means that an endpoint answers.
 	Served Verdict = "served"
 	// Refused means a TCP reset, or an ICMP port unreachable message.
 	Refused Verdict = "refused"
-	// Dropped means that there is no answer.
+	// Dropped means that the client gets no answer.
 	Dropped Verdict = "dropped"
-	// Lost means that an endpoint replies past this node, so the client does not recognise the
-	// reply.
+	// Lost means that the endpoint's reply bypasses this node, so the client rejects it.
 	Lost Verdict = "lost"
-	// Elsewhere means that vipd has no frontend there; the connection is not affected by vipd.
+	// Elsewhere means that vipd has no frontend at this address and does not affect the connection.
 	Elsewhere Verdict = "elsewhere"
 )
 
-// Answer is the predicted fate of a connection.
+// Answer is the predicted result of a connection, with its reasons.
 type Answer struct {
 	Client  netip.Addr   `json:"client"`
 	To      balancer.Key `json:"to"`
 	Verdict Verdict      `json:"verdict"`
-	// Summary is the verdict in a sentence.
+	// Summary states the verdict in a sentence.
 	Summary string        `json:"summary"`
 	Mode    string        `json:"mode"`
 	Service balancer.Name `json:"service,omitempty"`
 	Port    string        `json:"port,omitempty"`
-	// Steps are the decisions in their order.
+	// Steps lists the decisions in their order.
 	Steps []Step `json:"steps"`
-	// Endpoints are the frontend's endpoints.
+	// Endpoints lists the frontend's endpoints.
 	Endpoints []Endpoint `json:"endpoints"`
 	dataplane.Explanation
-	// Existing are the client's connections to the frontend. Their packets still reach their
+	// Existing lists the client's connections to the frontend. Their packets still reach their
 	// endpoints.
 	Existing []dataplane.Connection `json:"existing"`
 }
 
-// Silence is the number of new connections that an endpoint did not answer in the last minute.
+// Silence counts the new connections that an endpoint did not answer in the last minute.
 type Silence struct {
 	Unanswered, Of uint64
-	// Cause is the likely cause, with the command that fixes it.
+	// Cause is the probable cause, with the command that fixes it.
 	Cause string
 }
 
@@ -98,49 +97,49 @@ func (s Silence) numbers() string {
 	return fmt.Sprintf("did not answer %d of %d new connections in the last minute", s.Unanswered, s.Of)
 }
 
-// String returns the text that follows the endpoint's address.
+// String returns the text that follows the endpoint's address, with the cause.
 func (s Silence) String() string { return s.numbers() + ": " + s.Cause }
 
-// Step is a decision.
+// Step is a decision on the path of the connection.
 type Step struct {
 	What string `json:"what"`
 	Text string `json:"text"`
-	// Wrong reports whether it prevents the client from being served as configured.
+	// Wrong reports whether the decision prevents the client from being served as configured.
 	Wrong bool `json:"wrong,omitempty"`
 }
 
-// Endpoint is an endpoint that the connection may get.
+// Endpoint is an endpoint to which the connection may be sent.
 type Endpoint struct {
 	Address netip.AddrPort        `json:"address"`
 	State   balancer.BackendState `json:"state"`
 	Weight  int                   `json:"weight"`
-	// Why is the reason of its state.
+	// Why is the reason for the endpoint's state.
 	Why string `json:"why,omitempty"`
-	// Part is its share of new connections of this client, from 0 to 1.
+	// Part is the endpoint's share of this client's new connections, from 0 to 1.
 	Part float64 `json:"part"`
-	// SNAT reports whether it sees an address of this node instead of the client's, and Lost
-	// whether its reply misses this node. Source is the reason.
+	// SNAT reports whether the endpoint sees an address of this node instead of the client's. Lost
+	// reports whether the endpoint's reply bypasses this node. Source is the reason.
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
-	// silent is text that follows its address and says that it does not answer. It is "" if the
+	// silent is the part of the text that says that the endpoint does not answer. It is "" if the
 	// endpoint answers as far as is known.
 	silent string
-	// mostly reports whether at least half of its new connections were unanswered.
+	// mostly reports whether at least half of the endpoint's new connections were unanswered.
 	mostly bool
-	// stopped is the sysctl that keeps this host from forwarding packets between the client and the
-	// endpoint.
+	// stopped is the sysctl that prevents this host from forwarding packets between the client and
+	// the endpoint.
 	stopped string
 }
 
-// maxExisting is the maximum number of existing connections in an answer, and readingTime limits
-// their search.
+// maxExisting is the maximum number of existing connections in an answer. readingTime limits the
+// search for them.
 const (
 	maxExisting = 10
 	readingTime = 3 * time.Second
 )
 
-// Explain answers a question. It returns an error if something could not be read.
+// Explain answers a question. It returns an error if a part of the state could not be read.
 func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
@@ -202,8 +201,8 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
 }
 
-// frontend describes the frontend, and whether it is applied as wanted. doubtful reports whether
-// its state in the kernel is unknown.
+// frontend describes the frontend and whether it is applied as wanted. doubtful reports whether its
+// state in the kernel is unknown.
 func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
 	if f.NodePort {
@@ -222,7 +221,7 @@ func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	}
 }
 
-// nameOf returns the service and port of a frontend.
+// nameOf returns the service and the port of a frontend.
 func nameOf(f *balancer.Frontend) string {
 	text := "service " + string(f.Service)
 	if f.Port != "" {
@@ -238,13 +237,13 @@ func (n *Inputs) trouble(k balancer.Key) string {
 	return n.Trouble(k)
 }
 
-// source checks source ranges. It returns the guard's objects of the frontend.
+// source checks source ranges. It returns the guard's objects that concern the frontend.
 func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
 		a.step("guard", true, "the guard can't be read: %v", err)
 	}
-	if n.Dataplane.Traits().Needs == (dataplane.Needs{}) { // it serves without the guard
+	if n.Dataplane.Traits().Needs == (dataplane.Needs{}) { // this dataplane serves without the guard
 		objects = slices.DeleteFunc(objects, func(o dataplane.Object) bool { return o.Missing })
 	}
 	may := f.Allows(a.Client)
@@ -268,11 +267,11 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 // unanswered is the conntrack state of TCP connections without a reply from the endpoint.
 const unanswered = "syn-sent"
 
-// errMore means that the client has more connections than are listed.
+// errMore means that the client has more connections than the answer may list.
 var errMore = errors.New("there are more")
 
-// existing finds the client's existing connections, except ended connections. If they can't be
-// read, everything else is explained without them, because reading a large table may be too slow.
+// existing finds the client's existing connections, except ended ones. If they can't be read, the
+// answer omits them, because reading a large table may take too long.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
 		return nil
@@ -292,8 +291,8 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 	})
 }
 
-// list adds a step for each connection of the client. Endpoints that have not answered some of them
-// are first, with advice. unread is the reason why there may be more.
+// list adds a step for each connection of the client. Connections that an endpoint has not answered
+// come first, with advice. unread is the reason why there may be more connections.
 func (a *Answer) list(unread error) {
 	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {
@@ -322,10 +321,10 @@ func (a *Answer) list(unread error) {
 	}
 }
 
-// silent marks the endpoints that do not answer: endpoints with unanswered connections in the last
-// minute, and endpoints that have not answered a connection of this client yet.
+// silent marks the endpoints that do not answer. These are endpoints with unanswered connections in
+// the last minute, and endpoints that have not answered a connection of this client yet.
 func (n *Inputs) silent(a *Answer) {
-	if a.To.Proto == balancer.UDP { // one-way UDP is normal
+	if a.To.Proto == balancer.UDP { // UDP without answers is normal
 		return
 	}
 	for i := range a.Endpoints {

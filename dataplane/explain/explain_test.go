@@ -14,7 +14,7 @@ import (
 	"vipd/test/fake"
 )
 
-// reading lists one connection, and then returns err. If err is nil, it blocks.
+// reading lists one connection and then returns err. If err is nil, it blocks.
 type reading struct{ err error }
 
 func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -26,7 +26,7 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 }
 
 // TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. The
-// advice must be first, once. No step may be a failure, because the connections may be new.
+// advice must be in the first step, once. No step may be wrong, because the connections may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
@@ -36,7 +36,7 @@ func TestConnectionWithoutAnAnswer(t *testing.T) {
 	}
 	for _, s := range a.Steps {
 		if s.Wrong || strings.Count(s.Text, "snat") > 1 {
-			t.Errorf("%+v", s)
+			t.Errorf("step = %+v, want not wrong, and snat at most once", s)
 		}
 	}
 	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
@@ -55,8 +55,8 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 	)
 }
 
-// TestConnectionsThatCannotBeRead makes the list of connections fail. The known connections must be
-// shown, with the reason why there may be more.
+// TestConnectionsThatCannotBeRead makes the list of connections fail. The answer must list the
+// known connections, with the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestDoubtful explains a frontend whose last change failed. The answer is about its wanted state.
-// A client of another host can't reach it at a loopback address.
+// TestDoubtful explains a frontend whose last change failed. The answer must describe its wanted
+// state. A client on another host must not reach a loopback address.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -103,7 +103,7 @@ func TestDoubtful(t *testing.T) {
 	}
 }
 
-// leading is a dataplane that sends everything to one endpoint.
+// leading is a dataplane that sends every connection to the same endpoint.
 type leading struct {
 	*fake.Dataplane
 	to netip.AddrPort
@@ -113,8 +113,8 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (datap
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must say so,
-// except for UDP.
+// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must report
+// them, except for UDP.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")
 	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}
@@ -158,8 +158,8 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestWithdrawn explains a connection to a withdrawn VIP. Routing decides, and the answer names
-// neither the service's endpoints nor a refusal.
+// TestWithdrawn explains a connection to a withdrawn VIP. The answer must refer to routing, and
+// must name neither the service's endpoints nor a refusal.
 func TestWithdrawn(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
 	f := &balancer.Frontend{Key: k, Service: "web", Withdrawn: true}

@@ -49,13 +49,13 @@ func (n *Inputs) held(at netip.Addr) *host.Held {
 	return &n.Held[i]
 }
 
-// addedByVipd reports whether vipd added the address, so its other ports are refused.
+// addedByVipd reports whether vipd added the address, so other ports of the address are refused.
 func (n *Inputs) addedByVipd(at netip.Addr) bool {
 	h := n.held(at)
 	return h != nil && h.Where != "none" && h.Where != "host"
 }
 
-// unserved explains a place without an applied frontend.
+// unserved explains an address and port without an applied frontend.
 func (n *Inputs) unserved(a *Answer) {
 	late := func(text string) string {
 		if trouble := n.trouble(a.To); trouble != "" {
@@ -94,7 +94,7 @@ func (n *Inputs) unserved(a *Answer) {
 
 func place(k balancer.Key) string { return fmt.Sprintf("%d/%s", k.Port, k.Proto) }
 
-// places lists ports, and shortens long lists.
+// places lists ports. It shortens long lists.
 func places(keys []balancer.Key) string {
 	const most = 8
 	words := make([]string, 0, most)
@@ -109,7 +109,7 @@ func places(keys []balancer.Key) string {
 }
 
 // nearest returns the frontend whose address has the longest common prefix with the requested
-// address. Among the frontends of an address, it returns the frontend with the nearest port.
+// address. If several frontends have that address, it returns the frontend with the nearest port.
 func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {

@@ -82,7 +82,8 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts an owner of the VIPs on the host. stopReopening makes the owner leave a closed gate closed.
+// owner starts an owner of the VIPs on the host. stopReopening makes the owner leave a closed gate
+// closed.
 func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopReopening func()) {
 	t.Helper()
 	cmd := l.Host().Command(t.Context(), os.Args[0])

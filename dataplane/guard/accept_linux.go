@@ -16,37 +16,37 @@ import (
 )
 
 // acceptor makes the filters of iptables, such as Docker's or ufw's, accept our connections,
-// because no table of nf_tables can accept a packet that they drop. It maintains three chains there
-// while iptables has filters, and checks for filters whenever rules change. Other firewalls need
-// rules from their administrators; doctor names them.
+// because no nf_tables table can accept a packet that such a filter drops. It maintains three
+// chains while iptables has filters, and searches for filters whenever rules change. For other
+// firewalls, administrators must add rules; doctor names these firewalls.
 type acceptor struct {
 	family inet.Family
 	bits   markBits
 	conn   *nft.Conn
-	// find finds iptables. tool is its last result; nil means that there is none.
+	// find finds iptables. tool is its last result, or nil if iptables was not found.
 	find func(context.Context) (filterTool, error)
 	tool filterTool
 
-	// mode is the mode for which the rules are written. settled reports whether the kernel has
-	// them, or needs none.
+	// mode is the mode for which the rules are written. settled reports whether the kernel has the
+	// rules or needs none.
 	mode    acceptMode
 	settled bool
-	// hashes are the fingerprints of the chains when they were written. It is nil if there are no
-	// filters, or no rules in them.
+	// hashes holds the fingerprints of the chains when they were written. It is nil if no filters
+	// exist or the filters have no rules.
 	hashes map[string]xtables.ChainHash
-	// damaged are the fingerprints of our chains after another program changed them, until they are
-	// written again.
+	// damaged holds the fingerprints of our chains as changed by another program, until the chains
+	// are written again.
 	damaged map[string]xtables.ChainHash
 	look    xtables.Look
-	// fault is the reason why our connections may be dropped, and due the time of the next attempt.
+	// fault is the reason why our connections may be dropped. due is the time of the next attempt.
 	fault error
 	due   time.Time
 	pause time.Duration
 }
 
-// acceptMode is the part of the mode that the rules depend on.
+// acceptMode is the part of the mode that affects the rules.
 type acceptMode struct {
-	// localIn reports whether virtual servers forward packets, and direct whether packets are
+	// localIn reports whether virtual servers forward packets. direct reports whether packets are
 	// forwarded untracked.
 	localIn, direct bool
 }
@@ -63,27 +63,28 @@ type filterTool interface {
 
 var _ filterTool = (*xtables.Tool)(nil)
 
-// filterTable is the table of the rules, and ourPrefix the prefix of our chains' names.
+// filterTable is the table of the rules. ourPrefix is the prefix of our chains' names.
 const (
 	filterTable = "filter"
 	ourPrefix   = "VIPD-"
 )
 
-// These are the pauses between two attempts to write rules that iptables refuses.
+// These are the minimum and maximum pause between two attempts to write rules that iptables
+// refuses.
 const minAcceptPause, maxAcceptPause = time.Second, time.Minute
 
 func newAcceptor(of inet.Family, o Options) *acceptor {
 	return &acceptor{family: of, bits: newMarkBits(o.MasqueradeBit), look: xtables.Contents(), find: func(ctx context.Context) (filterTool, error) {
 		t, err := xtables.Find(ctx, of, o.Variant, o.Log)
 		if err != nil {
-			return nil, err // a nil *xtables.Tool in an interface would not be nil
+			return nil, err // an interface that holds a nil *xtables.Tool is not nil
 		}
 		return t, nil
 	}}
 }
 
-// filtered reports whether iptables has filters in either variant. They exist once a program has
-// used them. A table of that name without their chains belongs to another program.
+// filtered reports whether iptables has filters in either variant. The filters exist once a program
+// has used them. A table with that name but without the filters' chains belongs to another program.
 func (a *acceptor) filtered() (bool, error) {
 	table, names := nft.Table{Family: nft.IPv4, Name: filterTable}, "/proc/net/ip_tables_names"
 	if a.family == inet.IPv6 {
@@ -100,8 +101,8 @@ func (a *acceptor) filtered() (bool, error) {
 	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable), nil
 }
 
-// establish writes the rules if there are filters. A refusal is not an error, because services may
-// work without the rules. It is recorded as the fault, and retried.
+// establish writes the rules if filters exist. Services may work without the rules, so a refusal is
+// not an error: it is recorded as the fault and retried.
 func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	mode := acceptMode{localIn: localIn, direct: direct}
 	if a.mode == mode && (a.settled || a.fault != nil && time.Now().Before(a.due)) {
@@ -123,7 +124,7 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	return nil
 }
 
-// noteOutcome records the outcome of a write.
+// noteOutcome records the result of a write.
 func (a *acceptor) noteOutcome(err error) {
 	a.settled, a.fault = err == nil, err
 	if err == nil {
@@ -134,7 +135,7 @@ func (a *acceptor) noteOutcome(err error) {
 	a.hashes, a.due = nil, time.Now().Add(a.pause)
 }
 
-// write replaces our chains and jumps in one transaction, and verifies the jumps.
+// write replaces our chains and jumps in one transaction, and then verifies the jumps.
 func (a *acceptor) write(ctx context.Context) (err error) {
 	if a.tool == nil {
 		if a.tool, err = a.find(ctx); err != nil {
@@ -176,8 +177,8 @@ func chainNames(chains []xtables.Chain) (all []string) {
 	return all
 }
 
-// jumpLines returns the lines that add jumps, by base chain, and remove all other rules that lead
-// to our chains. An empty jump only removes rules.
+// jumpLines returns the lines that add jumps to base chains and remove all other rules that lead to
+// our chains. For an empty jump, it only removes rules.
 func jumpLines(ctx context.Context, tool filterTool, table string, jumps map[string]string, ours []string) (lines []string, err error) {
 	for _, base := range slices.Sorted(maps.Keys(jumps)) {
 		rules, err := tool.Rules(ctx, table, base)
@@ -203,7 +204,7 @@ func (a *acceptor) leave(ctx context.Context) error {
 	if _, err = removeChains(ctx, a.tool, filterTable, slices.Collect(maps.Keys(a.jumps())), chainNames(a.chains()), false); err == nil {
 		a.settled, a.hashes, a.fault = false, nil, nil
 	} else if xtables.IsIncompatible(err) {
-		return nil // the table was loaded by nft -f, so iptables can't change it, and a retry would not help
+		return nil // iptables can't change a table that "nft -f" loaded, so a retry would not help
 	}
 	return err
 }
@@ -217,10 +218,10 @@ func (a *acceptor) retry(ctx context.Context) bool {
 	return err == nil && a.fault == nil
 }
 
-// intact repairs rules that other programs have changed. It returns the changed rules, or that
-// filters exist now.
+// intact repairs rules that other programs have changed. It returns the changed rules, or the fact
+// that filters exist now.
 func (a *acceptor) intact(ctx context.Context) (string, error) {
-	if !a.settled { // establish is due
+	if !a.settled { // establish will write the rules
 		return "", nil
 	}
 	filtered, err := a.filtered()
@@ -229,7 +230,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 		return "", err
 	case filtered && a.hashes == nil:
 		return "iptables has filters now", nil
-	case !filtered: // they were removed together with our rules
+	case !filtered: // the filters were removed together with our rules
 		a.hashes = nil
 		return "", nil
 	}
@@ -245,7 +246,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
-// compare returns the chain whose rules differ from the written rules.
+// compare returns a chain whose rules differ from the written rules, or "".
 func (a *acceptor) compare(ctx context.Context) (string, error) {
 	names := slices.Sorted(maps.Keys(a.hashes))
 	now, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, names)
@@ -263,8 +264,8 @@ func (a *acceptor) compare(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// minEntries returns the minimum number of entries that the chains occupy in a table of the legacy
-// variant. A rule is one entry.
+// minEntries returns the minimum number of entries that the chains occupy in a table of
+// iptables-legacy. Each rule is an entry.
 func (a *acceptor) minEntries() (n int) {
 	for _, p := range a.hashes {
 		n += p.Rules
@@ -278,10 +279,10 @@ func (a *acceptor) resync() {
 }
 
 func (a *acceptor) chains() []xtables.Chain {
-	// A negated match of the mark would also match packets without a connection.
+	// A negated match of the mark would also match packets that do not belong to a connection.
 	ours := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
-	if a.mode.localIn { // virtual servers forward packets through OUTPUT; other filters decide about the programs of this host
+	if a.mode.localIn { // virtual servers send packets through OUTPUT, where other filters decide about the programs of this host
 		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
 	if a.mode.direct {
@@ -293,11 +294,12 @@ func (a *acceptor) chains() []xtables.Chain {
 	}
 }
 
-// jumps returns a jump for each base chain in every mode. A chain that is not needed is empty.
+// jumps returns the jump of each base chain, in every mode. If a chain is not needed, its jump is
+// empty.
 func (a *acceptor) jumps() map[string]string {
 	marked := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	to := marked
-	if a.mode.direct { // untracked packets have no connection
+	if a.mode.direct { // untracked packets do not belong to a connection
 		to = ""
 	}
 	return map[string]string{"FORWARD": marked + "-j VIPD-FORWARD", "INPUT": to + "-j VIPD-INPUT", "OUTPUT": to + "-j VIPD-OUTPUT"}

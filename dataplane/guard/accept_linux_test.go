@@ -16,7 +16,7 @@ import (
 	"vipd/test/lab"
 )
 
-// blindTool is an iptables whose rules can't be listed while blind is set.
+// blindTool is an iptables tool that can't list rules while blind is set.
 type blindTool struct {
 	filterTool
 	blind *bool
@@ -29,7 +29,7 @@ func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains
 	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of one frontend on a host with filters in a variant of iptables. finds
+// filtering is a guard of a single frontend on a host with filters in an iptables variant. finds
 // counts the searches for iptables.
 type filtering struct {
 	*familyGuard
@@ -90,7 +90,7 @@ func (g *filtering) accepts() bool {
 }
 
 // TestAcceptsInFilters adds filters, damages the rules, and closes the guard. The rules must be
-// written, repaired and removed, with one search for iptables.
+// written, repaired and removed, with a single search for iptables.
 func TestAcceptsInFilters(t *testing.T) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(variant), func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			if variant == xtables.NFT {
 				g.round()
 				if g.finds > 0 {
-					t.Fatal("iptables was searched for without filters")
+					t.Fatal("searches for iptables without filters = 1, want 0")
 				}
 			}
 			g.iptables("-P FORWARD DROP")
@@ -106,7 +106,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.resync()
 			g.round()
 			if !g.accepts() || g.finds != 1 {
-				t.Fatalf("rules after %d searches for iptables:\n%s", g.finds, g.iptables("-S"))
+				t.Fatalf("rules after %d searches for iptables, want vipd's after 1:\n%s", g.finds, g.iptables("-S"))
 			}
 			for _, damage := range []string{"-F", "-R VIPD-FORWARD 1 -j DROP", "-D FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD", "-F VIPD-INPUT"} {
 				g.iptables(damage)
@@ -114,7 +114,7 @@ func TestAcceptsInFilters(t *testing.T) {
 				g.resync()
 				g.round()
 				if !g.accepts() {
-					t.Fatalf("rules after %s:\n%s", damage, g.iptables("-S"))
+					t.Fatalf("rules after %s, want vipd's:\n%s", damage, g.iptables("-S"))
 				}
 			}
 			g.iptables("-A INPUT -s 192.0.2.1 -j ACCEPT")
@@ -122,7 +122,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.want(frontend("10.96.0.10:80"), -1, true)
 			g.round()
 			if rules := g.iptables("-S"); strings.Contains(rules, "VIPD") || !strings.Contains(rules, "192.0.2.1") {
-				t.Errorf("rules after Close:\n%s", rules)
+				t.Errorf("rules after Close, want only the foreign rule:\n%s", rules)
 			}
 		})
 	}
@@ -142,15 +142,15 @@ func (g *filtering) noticed(change string) {
 	})
 }
 
-// TestAcceptsAgainWhatWasNotProved makes iptables fail to list the written rules. That is a
-// problem, and the rules are written again.
+// TestAcceptsAgainWhatWasNotProved makes iptables fail to list the written rules. The failure must
+// be a problem, and the rules must be written again.
 func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
 	g.blind = true
 	g.round()
 	if p := g.problems(); len(p) != 1 || p[0].Severity != balancer.SeverityWarning || !strings.Contains(p[0].Text, "changed while they were listed") {
-		t.Errorf("problems = %v", p)
+		t.Errorf("problems = %v, want one warning", p)
 	}
 	g.iptables("-F") // like a firewall that is reloaded
 	g.iptables("-X")
@@ -162,12 +162,12 @@ func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 		return nil
 	})
 	if !g.accepts() || len(g.problems()) > 0 {
-		t.Errorf("problems = %v, rules:\n%s", g.problems(), g.iptables("-S"))
+		t.Errorf("problems = %v, want none; rules, want vipd's:\n%s", g.problems(), g.iptables("-S"))
 	}
 }
 
-// TestDriftBesideABlindAcceptor deletes the table while the filters of iptables can't be read. The
-// missing table is reported.
+// TestDriftBesideABlindAcceptor deletes the table while the filters of iptables can't be read.
+// Intact must report the missing table.
 func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -180,8 +180,8 @@ func TestDriftBesideABlindAcceptor(t *testing.T) {
 	}
 }
 
-// TestFiltersWithoutIptables sets a policy DROP on a host without the iptables programs. Each mode
-// reports a problem.
+// TestFiltersWithoutIptables sets the policy DROP on a host without the iptables programs. Each
+// mode must report a problem.
 func TestFiltersWithoutIptables(t *testing.T) {
 	for _, m := range someModes() {
 		g := filteringWith(t, xtables.NFT, m)
@@ -199,8 +199,8 @@ func TestFiltersWithoutIptables(t *testing.T) {
 	}
 }
 
-// TestGuardLeavesFiltersOfNFT loads a table filter with chains of vipd with "nft -f", which
-// iptables then can't read. A round without services succeeds and leaves the table as it is.
+// TestGuardLeavesFiltersOfNFT loads a table filter that contains vipd's chains with "nft -f", so
+// iptables can't read it. A round without services must succeed and must not change the table.
 func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.want(frontend("10.96.0.10:80"), -1, false)

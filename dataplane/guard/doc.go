@@ -1,11 +1,11 @@
 // Package guard maintains the netfilter state that all modes share. It restricts VIPs to the ports
 // of services, enforces source ranges, refuses clients, and marks connections. It also masquerades
 // connections whose replies would otherwise bypass this node. The host passes the desired and the
-// applied frontends: Prepare before a dataplane applies frontends, Finish afterwards.
+// applied frontends. It calls Prepare before a dataplane applies frontends, and Finish afterwards.
 //
 // The guard is a table of nf_tables for each family, vipd-guard. Each change is one transaction.
-// The table has a constant, small number of rules over sets (see setDefs). Most chains are of type
-// nat, so they see only the first packet of a connection. A packet passes:
+// The table has a constant, small number of rules over sets (see setDefs). Most chains have the
+// type nat, so only the first packet of a connection traverses them. A packet passes:
 //
 //	packet-marks         ours, with vipd's bits in the packet's mark, which another program has copied
 //	                     there (-150): the bits are cleared, so rules of policy routing match
@@ -31,36 +31,36 @@
 //	source               ours, not never: if onearm has the pair of incoming and outgoing interfaces, or
 //	                     marked always -> masqueraded. The host's programs have no incoming interface
 //
-// Endpoints of frontends with forward = "dr" or "tunnel" reply directly to the client, past this
+// Endpoints of frontends with forward = "dr" or "tunnel" reply directly to the client, without this
 // node. conntrack would treat such a connection as new until it times out, its later packets as
 // invalid, and an idle connection as new again. So separate chains exclude them from tracking, and
 // restrict the packets that open a connection.
 //
-// No table of nf_tables can accept a packet that a filter of iptables drops, such as Docker's or
-// ufw's. An acceptor maintains three chains in these filters, if any. The tables of other firewalls
-// need rules from their administrator.
+// No nf_tables table can accept a packet that a filter of iptables drops, such as Docker's or
+// ufw's. So an acceptor maintains three chains in these filters, if they exist. For the tables of
+// other firewalls, administrators must add rules.
 //
-// Entries of held, and of the sets that classify packets, are added before the frontend is applied.
-// They stay until no applied frontend needs them. Entries that open or refuse a port require a
+// Entries of held, and of the sets that classify packets, are added before the frontend is applied,
+// and remain until no applied frontend needs them. Entries that open or refuse a port require a
 // frontend that is both desired and applied. Addresses are added after the guard is complete, and
 // removed before the guard, so the host's own ports are never reachable on a VIP. While nf_tables
 // is busy, addresses wait.
 //
-// A trial proves that the kernel accepts the guard, see [Try]. It needs reject in prerouting (Linux
-// 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat, nft_masq and nft_reject.
-// Kernel modes require the guard. In userspace mode a missing guard is a problem, but most
-// frontends do not wait for it. Their addresses then answer on every port, and the mode itself
-// enforces source ranges. Frontends with source ranges on existing addresses, and frontends on
-// owned addresses, wait for the guard: see Ready.
+// A trial proves that the kernel accepts the guard (see [Try]). The guard needs reject in
+// prerouting (Linux 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat,
+// nft_masq and nft_reject. Kernel modes require the guard. In userspace mode a missing guard is a
+// problem, but most frontends do not wait for it. Without the guard, the addresses answer on every
+// port, and the mode itself enforces source ranges. Frontends with source ranges on existing
+// addresses, and frontends on owned addresses, wait for the guard (see Ready).
 //
-// The generation of nf_tables and the handles of rules show whether the table is intact. If another
-// program has changed the table, its sets are read. The acceptor compares fingerprints of its
+// The generation of nf_tables and the handles of rules reveal changes of the table. If another
+// program has changed the table, its sets are read again. The acceptor compares fingerprints of its
 // chains.
 //
-// Redirects is a table that redirects connections to ports of this host. Userspace mode uses it.
+// Redirects is a table that redirects connections to ports of this host, for userspace mode.
 //
-// Earlier versions kept the guard in iptables and ipsets on some hosts: see removeFormer.
+// Earlier versions kept the guard in iptables and ipsets on some hosts (see removeFormer).
 //
-// To add a concern of all modes, add a set to setDefs, its rules to layout, and its effect to
-// losses.
+// To add a concern that all modes share, add a set to setDefs, its rules to layout, and its effect
+// to losses.
 package guard

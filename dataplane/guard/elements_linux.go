@@ -36,7 +36,7 @@ func (y *familyGuard) List(set string) ([]setEntry, error) {
 	return entries, nil
 }
 
-// entryOf decodes an element. A foreign element becomes an entry that is not wanted.
+// entryOf decodes an element. A foreign element becomes an entry that nothing wants.
 func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	size := addrSize(of)
 	key := e.Key

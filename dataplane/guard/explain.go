@@ -9,8 +9,8 @@ import (
 type Path struct {
 	// Local reports whether a program of this node opens the connection.
 	Local bool
-	// In and Out are the indexes of the incoming interface, and of the outgoing interface to the
-	// endpoint. Zero means unknown.
+	// In and Out are the indices of the incoming interface and of the outgoing interface to the
+	// endpoint. Zero means that the interface is unknown.
 	In, Out int
 	// EndpointLocal reports whether the endpoint is on this node.
 	EndpointLocal bool
@@ -21,8 +21,8 @@ type Path struct {
 func (p Path) oneArm() bool { return !p.Local && p.In != 0 && p.In == p.Out }
 
 // SourceOf reports whether the endpoint of a connection to f sees an address of this node as its
-// source, the reason, and whether its reply bypasses this node. It describes the chain "source",
-// see layout.chains.
+// source, the reason, and whether the reply bypasses this node. It models the chain "source" (see
+// layout.chains).
 func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why string, lost bool) {
 	switch {
 	case !m.Forward:

@@ -20,7 +20,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { _ = conn.Close() }() // it was only read
+	defer func() { _ = conn.Close() }() // the connection was only used to read
 	l := newLayout(inet.Of(f.Addr))
 	has := func(set string, e setEntry) (name string, in bool, err error) {
 		s := l.sets[set]

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// familyGuard is the guard of one family: a table of nf_tables. Each change is one transaction.
+// familyGuard is the guard of one family: an nf_tables table. Each change is one transaction.
 // prepare adds restrictions, and finish opens ports.
 type familyGuard struct {
 	*wanted
@@ -26,18 +26,18 @@ type familyGuard struct {
 	// dead is called when the set of dead endpoints becomes empty or non-empty.
 	dead func(some bool)
 
-	// tx collects changes until the next commit.
+	// tx collects changes until commit.
 	tx nft.Tx
-	// stale reports whether the chains must be written because the mode or the concerns have
-	// changed, and pairs whether the interfaces have changed.
+	// stale reports whether the chains must be written again because the mode or the concerns have
+	// changed. pairs reports whether the interfaces have changed.
 	stale, pairs bool
 	// ready reports whether the table exists and was compared. formerChecked reports whether the
-	// kernel is known to have no other guard, such as an earlier version's.
+	// kernel is known to contain no other guard, such as the guard of an earlier version.
 	ready, formerChecked bool
-	// written are the concerns for which the chains are written.
+	// written holds the concerns for which the chains were written.
 	written concerns
-	// failed is the reason why the guard is unavailable, until the next resync. fault is the reason
-	// why the last change failed.
+	// failed is the reason why the guard is unavailable, until the next resync. fault is the error
+	// of the last change, or nil.
 	failed, fault error
 }
 
@@ -55,7 +55,7 @@ func newFamily(w *wanted, accept *acceptor) *familyGuard {
 const trialSuffix = "-trial"
 
 // try creates a table with all chains, and deletes it. Its error names the missing feature of the
-// kernel. The requirements of hold = "one" are not included, because package failover tests them.
+// kernel. It does not test the requirements of hold = "one", because package failover does.
 func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
@@ -67,8 +67,8 @@ func try(conn *nft.Conn, of inet.Family) error {
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
 }
 
-// Try proves by a trial that the guard of a forwarding mode works here. Its error names the feature
-// that the kernel refuses. IPv6 is required only if the kernel has it.
+// Try proves with a trial that the guard of a forwarding mode works here. Its error names the
+// feature that the kernel refuses. IPv6 is required only if the kernel supports IPv6.
 func Try() error {
 	for _, of := range inet.Families() {
 		if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil && of == inet.IPv6 {
@@ -94,7 +94,7 @@ func unusable(of inet.Family, reason error) error {
 	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w: %s", of, reason, need)
 }
 
-// open connects to nf_tables, and proves by a trial that it works.
+// open connects to nf_tables, and proves with a trial that it works.
 func (y *familyGuard) open() error {
 	if y.table.Conn != nil {
 		return nil
@@ -116,7 +116,7 @@ func (y *familyGuard) open() error {
 // close closes the connection to nf_tables.
 func (y *familyGuard) close() {
 	if y.table.Conn != nil {
-		_ = y.table.Close() // nothing depends on it
+		_ = y.table.Close() // an error of Close is harmless
 	}
 }
 
@@ -125,12 +125,12 @@ func (y *familyGuard) markStale() { y.stale, y.pairs = true, true }
 
 // prepare adds restrictions, and closes ports that are no longer open.
 func (y *familyGuard) prepare(ctx context.Context) error {
-	if !y.needed() { // applied frontends may still need it
+	if !y.needed() { // applied frontends may still need the guard
 		return nil
 	}
 	err := y.noteOutcome(y.establish(ctx))
 	if err == nil && y.failed == nil {
-		_ = y.accept.establish(ctx, y.mode.LocalIn, y.written.direct) // finish tries again, and returns the reason
+		_ = y.accept.establish(ctx, y.mode.LocalIn, y.written.direct) // finish tries again and returns the error
 	}
 	return err
 }
@@ -150,7 +150,8 @@ func (y *familyGuard) finish(ctx context.Context) error {
 	return errors.Join(y.noteOutcome(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
 }
 
-// dropFormer removes an earlier version's guard, once all served frontends are applied without it.
+// dropFormer removes the guard of an earlier version, once all served frontends are applied without
+// that guard.
 func (y *familyGuard) dropFormer(ctx context.Context) error {
 	if y.formerChecked || !y.allApplied() {
 		return nil
@@ -237,7 +238,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 }
 
 // read reads the kernel's sets. If the table is missing, held addresses are silent until the
-// applied ports are open, because clients retry after silence, but not after a refusal.
+// applied ports are open, because clients retry after silence but not after a refusal.
 func (y *familyGuard) read() error {
 	there, err := y.table.HasTable(y.layout.table)
 	if err != nil {
@@ -264,8 +265,8 @@ func (y *familyGuard) queuePending() {
 	}
 }
 
-// recreate replaces a table that the kernel can't convert into ours, because another version
-// created it or another program changed it.
+// recreate replaces a table that the kernel can't convert into ours, because an earlier version
+// created the table or another program changed it.
 func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) error {
 	y.tx = nft.Tx{}
 	for _, m := range y.members {
@@ -276,7 +277,7 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	y.queuePending()
 	y.queueRestrictions()
 	var tx nft.Tx
-	tx.AddTable(y.layout.table) // otherwise there may be none to delete
+	tx.AddTable(y.layout.table) // deleting a missing table would fail
 	tx.DeleteTable(y.layout.table)
 	y.layout.write(&tx, y.layout.chains(y.mode, y.bits, with))
 	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
@@ -289,7 +290,7 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 }
 
 // queueRestrictions queues the removal of entries that must not exist when other frontends are
-// applied, and then the addition of restrictions.
+// applied. It then queues the addition of restrictions.
 func (y *familyGuard) queueRestrictions() {
 	for _, m := range y.members {
 		m.withdraw()
@@ -299,7 +300,7 @@ func (y *familyGuard) queueRestrictions() {
 	}
 }
 
-// queueSync queues the removal of unwanted entries, and the addition of applied ones.
+// queueSync queues the removal of unwanted entries and the addition of applied entries.
 func (y *familyGuard) queueSync() {
 	for _, m := range y.members {
 		m.trim()
@@ -353,13 +354,13 @@ func (y *familyGuard) refresh(ctx context.Context) error {
 	return y.noteOutcome(y.establish(ctx))
 }
 
-// retry retries the refused rules of iptables when they are due, and reports whether they were
+// retry writes refused rules of iptables again when they are due, and reports whether they were
 // accepted.
 func (y *familyGuard) retry(ctx context.Context) bool {
 	return y.ready && y.failed == nil && y.accept.retry(ctx)
 }
 
-// intact describes foreign changes.
+// intact describes changes by other programs, or returns "".
 func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	if !y.ready || y.failed != nil {
 		return "", nil
@@ -372,7 +373,7 @@ func (y *familyGuard) intact(ctx context.Context) (string, error) {
 	return reason, errors.Join(err, also)
 }
 
-// compare describes how the table differs from its last written state.
+// compare describes a difference between the table and its last written state, or returns "".
 func (y *familyGuard) compare() (string, error) {
 	if reason, err := y.table.Changed(); reason != "" || err != nil {
 		return reason, err
@@ -398,7 +399,8 @@ func (y *familyGuard) compare() (string, error) {
 }
 
 // restricts returns the reason why the restrictions of f are not in force. It returns nil if they
-// are, or if the guard is unavailable and the dataplane enforces them.
+// are in force. It also returns nil if the guard is unavailable and the dataplane enforces the
+// restrictions.
 func (y *familyGuard) restricts(f *balancer.Frontend, enforced bool) error {
 	if y.failed != nil {
 		return unenforceable(f, y.failed, enforced)
@@ -409,7 +411,7 @@ func (y *familyGuard) restricts(f *balancer.Frontend, enforced bool) error {
 	return notInForce(f, y.fault)
 }
 
-// problems returns the required parts that are unavailable.
+// problems returns a problem for each required part that is unavailable.
 func (y *familyGuard) problems() []balancer.Problem {
 	if y.failed != nil {
 		return y.lost(y.failed)

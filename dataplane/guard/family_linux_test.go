@@ -33,7 +33,7 @@ func nftables(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// TestPlansLoad loads the rendered table with nft. nft also loads its own listing of it.
+// TestPlansLoad loads the rendered table with nft. nft must also load its own listing of the table.
 func TestPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -51,7 +51,7 @@ func TestPlansLoad(t *testing.T) {
 	}
 }
 
-// history is a guard in the kernel's nf_tables, with its wanted and applied frontends.
+// history is a guard in the kernel's nf_tables with its wanted and applied frontends.
 type history struct {
 	*testing.T
 	r             *rand.Rand
@@ -61,7 +61,7 @@ type history struct {
 	held, owned   map[netip.Addr]bool
 }
 
-// restart starts another guard over the existing table.
+// restart starts another guard that uses the existing table.
 func (h *history) restart(m dataplane.Needs) {
 	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler)}
 	w := newWanted(inet.IPv4, o)
@@ -121,7 +121,7 @@ func (h *history) specified() map[string]entries {
 			delete(plain, e)
 		}
 	}
-	maps.DeleteFunc(all[clampsSet], func(e setEntry, _ bool) bool { // the least applies
+	maps.DeleteFunc(all[clampsSet], func(e setEntry, _ bool) bool { // the minimum applies
 		for x := range all[clampsSet] {
 			if placeOnly(x) == placeOnly(e) && x.MSS < e.MSS {
 				return true
@@ -135,7 +135,7 @@ func (h *history) specified() map[string]entries {
 	if !h.g.mode.LocalIn {
 		clear(all[quietSet])
 	}
-	maps.DeleteFunc(all[allowedSet], func(e setEntry, _ bool) bool { // the kernel refuses a network that is contained in another
+	maps.DeleteFunc(all[allowedSet], func(e setEntry, _ bool) bool { // the kernel refuses overlapping networks
 		for wider := range all[allowedSet] {
 			if placeOnly(wider) == placeOnly(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
 				return true
@@ -146,7 +146,7 @@ func (h *history) specified() map[string]entries {
 	return all
 }
 
-// check compares the kernel's sets with the specification, and its rules with freshly written ones.
+// check compares the kernel's sets with the specification, and its rules with newly written rules.
 func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
@@ -169,7 +169,7 @@ func (h *history) check(seed uint64, step int) {
 		}
 	}
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
-	var tx nft.Tx // with the concerns of the last write, because a rule about an empty set may stay
+	var tx nft.Tx // uses the concerns of the last write, because a rule about an empty set may remain
 	h.g.layout.write(&tx, h.g.layout.chains(h.g.mode, h.g.bits, h.g.written))
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
@@ -182,7 +182,7 @@ func (h *history) check(seed uint64, step int) {
 	}
 }
 
-// damage changes the table like another program. The guard must notice.
+// damage changes the table as another program might. The guard must detect the change.
 func (h *history) damage(seed uint64, step int) {
 	h.Helper()
 	if !h.g.ready {
@@ -202,7 +202,7 @@ func (h *history) damage(seed uint64, step int) {
 	h.g.resync()
 }
 
-// fail deletes the table just before a round. The round must fail or change nothing; then the guard
+// fail deletes the table just before a round. The round must fail or change nothing. Then the guard
 // must detect the loss.
 func (h *history) fail() {
 	h.Helper()
@@ -223,8 +223,8 @@ func (h *history) fail() {
 	h.g.resync()
 }
 
-// TestGuardHistories changes desired and applied frontends, restarts, changes the mode, damages the
-// table and makes rounds fail, at random. After each step the table equals the specification.
+// TestGuardHistories makes random changes: desired and applied frontends, restarts, modes, damage
+// and failing rounds. After each step, the table must equal the specification.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -260,11 +260,11 @@ func TestGuardHistories(t *testing.T) {
 			toggle(h.r, h.held, 96, h.g.hold)
 			toggle(h.r, h.owned, 97, h.g.own)
 			if err := h.g.prepare(t.Context()); err != nil {
-				t.Fatalf("seed %d step %d: %v", seed, step, err)
+				t.Fatalf("seed %d step %d: prepare: %v", seed, step, err)
 			}
 			for _, f := range h.want {
 				if err := h.g.restricts(f, false); (isRestricted(f) || h.g.isOwned(f)) && err != nil {
-					t.Fatalf("seed %d step %d: %s is not ready after prepare: %v", seed, step, f.Key, err)
+					t.Fatalf("seed %d step %d: restricts(%s) after prepare = %v, want nil", seed, step, f.Key, err)
 				}
 			}
 			if h.r.IntN(4) > 0 {
@@ -277,14 +277,14 @@ func TestGuardHistories(t *testing.T) {
 				h.applied = maps.Clone(h.want)
 			}
 			if err := h.g.finish(t.Context()); err != nil {
-				t.Fatalf("seed %d step %d: %v", seed, step, err)
+				t.Fatalf("seed %d step %d: finish: %v", seed, step, err)
 			}
 			h.check(seed, step)
 			for _, m := range h.g.members {
 				for place, near := range m.near {
 					for e := range near {
 						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
-							t.Fatalf("seed %d step %d: set %s still has %v at %v, which is unwanted and not in the kernel", seed, step, m.def.name, e, place)
+							t.Fatalf("seed %d step %d: set %s has %v at %v, want it forgotten because it is neither wanted nor in the kernel", seed, step, m.def.name, e, place)
 						}
 					}
 				}

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// formerTable is the part of an earlier version's guard in a table of iptables. It includes the
+// formerTable is the part of an earlier version's guard in an iptables table. It includes the
 // acceptor's chains.
 type formerTable struct {
 	name          string
@@ -36,7 +36,7 @@ func formerTables() []formerTable {
 	}
 }
 
-// formerRedirects returns the redirects of userspace mode.
+// formerRedirects returns the iptables tables with the redirects of userspace mode.
 func formerRedirects() []formerTable {
 	return []formerTable{{"nat", []string{"PREROUTING", "OUTPUT"}, []string{"VIPD-US"}}}
 }
@@ -52,8 +52,8 @@ func formerSets(of inet.Family) (names []string) {
 	return names
 }
 
-// removeFormer removes a family's guard that an earlier version left in iptables and ipsets.
-// Without its ipsets there is none.
+// removeFormer removes a family's guard that an earlier version left in iptables and ipsets. If its
+// ipsets do not exist, the guard does not exist either.
 func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	sets, err := ipset.Open()
 	if err != nil {
@@ -80,9 +80,9 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 	return nil
 }
 
-// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. If rules use
-// an ipset, the program of their iptables variant is missing. The ipset then stays, which is not an
-// error because a retry would not help.
+// removeUnreferenced destroys the ipsets of a former guard whose rules were not found. If rules
+// still use an ipset, the program of their iptables variant is missing. The ipset then remains.
+// This is not an error, because a retry would not help.
 func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *slog.Logger) error {
 	inUse := 0
 	for _, name := range names {
@@ -100,7 +100,7 @@ func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *s
 	return nil
 }
 
-// existing returns the ipsets of a family that the kernel has.
+// existing returns the ipsets of a family that exist in the kernel.
 func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	for _, name := range formerSets(of) {
 		switch _, err := sets.Header(name); {
@@ -114,7 +114,7 @@ func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 }
 
 // removeChains removes chains of a table, and the rules of base chains that lead to them, in one
-// transaction. It returns the chains that existed. With dry it changes nothing.
+// transaction. It returns the chains that existed. If dry is set, it changes nothing.
 func removeChains(ctx context.Context, tool filterTool, table string, bases, chains []string, dry bool) (had []string, err error) {
 	for _, name := range chains {
 		exists, err := tool.ChainExists(ctx, table, name)
@@ -136,15 +136,15 @@ func removeChains(ctx context.Context, tool filterTool, table string, bases, cha
 	if err != nil {
 		return nil, err
 	}
-	var empty []xtables.Chain // they may jump to each other
+	var empty []xtables.Chain // emptied first, because chains may jump to each other
 	for _, name := range had {
 		empty, lines = append(empty, xtables.NewChain(name)), append(lines, "-X "+name)
 	}
 	return had, tool.Restore(ctx, xtables.Input(table, empty, lines...))
 }
 
-// cleanup removes the guard of an earlier process, or only lists it, and records descriptions. It
-// continues after errors.
+// cleanup removes the guard of an earlier process, or only lists it, and records a description of
+// each step. It continues after errors.
 type cleanup struct {
 	ctx  context.Context
 	dry  bool
@@ -183,8 +183,8 @@ func (c *cleanup) sets(sets *ipset.Conn, names []string) {
 	}
 }
 
-// Cleanup removes every guard of earlier processes and versions. It returns descriptions of the
-// steps, which a dry run does not execute. It continues after errors, and returns all of them.
+// Cleanup removes every guard of earlier processes and versions. It returns a description of each
+// step. A dry run changes nothing. Cleanup continues after errors, and returns all of them.
 func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(tableName)
@@ -195,7 +195,7 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	for _, of := range inet.Families() {
 		c.tables(of, formerTables())
 		if err != nil {
-			continue // a kernel without ipsets
+			continue // the kernel does not support ipsets
 		}
 		found, err := existing(sets, of)
 		if err != nil && !errors.Is(err, ipset.ErrUnsupported) && !isUnavailable(err) {
@@ -215,8 +215,8 @@ func (c *cleanup) nftables(name string) {
 	}
 }
 
-// CleanupRedirects removes the redirects of an earlier process. It returns descriptions of the
-// steps, which a dry run does not execute.
+// CleanupRedirects removes the redirects of an earlier process. It returns a description of each
+// step. A dry run changes nothing.
 func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
 	c := cleanup{ctx: ctx, dry: dry}
 	c.nftables(redirectTableName)

@@ -18,8 +18,8 @@ import (
 	"vipd/test/lab"
 )
 
-// putFormer adds all chains and ipsets of an earlier version's guard, in one variant of iptables
-// and both families, and a foreign chain and set.
+// putFormer adds all chains and ipsets of an earlier version's guard, in one iptables variant and
+// both families. It also adds a chain and a set of another program.
 func putFormer(t *testing.T, variant string) {
 	t.Helper()
 	for _, of := range inet.Families() {
@@ -57,7 +57,8 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft returns the rules of iptables and the ipsets without comments, which contain the time.
+// formerLeft returns the rules of iptables and the ipsets. It omits comments, because they contain
+// the time.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
 	var left strings.Builder
@@ -71,8 +72,8 @@ func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
-// TestFormerGuard removes an earlier version's guard by a new guard, and by a cleanup. Objects of
-// other programs stay, and a dry run changes nothing.
+// TestFormerGuard removes an earlier version's guard with a new guard, and with a cleanup. Objects
+// of other programs must stay, and a dry run must change nothing.
 func TestFormerGuard(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
@@ -83,14 +84,14 @@ func TestFormerGuard(t *testing.T) {
 			before := formerLeft(t, l, variant)
 			would, err := Cleanup(t.Context(), true)
 			if after := formerLeft(t, l, variant); err != nil || after != before {
-				t.Fatalf("state after a dry run (%v):\n%s\nbefore:\n%s", err, after, before)
+				t.Fatalf("state after a dry run (%v):\n%s\nwant the state before:\n%s", err, after, before)
 			}
 			did, err := Cleanup(t.Context(), false)
 			if err != nil || !slices.Equal(did, would) || len(did) != 2*(len(formerTables())+len(formerSets(inet.IPv4))) {
 				t.Errorf("Cleanup (%v) =\n%s\nwant the steps of the dry run\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
 			}
 			if did, err := CleanupRedirects(t.Context(), false); err != nil || len(did) != 2 {
-				t.Errorf("CleanupRedirects = %q, %v", did, err)
+				t.Errorf("CleanupRedirects = %q, %v, want 2 steps", did, err)
 			}
 			checkNoFormer(t, l, variant)
 			if did, err := Cleanup(t.Context(), false); err != nil || len(did) > 0 {
@@ -114,7 +115,7 @@ func TestFormerGuard(t *testing.T) {
 }
 
 // TestAdoptedRedirectsReplaceFormer sets redirects for sockets that an earlier version's process
-// handed over. The first Set removes its redirects in iptables, and nothing earlier does.
+// handed over. The first Set must remove the earlier redirects in iptables, and Observe must not.
 func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
@@ -133,14 +134,14 @@ func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 		}
 		r.Adopt()
 		if _, err := r.Observe(t.Context()); err != nil || !strings.Contains(l.Host().Exec(of.Program()+"-nft-save"), "VIPD-US") {
-			t.Errorf("%s: Observe removed the former redirects, error %v", of, err)
+			t.Errorf("%s: Observe removed the former redirects (error %v), want them kept", of, err)
 		}
 		key := balancer.Key{Addr: netip.MustParseAddr(addr), Port: 80, Proto: balancer.TCP}
 		if err := r.Set(t.Context(), map[balancer.Key]uint16{key: 8080}); err != nil {
 			t.Error(err)
 		}
 		if saved := l.Host().Exec(of.Program() + "-nft-save"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("%s: former redirects after Set:\n%s", of, saved)
+			t.Errorf("%s: rules after Set, want no former redirects:\n%s", of, saved)
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -160,16 +161,16 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	t.Helper()
 	left := formerLeft(t, l, variant)
 	if strings.Contains(left, "VIPD-") || strings.Contains(left, "vipd-") {
-		t.Errorf("objects left:\n%s", left)
+		t.Errorf("remaining objects, want none of vipd's:\n%s", left)
 	}
 	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
-		t.Errorf("another program's objects are missing:\n%s", left)
+		t.Errorf("remaining objects, want all of the other program's:\n%s", left)
 	}
 }
 
-// TestFormerGuardWithoutIptables hides the programs of iptables that find the rules of a former
-// guard. The rules must stay with their ipset, with one warning and no error, because a retry would
-// not help.
+// TestFormerGuardWithoutIptables hides the iptables programs that find the rules of a former guard.
+// The rules must stay with their ipset. vipd must log one warning and return no error, because a
+// retry would not help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
 	for name, programs := range map[string][]string{
 		"no iptables": nil,

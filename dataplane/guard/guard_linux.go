@@ -26,7 +26,7 @@ func New(o Options) *Guard {
 	return g
 }
 
-// Close closes the guard's connections. The kernel's state stays.
+// Close closes the guard's connections. It leaves the kernel's state unchanged.
 func (g *Guard) Close() {
 	g.restarts.close()
 	for _, y := range g.families {
@@ -45,17 +45,18 @@ func (g *Guard) of(a netip.Addr) *familyGuard {
 // Want adds by to the reference count of f among the wanted or the applied frontends.
 func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).want(f, by, applied) }
 
-// Hold adds by to the reference count of an address that vipd adds. It answers only on the ports of
-// services.
+// Hold adds by to the reference count of an address that vipd adds. Such an address answers only on
+// the ports of services.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
-// Own adds by to the reference count of an address that one of several hosts has. Its frontends
-// serve while this host has it. Like a held address, it answers only on the ports of services.
+// Own adds by to the reference count of an address that only one of several hosts has at a time.
+// Its frontends serve while this host has the address. Like a held address, it answers only on the
+// ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
 
-// Silence adds by to the reference count of a held address that does not answer yet.
+// Silence adds by to the reference count of a held address that must not answer yet.
 func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(setEntry{Addr: a}, by) }
 
 // Holds reports whether any address of a's family is held.
@@ -69,7 +70,7 @@ func (g *Guard) HasMovable() bool {
 	return g.families[0].answers.nonEmpty() || g.families[1].answers.nonEmpty()
 }
 
-// SetMode sets the requirements of the mode. If they have changed, it returns true, and the caller
+// SetMode sets the requirements of the mode. If they have changed, it returns true and the caller
 // must call SetInterfaces.
 func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {
@@ -81,7 +82,7 @@ func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	return news
 }
 
-// SetInterfaces sets the interfaces that packets are forwarded between, for the next Prepare or
+// SetInterfaces sets the interfaces between which packets are forwarded, for the next Prepare or
 // Refresh.
 func (g *Guard) SetInterfaces(interfaces []Interface) {
 	for _, y := range g.families {
@@ -106,7 +107,7 @@ func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	return failed
 }
 
-// Finish opens the applied ports, and removes unused objects.
+// Finish opens the applied ports and removes unused objects.
 func (g *Guard) Finish(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
@@ -115,8 +116,8 @@ func (g *Guard) Finish(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Refresh writes changes of SetInterfaces if the table exists. Failures are left to the next
-// Prepare.
+// Refresh applies changes of SetInterfaces if the table exists. If it fails, the next Prepare
+// applies them.
 func (g *Guard) Refresh(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
@@ -125,8 +126,8 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Intact describes foreign changes of the guard, or returns "". It also retries refused rules when
-// they are due; mended reports whether some were accepted.
+// Intact describes changes of the guard by other programs, or returns "". It also retries refused
+// rules when they are due. mended reports whether some of them were accepted.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
 		mended = y.retry(ctx) || mended
@@ -142,8 +143,9 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 
 // Ready returns the reason why a frontend must not be applied yet, or nil. A frontend with source
 // ranges, or on an address that another host may have, waits until its family's guard is complete
-// and contains it. If the guard is unavailable, only a dataplane that enforces source ranges itself
-// may serve it. A frontend that was served within the same source ranges continues.
+// and contains the frontend. If the guard is unavailable, only a dataplane that enforces source
+// ranges itself may serve the frontend. A frontend that was served within the same source ranges
+// continues.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	y := g.of(c.New.Addr)
 	if y.unrestricted(c) {
@@ -152,7 +154,7 @@ func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	return y.restricts(c.New, enforced)
 }
 
-// Problems returns the required parts of the guard that are unavailable.
+// Problems returns a problem for each required part of the guard that is unavailable.
 func (g *Guard) Problems() (all []balancer.Problem) {
 	for _, y := range g.families {
 		all = append(all, y.problems()...)

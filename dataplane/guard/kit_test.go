@@ -6,7 +6,7 @@ import (
 	"vipd/test/fake"
 )
 
-// These are helpers of the tests of guard and host.
+// These are helpers for the tests of guard.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend

@@ -9,7 +9,7 @@ import (
 // loss is a function that does not work while the guard is unavailable.
 type loss struct {
 	// set is the set whose entries need the function. forward reports whether only forwarding modes
-	// need it.
+	// need the function.
 	set      string
 	forward  bool
 	severity balancer.Severity
@@ -29,7 +29,7 @@ func losses() []loss {
 	}
 }
 
-// lost returns the required functions that are unavailable for a reason.
+// lost returns a problem for each required function that is unavailable for the given reason.
 func (w *wanted) lost(reason error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
@@ -50,7 +50,7 @@ func (w *wanted) lost(reason error) []balancer.Problem {
 	return out
 }
 
-// problem returns a problem of the family with its reason.
+// problem returns a problem of the family, with the reason.
 func (w *wanted) problem(severity balancer.Severity, text string, reason error) balancer.Problem {
 	return balancer.Problem{Severity: severity, Text: fmt.Sprintf("%s (%s): %v", text, w.family, reason)}
 }

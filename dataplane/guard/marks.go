@@ -2,15 +2,14 @@ package guard
 
 import "fmt"
 
-// markBits are the bits of packet and connection marks that the guard uses.
+// markBits holds the bits of packet and connection marks that the guard uses.
 type markBits struct {
-	// masquerade, in a packet mark, means that the connection is masqueraded.
+	// masquerade requests masquerading, in a packet mark.
 	masquerade uint32
-	// ours, in a connection mark, means that the connection was opened to a frontend. It differs
-	// from masquerade because other programs copy connection marks to packets (CONNMARK
-	// --restore-mark).
+	// ours marks a connection that was opened to a frontend, in a connection mark. It differs from
+	// masquerade because other programs copy connection marks to packets (CONNMARK --restore-mark).
 	ours uint32
-	// never, in a connection mark, means that its source is never changed.
+	// never marks a connection whose source is never changed, in a connection mark.
 	never uint32
 }
 
@@ -21,9 +20,8 @@ func newMarkBits(bit int) markBits {
 	return markBits{masquerade: at(0), ours: at(1), never: at(2)}
 }
 
-// MarkBits returns the bit of a connection mark which means that vipd opened it to a frontend, for
-// modes that mark connections themselves ([dataplane.Needs].Marked). The argument is
-// Options.MasqueradeBit.
+// MarkBits returns the bit of connection marks that marks connections to frontends, for modes that
+// mark connections themselves ([dataplane.Needs].Marked). The argument is Options.MasqueradeBit.
 func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }
 
 // Mark returns the iptables rule that sets MarkBits, without "-A" and the name of a chain.

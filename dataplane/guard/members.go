@@ -16,26 +16,26 @@ type setStore interface {
 	List(set string) ([]setEntry, error)
 }
 
-// members holds the wanted elements of a set, and the elements that the kernel is known to have.
+// members holds the wanted elements of a set, and the elements that the kernel has as far as known.
 type members struct {
 	def   setDef
 	store setStore
-	// count is the number of frontends that want each entry; it omits unwanted entries. In early
-	// sets it counts desired and applied frontends, in other sets only applied frontends. asked
-	// counts the desired frontends of the other sets.
+	// count is the number of frontends that want each entry; unwanted entries are omitted. In early
+	// sets, count includes desired and applied frontends. In other sets, it includes only applied
+	// frontends, and asked counts the desired frontends.
 	count, asked map[setEntry]int
 	have         map[setEntry]bool
-	// dirty are the entries for which count and have may differ.
+	// dirty holds the entries for which count and have may differ.
 	dirty map[setEntry]bool
-	// veto, if not nil, reports whether a wanted entry must stay out.
+	// veto reports whether a wanted entry must not be in the set. It may be nil.
 	veto func(setEntry) bool
-	// disjoint reports whether the kernel refuses a network next to a network that contains it, and
-	// a second MSS, of which the least applies. near has, for each place, the entries that are
-	// desired, requested or in the kernel. moved has the places where these have changed.
+	// disjoint reports whether the kernel refuses overlapping networks, and more than one MSS for a
+	// place, of which the minimum applies. near holds, for each place, the entries that are wanted,
+	// requested or in the kernel. moved holds the places whose entries in near have changed.
 	disjoint bool
 	near     map[setEntry]map[setEntry]bool
 	moved    map[setEntry]bool
-	// kept reports whether an unwanted entry stays in the set.
+	// kept reports whether an unwanted entry remains in the set.
 	kept func(setEntry) bool
 }
 
@@ -66,7 +66,7 @@ func (m *members) add(to map[setEntry]int, e setEntry, by int) {
 	}
 }
 
-// updateNear updates near after an entry has changed.
+// updateNear updates near after a change of an entry.
 func (m *members) updateNear(e setEntry) {
 	if !e.Net.IsValid() && e.MSS == 0 {
 		return
@@ -91,8 +91,8 @@ func (m *members) forgetKernel() {
 	}
 }
 
-// markMoved marks all entries at changed places as dirty, because an entry may have become
-// redundant there, or is no longer redundant.
+// markMoved marks all entries at changed places as dirty. An entry there may have become redundant,
+// or may no longer be redundant.
 func (m *members) markMoved() {
 	if len(m.moved) == 0 {
 		return
@@ -115,8 +115,8 @@ func wider(e setEntry) iter.Seq[setEntry] {
 	}
 }
 
-// contained reports whether another desired or kept entry at the same place makes this entry
-// redundant: its network contains this network, or its MSS is less.
+// contained reports whether another wanted or kept entry at the same place makes this entry
+// redundant. The other entry has a network that contains this network, or a smaller MSS.
 func (m *members) contained(e setEntry) bool {
 	stays := func(x setEntry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
 	if e.MSS > 0 {
@@ -149,7 +149,7 @@ func (m *members) wants(e setEntry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-// displaced returns the unwanted dirty entries that prevent a wanted entry at their place.
+// displaced returns the unwanted dirty entries that conflict with a wanted entry at their place.
 func (m *members) displaced() map[setEntry]bool {
 	out, places, unwanted := map[setEntry]bool{}, map[setEntry]bool{}, map[setEntry]bool{}
 	for e := range m.dirty {
@@ -208,7 +208,7 @@ func (m *members) fill() { m.flush(m.store.Add, true) }
 func (m *members) trim() { m.flush(m.store.Delete, false) }
 
 // withdraw deletes entries that must not exist when other frontends are applied: vetoed and
-// displaced entries, and, in sets that are not early, the entries that no desired frontend
+// displaced entries. In sets that are not early, it also deletes entries that no desired frontend
 // requests.
 func (m *members) withdraw() {
 	m.markMoved()

@@ -6,12 +6,12 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// tableName is the name of the guard's table, in each family.
+// tableName is the name of the guard's table in each family.
 const tableName = "vipd-guard"
 
-// These are the priorities of the guard's chains. Classification precedes the translation of every
-// mode (-105, redirects -103, iptables -100, IPVS -98). The source follows the chain of nftables
-// mode that clears its register in postrouting (95), and precedes srcnat (100).
+// These are the priorities of the guard's chains. The classification precedes the translation of
+// every mode (nftables -105, redirects -103, iptables -100, IPVS -98). The source chain follows the
+// chain of nftables mode that clears its register in postrouting (95), and precedes srcnat (100).
 const (
 	rawPriority      = -300
 	manglePriority   = -150
@@ -36,11 +36,11 @@ type layout struct {
 	place nft.Concat
 	// sets holds the sets by their names in setDefs.
 	sets map[string]*nft.Set
-	// restarts holds the clients that have opened a connection to a dead endpoint again.
+	// restarts holds the clients that have sent a new SYN or INIT to a dead endpoint.
 	restarts *nft.Set
 	// oneArm holds the pairs of incoming and outgoing interfaces of connections whose replies would
-	// miss this node. It has names instead of indexes, because nft refuses a saved rule set with
-	// the index of an interface that does not exist at boot.
+	// bypass this node. It contains names instead of indices, because nft refuses a saved rule set
+	// with the index of an interface that does not exist at boot.
 	oneArm *nft.Set
 }
 
@@ -76,16 +76,16 @@ func nftName(name string) string {
 	return name
 }
 
-// chainRules is a chain with its rules.
+// chainRules is a chain and its rules.
 type chainRules struct {
 	nft.Chain
 	rules []nft.Rule
 }
 
-// rule returns a rule of statements.
+// rule returns a rule with these statements.
 func rule(do ...nft.Stmt) nft.Rule { return nft.Rule{Do: do} }
 
-// matchPlace returns a rule that matches packets to a place in a set.
+// matchPlace returns a rule that matches packets to the places in a set.
 func (l *layout) matchPlace(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
@@ -96,11 +96,12 @@ var (
 	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
 	// midway matches TCP segments that do not open a connection.
 	midway = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true}
-	// opening matches the first segment of either side.
+	// opening matches the first segment of each side.
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// concerns are the features that some frontends use. Packets only pay for rules of features in use.
+// concerns are the features that some frontends use. The table contains only the rules of features
+// in use, so other features cost nothing.
 //   - special: frontends that use any of the next five.
 //   - restricted, silent and rejected: source ranges, no answer, and refusal.
 //   - always and never: endpoints always see the node's address, or always the client's.
@@ -121,11 +122,11 @@ func (w *wanted) concerns() concerns {
 	}
 }
 
-// roaming reports whether connections of any frontend move here from other hosts, in a mode in
-// which they can continue.
+// roaming reports whether connections of any frontend may move here from other hosts, in a mode in
+// which such connections can continue.
 func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.nonEmpty() }
 
-// nonEmpty reports whether the set has an entry, or should have one.
+// nonEmpty reports whether the set has an entry or should have an entry.
 func (m *members) nonEmpty() bool { return len(m.count)+len(m.have) > 0 }
 
 // chains returns all chains for a mode.
@@ -148,9 +149,10 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 			chainRules{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
 				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // replies on loopback always reach the node
-				// A program of this host has no incoming interface. The route to a VIP gives it one
-				// source for all endpoints. An endpoint behind another interface may have no route
-				// to that address, or drop it by reverse path filtering.
+				// A connection of a program of this host has no incoming interface. The route to a
+				// VIP gives it one source for all endpoints. An endpoint behind another interface
+				// may have no route to that address, or may drop it because of reverse path
+				// filtering.
 				rule(nft.Is{Field: nft.Iif, Value: 0}, nft.Masquerade),
 				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),
@@ -172,8 +174,8 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 
 // packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other
 // programs copy the mark of a connection to its packets for policy routing (CONNMARK
-// --restore-mark), and a routing rule such as "fwmark 1" matches no other bits. They copy it at
-// manglePriority.
+// --restore-mark), and a routing rule such as "fwmark 1" matches no other bits. They copy the mark
+// at manglePriority.
 func packetMarkChains(bits markBits) []chainRules {
 	all := bits.masquerade | bits.ours | bits.never
 	rules := []nft.Rule{rule(
@@ -189,17 +191,17 @@ func packetMarkChains(bits markBits) []chainRules {
 
 // otherHostRules returns the rules for connections to, and replies from, frontends of other hosts.
 func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
-	// If another host has an address, packets from the address's own network are not for this host,
-	// whatever rules a mode has for it. The gate of vipd owner also drops them, but exists only
-	// after vipd has passed it the address. Connections from other networks, such as containers on
-	// this host, are served here.
+	// If another host has an address, packets from the address's own network are not meant for this
+	// host, regardless of the mode's rules. The gate of vipd owner also drops such packets, but
+	// only once vipd has passed the address to vipd owner. Connections from other networks, such as
+	// containers on this host, are served here.
 	if with.owned {
 		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
 	// After a connection has moved here from another host, the endpoint may send its first packet.
-	// If that packet opened a connection in conntrack, it would leave untranslated, and the
-	// client's next packets would match no connection. The endpoint retransmits it after the
-	// client's packet.
+	// If that packet opened a connection in conntrack, it would leave this host untranslated, and
+	// the client's next packets would match no connection. So it is dropped, and the endpoint
+	// retransmits it after the client's packet.
 	if with.roaming {
 		from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[answersSet]}
 		rules = append(rules, rule(isTCP, midway, from, nft.Drop))
@@ -207,16 +209,16 @@ func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	return rules
 }
 
-// classifyRules returns the rules that recognize packets that open connections to frontends. If
-// only conntrack knows connections, TCP without SYN that is new to it belongs to a connection that
-// was cut or that conntrack has lost. If it were translated again, perhaps for another endpoint,
-// the connection would hang. Virtual servers without sloppy_tcp leave such packets to the host,
-// which resets them, and so do the sockets of a mode that terminates connections itself.
-// Connections that these still know continue, unless a mode with resets runs next to them, because
-// its translation sees such packets first. A packet to a movable frontend belongs to a connection
-// from another host, and is translated so that it continues. If there are movable frontends,
-// virtual servers accept such packets for all frontends (sloppy_tcp), so packets to the other
-// frontends are reset here.
+// classifyRules returns the rules that recognize packets that open connections to frontends. A TCP
+// packet without SYN that is new to conntrack belongs to a connection that was cut or lost. In a
+// mode in which only conntrack has connections, translating such a packet again, perhaps for
+// another endpoint, would make the connection hang. Virtual servers without sloppy_tcp leave such
+// packets to the host, which resets the connection. So do the sockets of a mode that terminates
+// connections itself. Connections that virtual servers or sockets still have continue, unless a
+// mode with resets runs next to them, because its translation precedes them. A packet to a movable
+// frontend belongs to a connection from another host, and is translated so that it continues. If
+// there are movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp),
+// so packets to the other frontends are reset here.
 func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets || with.roaming {
@@ -236,7 +238,8 @@ func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, 
 }
 
 // refuseOwnRules resets the node's own TCP connections to rejected frontends in output. Otherwise
-// conntrack would have an entry for them, which would lead nowhere when the port is reused.
+// conntrack would create an entry without a destination, and the entry would affect a later
+// connection from the same port.
 func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	if !with.rejected {
 		return nil
@@ -244,7 +247,7 @@ func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	return []nft.Rule{rule(isTCP, nft.In{Of: l.place, Set: l.sets[rejectedSet]}, nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.ResetTCP)}
 }
 
-// admissionRules returns the rules that drop clients that may not connect.
+// admissionRules returns the rules that drop packets of clients that may not connect.
 func (l *layout) admissionRules(with concerns) (rules []nft.Rule) {
 	if with.restricted {
 		rules = append(rules,
@@ -255,7 +258,7 @@ func (l *layout) admissionRules(with concerns) (rules []nft.Rule) {
 }
 
 // policyRules returns the rules for features of frontends. A refusal has the mark of the
-// connection, by which filters accept it.
+// connection, so filters accept it.
 func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
 	if with.silent {
@@ -273,21 +276,21 @@ func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (r
 
 // inputRules closes held addresses except for the ports of services and ping. An address is silent
 // before its first frontend is applied, because clients retry after silence, but not after a
-// refusal. For the same reason a port is silent to connections that conntrack knew before the
-// frontend was applied, and does not translate. The mode soon makes conntrack forget them.
+// refusal. For the same reason a port is silent to connections that conntrack does not translate
+// because they are older than the applied frontend. The mode soon makes conntrack forget such
+// connections.
 func (l *layout) inputRules(m dataplane.Needs, bits markBits, direct bool) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
 	}
 	rules := []nft.Rule{rule(nft.State(nft.Established|nft.Related), nft.Accept)}
-	if direct { // packets of connections that were already open
+	if direct { // accept packets of connections that were already open
 		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
 	}
 	rules = append(rules,
 		l.matchPlace(rejectedSet, nft.Goto("refuse-now")),
-		// A redirect may lead to a held address, and so may a translation to a program of this
-		// host.
+		// A redirect may lead to a held address. So may a translation to a program of this host.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
@@ -303,12 +306,12 @@ func (l *layout) inputRules(m dataplane.Needs, bits markBits, direct bool) []nft
 }
 
 // directChains excludes the connections of direct frontends from tracking. It also restricts the
-// packets that open them, because chains of type nat only see tracked ones, and marks their packets
-// for rules that accept them. Refusals are left to input, whose answers have the VIP as their
-// source.
+// packets that open them, because chains of type nat process only tracked packets. It marks these
+// packets for the rules that accept them. Refusals happen in input, whose answers have the VIP as
+// their source.
 func (l *layout) directChains(bits markBits) []chainRules {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
-	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // of endpoints on this node, and refusals
+	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // matches packets of endpoints on this node, and refusals
 	silent := nft.In{Of: l.place, Set: l.sets[silentSet]}
 	mark := nft.AddBits{Field: nft.Mark, Bits: bits.ours}
 	tunnel, icmp := uint32(protocolIPIP), uint32(protocolICMP)
@@ -326,15 +329,15 @@ func (l *layout) directChains(bits markBits) []chainRules {
 		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
 			rule(to, mark), rule(from, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
-			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // path MTU messages for tunnels
+			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // accepts path MTU messages for tunnels
 			rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop),
 		}},
 	}
 }
 
-// segmentSizeChains limits the segment size that both ends of our TCP connections announce: to the
-// MTU of the links, if the mode forwards packets, and if clamps is set to the limit of the
-// frontend.
+// segmentSizeChains limits the segment size that both ends of our TCP connections announce. If the
+// mode forwards packets, the limit is the MTU of the links. If clamps is set, the limit of the
+// frontend also applies.
 func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})
@@ -342,11 +345,11 @@ func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool
 	if m.Forward {
 		leaving = append(leaving, links)
 	}
-	if m.LocalIn { // virtual servers translate replies at the end of forward, and no link leads there
+	if m.LocalIn { // virtual servers translate replies at the end of forward, which other rules can't match
 		all = append(all, chainRules{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
 	}
 	if clamps {
-		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // common to a connection and its replies
+		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // the same for both directions of a connection
 		clamp := rule(isTCP, opening, ours, nft.SetField{Field: nft.Maxseg, To: nft.Lookup{Key: opened, In: l.sets[clampsSet]}})
 		leaving = append(leaving, clamp)
 		all = append(all, chainRules{base("segment-size-input", nft.Filter, nft.Input, manglePriority), []nft.Rule{clamp}})
@@ -357,10 +360,10 @@ func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool
 	return all
 }
 
-// optionalChains are the names of the chains that only some modes have.
+// optionalChains lists the names of the chains that only some modes have.
 var optionalChains = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output"}
 
-// writeSets creates the table and its sets, unless they exist.
+// writeSets creates the table and its sets if they do not exist.
 func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
@@ -370,7 +373,7 @@ func (l *layout) writeSets(tx *nft.Tx) {
 	tx.AddSet(l.table, l.oneArm)
 }
 
-// write replaces the sets and chains of the table with exactly these.
+// write replaces the table's sets and chains with the given chains and all sets.
 func (l *layout) write(tx *nft.Tx, chains []chainRules) {
 	l.writeSets(tx)
 	has := map[string]bool{}
@@ -386,7 +389,7 @@ func (l *layout) write(tx *nft.Tx, chains []chainRules) {
 	}
 	for _, name := range optionalChains {
 		if !has[name] {
-			tx.AddChain(l.table, &nft.Chain{Name: name}) // deleting a missing chain fails
+			tx.AddChain(l.table, &nft.Chain{Name: name}) // added first because deleting a missing chain fails
 			tx.FlushChain(l.table, name)
 			tx.DeleteChain(l.table, name)
 		}
@@ -421,8 +424,9 @@ func elements(entries []setEntry) []nft.Elem {
 	return all
 }
 
-// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded, because they
-// leave by the interface on which they arrived and hosts on the same link would reply directly.
+// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded: these
+// connections leave through the interface on which they arrived, so hosts on the same link would
+// reply directly.
 func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 	if !m.Forward {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane"
 )
 
-// errNotYet is the reason for restrictions that are not in force although nothing has failed.
+// errNotYet is the reason for restrictions that are not in force yet although nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
 // unenforceable returns the error of a restricted frontend on a host without a guard. It returns
@@ -39,7 +39,7 @@ func restrictionOf(f *balancer.Frontend) string {
 	return `hold = "one"`
 }
 
-// inForce reports whether the sets have all restrictions of f.
+// inForce reports whether the sets contain all restrictions of f.
 func (w *wanted) inForce(f *balancer.Frontend) bool {
 	if w.isOwned(f) && !w.owned.have[setEntry{Addr: f.Addr}] {
 		return false
@@ -57,13 +57,13 @@ func (w *wanted) inForce(f *balancer.Frontend) bool {
 	return true
 }
 
-// isOwned reports whether f is on an address that another host may have.
+// isOwned reports whether the address of f may be on another host.
 func (w *wanted) isOwned(f *balancer.Frontend) bool {
 	return w.owned.count[setEntry{Addr: f.Addr}] > 0
 }
 
-// unrestricted reports whether c admits no new clients: the frontend is not restricted, or was
-// served within the same limits before.
+// unrestricted reports whether c admits no additional clients: either the frontend is not
+// restricted, or it was already served within the same limits.
 func (w *wanted) unrestricted(c dataplane.Change) bool {
 	f := c.New
 	return len(f.Sources) == 0 && !w.isOwned(f) || f.Addr.IsLoopback() ||

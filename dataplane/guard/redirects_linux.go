@@ -14,18 +14,18 @@ import (
 )
 
 // Redirects redirects new connections to frontends of one family to ports of this host, for a mode
-// that terminates connections itself. It is a map in a table of nf_tables. Calls of its methods
-// must not overlap.
+// that terminates connections itself. The redirects are a map in an nf_tables table. Calls of its
+// methods must not overlap.
 type Redirects struct {
 	table *redirectTable
 	// made reports whether this process made the table.
 	made bool
-	// former reports whether an earlier version, which handed over its sockets to this process, may
-	// have redirects in iptables.
+	// former reports whether iptables may contain redirects of an earlier version that handed over
+	// its sockets to this process.
 	former bool
 }
 
-// NewRedirects proves by a trial that redirects of a family work here.
+// NewRedirects proves with a trial that redirects of a family work here.
 func NewRedirects(family inet.Family) (*Redirects, error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -48,9 +48,9 @@ func NewRedirects(family inet.Family) (*Redirects, error) {
 // Adopt makes Observe keep the redirects of an earlier process until Set replaces them.
 func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
-// Set redirects connections to the frontends to these ports, and removes all other redirects.
+// Set redirects connections to the frontends to the given ports. It removes all other redirects.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
-	if !r.made && len(ports) == 0 { // for example after a trial: the table belongs to another process
+	if !r.made && len(ports) == 0 { // for example after a trial, the table belongs to another process
 		return nil
 	}
 	r.made = true
@@ -62,9 +62,9 @@ func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) erro
 	return err
 }
 
-// Observe removes the redirects of an earlier process before the first Set. Later it describes how
-// the redirects differ from the redirects that were set, even after an error, until Set writes them
-// again.
+// Observe removes the redirects of an earlier process before the first Set. After Set, it describes
+// a difference between the kernel's redirects and the redirects that were set. It continues to do
+// so, even after an error, until Set writes them again.
 func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	switch {
 	case !r.made:
@@ -78,7 +78,7 @@ func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	return damage, err
 }
 
-// Intact describes foreign changes, if a cheap check shows them.
+// Intact describes changes by other programs that a cheap check reveals, or returns "".
 func (r *Redirects) Intact() (string, error) {
 	if r.table.have == nil {
 		return "", nil
@@ -94,11 +94,11 @@ func (r *Redirects) Close(ctx context.Context) error {
 		}
 	}
 	r.made = false
-	_ = r.table.Conn.Close() // nothing depends on it
+	_ = r.table.Conn.Close() // an error of Close is harmless
 	return nil
 }
 
-// remove removes redirects, including those that an earlier version kept in iptables.
+// remove removes redirects, including the redirects that an earlier version kept in iptables.
 func (r *Redirects) remove(ctx context.Context) error {
 	r.table.have = nil
 	return errors.Join(r.removeFormer(ctx), r.table.Remove())
@@ -116,7 +116,7 @@ type redirectTable struct {
 	nft.Owned
 	family inet.Family
 	ports  *nft.Set
-	// have holds the kernel's redirects. It is nil if they are unknown.
+	// have holds the kernel's redirects. It is nil if the kernel's redirects are unknown.
 	have map[balancer.Key]uint16
 }
 
@@ -132,7 +132,7 @@ func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 // write changes the table from have to want. If have is nil, it writes everything.
 func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 	if have == nil {
-		tx.AddTable(t.Table) // otherwise there may be none to delete
+		tx.AddTable(t.Table) // deleting a missing table would fail
 		tx.DeleteTable(t.Table)
 		tx.AddTable(t.Table)
 		tx.AddSet(t.Table, t.ports)
@@ -164,7 +164,7 @@ func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) e
 		if err == nil {
 			return nil
 		}
-		t.have = nil // another program may have changed the state that the transaction assumes
+		t.have = nil // the transaction may have failed because another program changed the table
 	}
 	err := nft.ErrBusy
 	for tries := 0; tries < nft.Tries && errors.Is(err, nft.ErrBusy); tries++ {
@@ -187,7 +187,7 @@ func (t *redirectTable) make(ctx context.Context, want map[balancer.Key]uint16) 
 	return err
 }
 
-// compare describes how the table differs from its last written state.
+// compare describes a difference between the table and its last written state, or returns "".
 func (t *redirectTable) compare() (string, error) {
 	if reason, err := t.Changed(); reason != "" || err != nil {
 		return reason, err

@@ -11,9 +11,9 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Render returns the guard of these frontends as input of nft. It assumes that vipd holds their
-// VIPs, and that packets are forwarded between these interfaces. It needs no privilege, and is
-// deterministic.
+// Render returns the guard of these frontends in the syntax of nft. It assumes that vipd holds
+// their VIPs, and that packets are forwarded between these interfaces. It needs no privileges, and
+// its output is deterministic.
 func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
 	for _, f := range inet.Families() {
@@ -36,8 +36,8 @@ func (w *wanted) render(b *strings.Builder) {
 	b.WriteString("# nft -f -\n" + tx.Text())
 }
 
-// modelWanted returns a family's guard for frontends that are wanted and applied, and whose VIPs
-// vipd holds.
+// modelWanted returns a family's guard for frontends that are both wanted and applied, and whose
+// VIPs vipd holds.
 func modelWanted(o Options, of inet.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
 	w := newWanted(of, o)
 	held := map[netip.Addr]bool{}

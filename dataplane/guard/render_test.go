@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestRender compares rendered tables with golden files. go test -run TestRender ./dataplane/guard
-// -update writes them.
+// TestRender compares rendered tables with golden files. To update the files, run go test -run
+// TestRender ./dataplane/guard -update.
 func TestRender(t *testing.T) {
 	checkRendered(t, dataplane.Needs{Forward: true, TranslatesAll: true, Resets: true}, examples(), "testdata/nft.want")
 	direct := examples()

@@ -11,13 +11,13 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// A client that lost its connection without a trace may open another from the same port. Its SYN or
-// INIT belongs to a known flow, so it is sent to the endpoint of the lost connection, possibly for
-// days.
+// A client that lost its connection abruptly, such as by a crash, may open another connection from
+// the same port. Its SYN or INIT belongs to an existing flow, so it is sent to the endpoint of the
+// lost connection, possibly for days.
 //
-// If that endpoint is dead, rules drop the packet and note the client in a set. vipd reads the set,
-// and makes conntrack forget the flow before the client retransmits, after a second at the
-// earliest. A SYN to a live endpoint passes, because the endpoint itself distinguishes a new
+// If that endpoint is dead, rules drop the packet and add the client to a set. vipd reads the set,
+// and makes conntrack forget the flow before the client retransmits, which happens after a second
+// at the earliest. A SYN to a live endpoint passes, because the endpoint itself distinguishes a new
 // connection from a late or forged SYN.
 //
 // Virtual servers end a connection at a SYN or INIT if its endpoint gets no new connections
@@ -27,12 +27,13 @@ import (
 // because SCTP has no equivalent.
 
 const (
-	// restartMemory is the time for which a client is noted. It ends before the client retransmits.
+	// restartMemory is the time for which a client remains in the set. It is shorter than the time
+	// until the client retransmits.
 	restartMemory = 900 * time.Millisecond
-	// restartPause is the interval of reading the noted clients.
+	// restartPause is the interval at which the set of clients is read.
 	restartPause = 200 * time.Millisecond
-	// maxRestarts is the maximum number of clients that are noted at a time. Other clients are
-	// noted when they retransmit.
+	// maxRestarts is the maximum number of clients in the set. Other clients are added when they
+	// retransmit.
 	maxRestarts = 4096
 )
 
@@ -61,7 +62,7 @@ func newRestartsSet() *nft.Set {
 }
 
 // restartChains returns the chains for packets that open a known connection. All other packets
-// leave them at once.
+// return immediately.
 func (l *layout) restartChains(with concerns) []chainRules {
 	ends := nft.Concat{nft.Daddr, nft.Dport, nft.CtReplySaddr, nft.CtReplySport}
 	var rules []nft.Rule
@@ -105,7 +106,7 @@ func endsOf(key []byte, of inet.Family) (a, b netip.AddrPort, ok bool) {
 	return read(key), read(key[size+4:]), true
 }
 
-// endpointOf decodes an element of a set of endpoints behind frontends.
+// endpointOf decodes an element of a set that contains endpoints of frontends.
 func endpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	if at, to, ok := endsOf(e.Key, of); ok {
 		x = setEntry{Addr: at.Addr(), Port: at.Port(), To: to}

@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// restarts makes conntrack forget the flows of clients that the rules have noted, while a family
-// has dead endpoints.
+// restarts makes conntrack forget the flows of clients in the set, while a family has dead
+// endpoints.
 type restarts struct {
 	log  *slog.Logger
 	loop *worker.Loop
@@ -23,11 +23,11 @@ type restarts struct {
 	mu      sync.Mutex // guards watched
 	watched map[inet.Family]bool
 
-	// The loop owns the fields below. The first check opens the connections.
+	// The loop owns the fields below. The first check opens both connections.
 	rules *nft.Conn
 	flows *conntrack.Conn
-	// handled holds, for each noted client, the expiry of the element that was handled. A client
-	// that is noted again has a later expiry.
+	// handled maps each client in the set to the expiry of the element that was handled. If a
+	// client is added again, its element has a later expiry.
 	handled map[conntrack.Tuple]time.Time
 	failed  bool
 }
@@ -38,7 +38,7 @@ func newRestarts(log *slog.Logger) *restarts {
 	return r
 }
 
-// watch sets whether a family has dead endpoints.
+// watch records whether a family has dead endpoints.
 func (r *restarts) watch(of inet.Family, dead bool) {
 	r.mu.Lock()
 	was := r.watched[of]
@@ -53,14 +53,14 @@ func (r *restarts) watch(of inet.Family, dead bool) {
 func (r *restarts) close() {
 	r.loop.Close()
 	if r.rules != nil {
-		_ = r.rules.Close() // it was only read
+		_ = r.rules.Close() // the connection was only used to read
 	}
 	if r.flows != nil {
-		_ = r.flows.Close() // nothing depends on it
+		_ = r.flows.Close() // an error of Close is harmless
 	}
 }
 
-// check forgets the flows of clients that were noted since the last check, and returns the time of
+// check forgets the flows of clients that were added since the last check, and returns the time of
 // the next check.
 func (r *restarts) check(context.Context) (next time.Time) {
 	some := false
@@ -108,7 +108,7 @@ func (r *restarts) forget(of inet.Family) (err error) {
 			continue
 		}
 		r.handled[t] = end
-		for _, p := range []balancer.Protocol{balancer.TCP, balancer.SCTP} { // one of them has the tuple
+		for _, p := range []balancer.Protocol{balancer.TCP, balancer.SCTP} { // the flow has one of these protocols
 			flows = append(flows, conntrack.Flow{Proto: p, Orig: t})
 		}
 	}

@@ -7,16 +7,16 @@ import (
 	"vipd/balancer"
 )
 
-// setEntry is an element of a set. Fields that the set's key does not have are zero.
+// setEntry is an element of a set. Fields that are not part of the set's key are zero.
 type setEntry struct {
 	Addr  netip.Addr
 	Proto byte
 	Port  uint16
 	// Net is a network of clients. Its prefix length is at least 1.
 	Net netip.Prefix
-	// MSS is the maximum segment size that a map has for the place.
+	// MSS is the maximum segment size that a map assigns to the place.
 	MSS uint16
-	// To is an endpoint of the frontend at the place.
+	// To is the address of an endpoint of the frontend at the place.
 	To netip.AddrPort
 }
 

@@ -6,17 +6,17 @@ import (
 	"vipd/balancer"
 )
 
-// setDef describes a set, and the entries of each frontend.
+// setDef describes a set and the entries that each frontend adds to it.
 type setDef struct {
 	name string
 	key  setKey
-	// early reports whether entries are added before their frontend is applied, and removed after
-	// no applied frontend needs them. They restrict connections, or determine their treatment for
-	// their lifetime. The entries of other sets require that the frontend is both desired and
-	// applied: they are added after the frontend was applied, and removed before another frontend
-	// is.
+	// early reports whether entries are added before their frontend is applied, and removed once no
+	// applied frontend needs them. Such entries restrict connections, or determine how a connection
+	// is treated until it ends. The entries of other sets require a frontend that is both desired
+	// and applied: they are added after the frontend is applied, and removed before another
+	// frontend is applied.
 	early bool
-	// entries returns the entries of a frontend. It is nil if the set does not hold frontends.
+	// entries returns the entries of a frontend. It is nil if the set has no entries of frontends.
 	entries func(*balancer.Frontend) []setEntry
 }
 
@@ -54,8 +54,8 @@ const (
 	quietSet      = "quiet"      // live endpoints without new connections
 )
 
-// setDefs returns all sets, in the order of deletion: a set that sends packets to another set
-// precedes it.
+// setDefs returns all sets in the order of deletion. A set precedes the sets to which its rules
+// send packets.
 func setDefs() []setDef {
 	return []setDef{
 		{directSet, byPlace, true, placeIf(isDirect)},
@@ -80,9 +80,9 @@ func setDefs() []setDef {
 	}
 }
 
-// placeIf returns a function that returns the place of a frontend that meets the condition. It
-// omits withdrawn frontends, and loopback frontends, which only the node can use and no mode
-// translates.
+// placeIf returns a function that returns the place of a frontend that meets the condition. That
+// function omits withdrawn frontends. It also omits loopback frontends, which only the node can use
+// and no mode translates.
 func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) []setEntry {
 		if f.Addr.IsLoopback() || f.Withdrawn || !condition(f) {
@@ -94,7 +94,7 @@ func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) [
 
 func isFrontend(*balancer.Frontend) bool { return true }
 
-// isSpecial reports whether any of the special sets has f.
+// isSpecial reports whether any of the special sets contains f.
 func isSpecial(f *balancer.Frontend) bool {
 	return isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f)
 }
@@ -147,7 +147,7 @@ func tunnels(f *balancer.Frontend) []setEntry {
 }
 
 // allowed returns the clients of a restricted frontend. A network of all addresses needs two
-// entries, because the kernel has no /0 in sets.
+// entries, because the kernel does not support /0 in sets.
 func allowed(f *balancer.Frontend) []setEntry {
 	if f.Addr.IsLoopback() {
 		return nil
@@ -172,15 +172,15 @@ func allowed(f *balancer.Frontend) []setEntry {
 	return entries
 }
 
-// upperHalf returns the other /1.
+// upperHalf returns the upper /1 of the address space, given the lower /1.
 func upperHalf(n netip.Prefix) netip.Prefix {
 	b := n.Addr().AsSlice()
 	b[0] = 0x80
-	a, _ := netip.AddrFromSlice(b) // a valid length
+	a, _ := netip.AddrFromSlice(b) // the length is valid
 	return netip.PrefixFrom(a, 1)
 }
 
-// clamped returns the place of a frontend that limits the segment size, with the limit.
+// clamped returns the place of a frontend that limits the segment size, with that limit.
 func clamped(f *balancer.Frontend) []setEntry {
 	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() {
 		return nil

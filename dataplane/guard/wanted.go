@@ -15,19 +15,20 @@ type wanted struct {
 	family inet.Family
 	log    *slog.Logger
 	bits   markBits
-	// mode is the running mode, and interfaces are those that packets are forwarded between.
+	// mode is the running mode. interfaces holds the interfaces between which packets are
+	// forwarded.
 	mode       dataplane.Needs
 	interfaces []Interface
 
 	members []*members
-	// These are frequently used members. held has the addresses that vipd added, pending the silent
-	// held addresses, and owned the addresses that another host may have.
+	// These are frequently used members. held contains the addresses that vipd added, pending the
+	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
 	// unknown counts applied frontends of which only the place is known.
 	unknown map[setEntry]int
 }
 
-// Interface is a network interface that packets are forwarded between.
+// Interface is a network interface for which packets are forwarded.
 type Interface struct {
 	Name  string
 	Index int
@@ -86,13 +87,13 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 // hold adds by to the reference count of an address that vipd adds.
 func (w *wanted) hold(a netip.Addr, by int) { w.held.want(setEntry{Addr: a}, by) }
 
-// own adds by to the reference count of an address that one of several hosts has.
+// own adds by to the reference count of an address that only one of several hosts has at a time.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
 	w.owned.want(setEntry{Addr: a}, by)
 }
 
-// setInterfaces sets the interfaces that packets are forwarded between.
+// setInterfaces sets the interfaces between which packets are forwarded.
 func (w *wanted) setInterfaces(interfaces []Interface) { w.interfaces = interfaces }
 
 // setMode sets the mode's requirements, and reports whether they have changed.

@@ -2,11 +2,11 @@ package handover
 
 import "errors"
 
-// Item is an object that is handed over.
+// Item is an object that a process hands over.
 type Item struct {
-	// Data describes it in the sender's format.
+	// Data describes the object in the sender's format.
 	Data []byte
-	// Files are its descriptors. The owner of the Item closes them.
+	// Files holds the object's descriptors. The owner of the Item must close them.
 	Files []int
 }
 

@@ -13,32 +13,32 @@ import (
 )
 
 const (
-	// maxMessage is the maximum size of a message: the description of a connection, and its
-	// buffered bytes in each direction.
+	// maxMessage is the maximum size of a message. A message contains the description of a
+	// connection, and its buffered bytes in each direction.
 	maxMessage = 256 << 10
-	// queueSize is the size of the kernel's buffer for unread messages: a few hundred thousand
-	// connections.
+	// queueSize is the size of the kernel's buffer for unread messages. It is large enough for
+	// several hundred thousand connections.
 	queueSize = 1 << 30
-	// sendTime limits how long Send waits for space.
+	// sendTime is the time for which Send waits for space in the buffer.
 	sendTime = 5 * time.Second
 )
 
-// Queue is an end of a connection that carries Items. Any goroutine may call Send. Calls of Receive
-// must not overlap.
+// Queue is one end of a connection that carries Items. Send is safe for concurrent use. Calls of
+// Receive must not overlap.
 type Queue struct {
 	conn *net.UnixConn
-	buf  []byte // used by Receive
+	buf  []byte // the buffer of Receive
 }
 
-// Pair returns the two ends of a queue. Items sent to out stay in the kernel until they are
+// Pair returns the two ends of a queue. Items sent to out remain in the kernel until they are
 // received from in.
 func Pair() (in, out *Queue, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a queue for the next process: %w", err)
 	}
-	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // needs CAP_NET_ADMIN
-		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // the maximum of an unprivileged user
+	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // this option needs CAP_NET_ADMIN
+		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // the kernel limits the size for an unprivileged user
 	}
 	in, err = FromFile(os.NewFile(uintptr(ends[0]), "handover"))
 	out, err2 := FromFile(os.NewFile(uintptr(ends[1]), "handover"))
@@ -49,7 +49,7 @@ func Pair() (in, out *Queue, err error) {
 	return in, out, nil
 }
 
-// FromFile returns the queue of the descriptor file, which it closes.
+// FromFile returns the queue whose end is the descriptor in file. It closes file.
 func FromFile(file *os.File) (*Queue, error) {
 	c, err := net.FileConn(file)
 	_ = file.Close() // FileConn has a copy
@@ -64,10 +64,10 @@ func FromFile(file *os.File) (*Queue, error) {
 	return &Queue{conn: u}, nil
 }
 
-// Over returns a queue over a SOCK_SEQPACKET connection ("unixpacket" in package net).
+// Over returns a queue that uses a SOCK_SEQPACKET connection ("unixpacket" in package net).
 func Over(c *net.UnixConn) *Queue { return &Queue{conn: c} }
 
-// File returns a copy of the descriptor of this end.
+// File returns a duplicate of the descriptor of this end.
 func (q *Queue) File() (*os.File, error) { return q.conn.File() }
 
 // Abandoned reports whether no process has the other end open.
@@ -77,14 +77,15 @@ func (q *Queue) Abandoned() (abandoned bool) {
 		return true
 	}
 	_ = raw.Control(func(fd uintptr) {
-		poll := []unix.PollFd{{Fd: int32(fd)}} // POLLHUP is always reported
+		poll := []unix.PollFd{{Fd: int32(fd)}} // poll always reports POLLHUP
 		_, err := unix.Poll(poll, 0)
 		abandoned = err == nil && poll[0].Revents&unix.POLLHUP != 0
 	})
 	return abandoned
 }
 
-// Send sends an item. The sender's descriptors stay open, and may be closed at once.
+// Send sends an item. It does not close the sender's descriptors. The caller may close them when
+// Send has returned.
 func (q *Queue) Send(data []byte, files ...int) error {
 	if err := q.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
 		return fmt.Errorf("handing over: %w", err)
@@ -96,7 +97,7 @@ func (q *Queue) Send(data []byte, files ...int) error {
 	return nil
 }
 
-// Receive returns the next item, or io.EOF after the last.
+// Receive returns the next item. It returns io.EOF after the last item.
 func (q *Queue) Receive() (Item, error) {
 	if q.buf == nil {
 		q.buf = make([]byte, maxMessage)
@@ -106,7 +107,7 @@ func (q *Queue) Receive() (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
-	if n == 0 && c == 0 { // the end of a connection of messages
+	if n == 0 && c == 0 { // an empty message means that the sender has closed its end
 		return Item{}, io.EOF
 	}
 	item := Item{Data: bytes.Clone(q.buf[:n])}
@@ -125,7 +126,7 @@ func (q *Queue) Receive() (Item, error) {
 	return item, nil
 }
 
-// All receives items until the sender closes its end, and closes the queue.
+// All receives items until the sender closes its end, and then closes the queue.
 func (q *Queue) All() (items []Item, err error) {
 	defer func() { _ = q.Close() }()
 	for {
@@ -140,7 +141,7 @@ func (q *Queue) All() (items []Item, err error) {
 	}
 }
 
-// Close closes this end. Sent items can still be received.
+// Close closes this end. The other end can still receive items that were sent before.
 func (q *Queue) Close() error {
 	if q == nil {
 		return nil
@@ -148,11 +149,11 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the unused descriptors of an item. It resets connections, because a truncated
+// Close closes the unused descriptors of an item. It resets TCP connections, because a truncated
 // connection must not look complete.
 func (i Item) Close() {
 	for _, fd := range i.Files {
-		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails for other descriptors than sockets
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // fails for descriptors other than sockets
 		_ = unix.Close(fd)
 	}
 }

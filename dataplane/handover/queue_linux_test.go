@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestManyItems sends many items. They arrive complete, in order and with their descriptors, and
-// need only the memory of their content.
+// TestManyItems sends many items. They must arrive complete and in order with their descriptors,
+// and must need only the memory of their content.
 func TestManyItems(t *testing.T) {
 	const n = 1000
 	in, out, err := Pair()
@@ -36,17 +36,17 @@ func TestManyItems(t *testing.T) {
 	before := heap()
 	items, err := in.All()
 	if err != nil || len(items) != n {
-		t.Fatalf("received items = %d, %v", len(items), err)
+		t.Fatalf("received items = %d, %v, want %d", len(items), err, n)
 	}
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
 	if size := heap() - before; size > n<<10 {
-		t.Errorf("memory of %d items of up to 200 bytes = %d bytes", n, size)
+		t.Errorf("memory of %d items of up to 200 bytes = %d bytes, want at most %d", n, size, n<<10)
 	}
 	for i, item := range items {
 		if !bytes.Equal(item.Data, text(i)) || len(item.Files) != 1 {
-			t.Fatalf("item %d = %q with %d descriptors", i, item.Data, len(item.Files))
+			t.Fatalf("item %d = %q with %d descriptors, want %q with 1", i, item.Data, len(item.Files), text(i))
 		}
 		item.Close()
 	}

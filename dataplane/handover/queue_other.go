@@ -2,7 +2,7 @@
 
 package handover
 
-// Queue is a connection that carries Items. This system has none.
+// Queue is a connection that carries Items. It is not available on this system.
 type Queue struct{}
 
 // Send returns ErrUnsupported.
@@ -14,5 +14,5 @@ func (*Queue) All() ([]Item, error) { return nil, ErrUnsupported }
 // Close does nothing.
 func (*Queue) Close() error { return nil }
 
-// Close does nothing, because items have no descriptors here.
+// Close does nothing, because items have no descriptors on this system.
 func (Item) Close() {}
