@@ -14,9 +14,9 @@ import (
 )
 
 // Conn is a connection to the connection tracking of a network namespace. It is safe for concurrent
-// use. Lists wait for each other, and so do deletions, but a deletion does not wait for a list.
+// use. Only one list and one deletion run at a time, but a deletion does not wait for a list.
 type Conn struct {
-	listing sync.Mutex // guards lists, and its unread answers
+	listing sync.Mutex // guards lists and its unread answers
 	lists   *nlsock.Socket
 
 	deleting sync.Mutex // guards deletes and request
@@ -37,13 +37,13 @@ func Open() (*Conn, error) {
 	return &Conn{lists: lists, deletes: deletes}, nil
 }
 
-// Close closes the connection. Current calls fail.
+// Close closes the connection. Calls in progress fail.
 func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Close()) }
 
 // Each calls visit for every flow that matches the filter. The flow is valid until visit returns; a
-// copy may be kept. Flows that start or end at the same time may be missed, or with many such flows
-// be found twice. An error of visit ends it and is returned, and so does the end of ctx. visit must
-// not call Each or Cut.
+// copy may be kept. Flows that start or end during the call may be missed. If there are many such
+// flows, others may be found twice. An error of visit, or the end of ctx, ends the call and is
+// returned. visit must not call Each or Cut.
 func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
 	return c.list(ctx, f.selection(), func(flow *Flow) error {
 		if !f.matches(flow) {
@@ -53,14 +53,15 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 	})
 }
 
-// attempts is the maximum number of attempts at a list that the kernel could not send completely.
+// attempts is the maximum number of attempts to get a list that the kernel could not send
+// completely.
 const attempts = 5
 
-// errDisturbed means that the kernel reported each list as incomplete.
+// errDisturbed means that the kernel reported each attempt as incomplete.
 var errDisturbed = errors.New("the table changed too much to be read")
 
-// list calls visit for every flow that the kernel finds. If it refuses the search, like kernels
-// before Linux 5.8 and for newer criteria, these are all flows of the family.
+// list calls visit for every flow that the kernel finds. Kernels before Linux 5.8 can't search by
+// most criteria and refuse the request. In this case list calls visit for all flows of the family.
 func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) error {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -73,7 +74,7 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		switch {
 		case (s.flags != 0 || s.unreplied) && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
-		case errors.Is(err, unix.EBUSY): // the rest of an interrupted list, whose visit never returned, has been read by now
+		case errors.Is(err, unix.EBUSY): // the unread rest of an earlier, interrupted list has been read by now
 		case err != nil:
 			return fmt.Errorf("listing conntrack's flows: %w", err)
 		case l.stop != nil:
@@ -85,17 +86,17 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 	return fmt.Errorf("listing conntrack's flows: %w", errDisturbed)
 }
 
-// listing is an attempt to list.
+// listing is an attempt to list flows.
 type listing struct {
 	ctx       context.Context
 	visit     func(*Flow) error
 	flow      Flow
-	stop      error // why visiting has stopped
+	stop      error // the reason why visiting has stopped
 	disturbed bool  // the kernel reported that the list may be incomplete
 }
 
-// run returns the kernel's error. If visiting stops, the rest is still read, because the kernel
-// starts no other list earlier.
+// run returns the kernel's error. If visiting stops, run still reads the rest of the list, because
+// the kernel does not start another list before.
 func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
 	seq := s.Next()
@@ -103,7 +104,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 	if err := s.Send(w.B); err != nil {
 		return err
 	}
-	var busy error // an interrupted list has an unread rest
+	var busy error // returned by the kernel if an earlier list was not read to its end
 	for {
 		m, err := s.Answer()
 		if err != nil {
@@ -117,7 +118,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 			switch end := m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE; {
 			case m.Seq != seq && m.Kind == unix.NLMSG_DONE && busy != nil:
 				return busy
-			case m.Seq != seq: // from that list
+			case m.Seq != seq: // an answer of the earlier list
 			case end && errors.Is(m.Refusal(), unix.EBUSY):
 				busy = m.Refusal()
 			case end:
@@ -143,8 +144,8 @@ func (l *listing) take(body []byte) {
 	l.stop = err
 }
 
-// count returns the number of flows, including those that a list does not show yet. The kernel
-// keeps this count.
+// count returns the number of flows, including flows that a list does not contain yet. The kernel
+// maintains this count.
 func (c *Conn) count() (uint64, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()
@@ -156,7 +157,7 @@ func (c *Conn) count() (uint64, error) {
 	for err == nil {
 		var m nlsock.Messages
 		for m, err = c.deletes.Answer(); err == nil && m.Next(); {
-			if m.Seq != seq { // from a deletion
+			if m.Seq != seq { // an answer to a deletion
 				continue
 			}
 			if n, ok := entries(&m); ok {
@@ -182,7 +183,7 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 	return 0, false
 }
 
-// Forget deletes the flows of these protocols and original directions. Missing flows are not an
+// Forget deletes the flows with these protocols and original directions. A missing flow is not an
 // error.
 func (c *Conn) Forget(flows []Flow) error {
 	for part := range slices.Chunk(flows, batch) {
@@ -193,8 +194,8 @@ func (c *Conn) Forget(flows []Flow) error {
 	return nil
 }
 
-// deleteAll deletes at most batch flows, but no later flows with the same addresses, and returns
-// the number of flows that existed. The kernel only answers errors and the last request.
+// deleteAll deletes at most batch flows, and returns the number of flows that existed. It does not
+// delete later flows with the same addresses. The kernel only answers errors and the last request.
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. It must
-// list all flows, and the package must select the matching flows.
+// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. The kernel
+// must list all flows, and the package must select the matching flows.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -32,15 +32,15 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 		}
 		l := listing{ctx: t.Context()}
 		if err := l.run(tab.lists, s); err == nil {
-			t.Errorf("%s: the kernel accepts an invalid search", name)
+			t.Errorf("%s: error of an invalid search = nil, want a refusal", name)
 		}
 	}
 }
 
-// TestListsAfterOneThatWasGivenUp ends lists in several ways. The next list is complete.
+// TestListsAfterOneThatWasGivenUp ends lists early in several ways. The next list must be complete.
 func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab := scratch(t)
-	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more than the kernel sends at once
+	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more than the kernel sends in a single message
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
@@ -68,8 +68,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.want(t, Filter{}, flows)
 }
 
-// TestSeveralGoroutines lists, deletes and cuts flows concurrently, and deletes flows in visits.
-// All other flows are found.
+// TestSeveralGoroutines lists, deletes and cuts flows concurrently, and deletes flows during
+// visits. All other flows must be found.
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow
@@ -117,7 +117,7 @@ func TestSeveralGoroutines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(seen) != len(kept) {
-			t.Errorf("found %d of %d flows that nobody deletes", len(seen), len(kept))
+			t.Errorf("flows found = %d, want the %d flows that are not deleted", len(seen), len(kept))
 		}
 	}
 	w.Wait()
@@ -127,7 +127,7 @@ func TestSeveralGoroutines(t *testing.T) {
 	tab.want(t, Filter{}, kept)
 }
 
-// TestListsInConstantMemory lists tables of several sizes. The memory of a list does not grow with
+// TestListsInConstantMemory lists tables of several sizes. The memory of a list must not grow with
 // the table.
 func TestListsInConstantMemory(t *testing.T) {
 	tab := scratch(t)

@@ -7,23 +7,24 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// batch is the number of flows that are deleted at once. The kernel answers each deletion of a
-// missing flow, and the buffer must have space for all answers.
+// batch is the number of flows that are deleted at once. The kernel answers the deletion of a
+// missing flow, so the buffer must have space for this number of answers.
 const batch = 128
 
 const (
-	// aWalk is the number of flows that are listed in the time of a search, which reads the whole
-	// table (30 ms at 100,000 flows).
+	// aWalk is the number of flows that can be listed in the time of a search. A search scans the
+	// whole table in the kernel (30 ms for 100,000 flows).
 	aWalk = 15_000
-	// fewSearches is the number of searches up to which searching is cheaper than listing all flows
-	// of a protocol.
+	// fewSearches is the maximum number of searches. For more keys, listing all flows of a protocol
+	// is cheaper.
 	fewSearches = 3
 )
 
-// Cut deletes the flows of keys with the value true for which stale returns true, and returns their
-// number. If stale is nil, it deletes all of them. It lists a small table once. In a large table it
-// searches few keys one by one; for more keys of a family and protocol, it lists their flows once.
-// Flows are deleted as they are found, so an error may leave some deleted.
+// Cut deletes flows and returns their number. It deletes the flows of keys with the value true for
+// which stale returns true, or all of their flows if stale is nil. It lists a small table once. In
+// a large table it searches for a few keys one by one. For more keys of a family and protocol, it
+// lists all of their flows once. Flows are deleted as they are found, so some may be deleted even
+// if Cut fails.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -32,7 +33,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 	return c.cut(ctx, searches(keys, flows), keys, stale)
 }
 
-// cut is Cut with these searches.
+// cut implements Cut with the given searches.
 func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	deleted := 0
 	found := make([]Flow, 0, batch)
@@ -65,13 +66,14 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	return deleted, nil
 }
 
-// searches returns searches that find all flows of keys, and maybe others, in a table of that size.
+// searches returns searches that find all flows of keys, and perhaps others, in a table with the
+// given number of flows.
 func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 	type kind struct {
 		family inet.Family
 		proto  balancer.Protocol
 	}
-	exact := map[kind]map[selection]bool{} // IPv6 keys with the same port need one search
+	exact := map[kind]map[selection]bool{} // IPv6 keys with the same port share a search
 	for k, wanted := range keys {
 		if !wanted || k.Proto.Number() == 0 {
 			continue

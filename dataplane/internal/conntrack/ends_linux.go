@@ -19,8 +19,8 @@ const (
 	groupDestroy = 3
 )
 
-// Follow calls visit for every flow that starts or ends in the calling thread's network namespace,
-// until ctx ends; then it returns nil. Otherwise it works like Subscribe and Run.
+// Follow calls visit for every flow that starts or ends in the calling thread's network namespace.
+// It returns nil when ctx ends. Otherwise it works like Subscribe and Run.
 func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()) error {
 	e, err := subscribeTo(nil, groupNew, groupDestroy)
 	if err != nil {
@@ -29,7 +29,7 @@ func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()
 	return errors.Join(e.run(ctx, visit, lost), e.Close())
 }
 
-// endsBuffer holds about 10,000 unread ends.
+// endsBuffer is the size of the receive buffer. It holds about 10,000 unread messages.
 const endsBuffer = 8 << 20
 
 // Ends is a subscription to the ends of flows.
@@ -40,7 +40,8 @@ type Ends struct{ socket *nlsock.Socket }
 // that started while no program in the namespace had a subscription.
 func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 
-// subscribeTo subscribes to groups, with a filter in the kernel, or none if it is nil.
+// subscribeTo subscribes to groups. If filter is not nil, the kernel drops messages that the filter
+// does not accept.
 func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, endsBuffer, groups...)
 	if err == nil && filter != nil {
@@ -57,8 +58,8 @@ func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 // Close ends the subscription.
 func (e *Ends) Close() error { return e.socket.Close() }
 
-// Run calls visit for every flow that ends, until ctx ends; then it returns nil. The flow is valid
-// until visit returns. If visit is too slow, the kernel drops some: then lost is called, and Run
+// Run calls visit for every flow that ends. It returns nil when ctx ends. The flow is valid until
+// visit returns. If visit is too slow, the kernel drops messages. Run then calls lost and
 // continues.
 func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 	return e.run(ctx, func(_ bool, flow *Flow) { visit(flow) }, lost)

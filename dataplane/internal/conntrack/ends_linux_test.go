@@ -50,7 +50,7 @@ func subscribe(t *testing.T, tab *table) *Ends {
 	return s
 }
 
-// watch collects from now on until the test ends.
+// watch starts collecting ended flows, until the test ends.
 func watch(t *testing.T, tab *table) *ends {
 	t.Helper()
 	s := subscribe(t, tab)
@@ -68,7 +68,7 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// TestTellsEveryEnd ends flows. Every end must be reported once, and nothing else.
+// TestTellsEveryEnd ends flows. Every end must be reported exactly once.
 func TestTellsEveryEnd(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
@@ -96,8 +96,8 @@ func TestTellsEveryEnd(t *testing.T) {
 	}
 }
 
-// TestLostEndsAreReported ends more flows at once than the buffer can hold. The loss is reported,
-// and so are later ends.
+// TestLostEndsAreReported ends more flows at once than the buffer can hold. The loss and later ends
+// must be reported.
 func TestLostEndsAreReported(t *testing.T) {
 	tab := scratch(t)
 	s := subscribe(t, tab)
@@ -137,6 +137,6 @@ func TestRunReturnsWhenClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-failed; err == nil {
-		t.Error("error of a closed subscription = nil")
+		t.Error("Run of a closed subscription = nil, want an error")
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"vipd/test/wait"
 )
 
-// answer is the answer of a fake kernel to a message with a number.
+// answer writes a fake kernel's answer to the message with the given sequence number.
 type answer func(w *writer, seq uint32)
 
-// against connects to a fake kernel with given answers, one for each message. The last answer
+// against connects to a fake kernel that gives these answers, one for each message. The last answer
 // repeats.
 func against(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
@@ -85,7 +85,7 @@ func (w *writer) plain(kind, flags uint16, seq uint32, body ...byte) {
 	w.End()
 }
 
-// fail answers with an error, or for 0 with an acknowledgement.
+// fail answers with an error. If errno is 0, it answers with an acknowledgement.
 func (w *writer) fail(kind uint16, seq uint32, errno unix.Errno) {
 	w.plain(kind, 0, seq, append(binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno))), make([]byte, unix.SizeofNlMsghdr)...)...)
 }
@@ -103,8 +103,8 @@ func fails(errno unix.Errno) answer {
 	return func(w *writer, seq uint32) { w.fail(unix.NLMSG_ERROR, seq, errno) }
 }
 
-// TestListsOfKernelsInTrouble makes kernels refuse or interrupt lists. The error is returned, or
-// the list is repeated, without a wait for a timeout.
+// TestListsOfKernelsInTrouble uses kernels that refuse or interrupt lists. The package must return
+// the error or repeat the list, without waiting for a timeout.
 func TestListsOfKernelsInTrouble(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	garbage := func(w *writer, seq uint32) {
@@ -139,8 +139,8 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestListThatHangs makes a list hang. It ends, and late answers are not mistaken for another
-// list's.
+// TestListThatHangs makes a list hang. The list must end, and late answers must not be mistaken for
+// answers to another list.
 func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
@@ -155,12 +155,12 @@ func TestListThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || found[0] != two.Orig.Dst.Addr() {
-		t.Errorf("found %v", found)
+		t.Errorf("flows found = %v, want only the second list's", found)
 	}
 }
 
-// TestCountsOfKernelsInTrouble makes kernels answer the count with errors and remaining answers to
-// deletions. Errors are returned, and the others are skipped.
+// TestCountsOfKernelsInTrouble makes kernels answer the count with errors and with late answers to
+// deletions. Errors must be returned, and late answers must be skipped.
 func TestCountsOfKernelsInTrouble(t *testing.T) {
 	stats := func(body ...byte) answer {
 		return func(w *writer, seq uint32) { w.plain(messageStats, 0, seq, append([]byte{0, 0, 0, 0}, body...)...) }
@@ -185,9 +185,9 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestDeletionsOfKernelsInTrouble deletes flows together. Missing flows must not be counted. Any
-// other error must be returned at once, because without privilege the kernel only answers the first
-// message.
+// TestDeletionsOfKernelsInTrouble deletes several flows at once. Missing flows must not be counted.
+// Any other error must be returned at once, because without privilege the kernel only answers the
+// first message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),
@@ -216,7 +216,7 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 			}
 		})
 	}
-	// Remaining answers from before an error must not be mistaken for later answers.
+	// Late answers from before an error must not be mistaken for later answers.
 	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
 		t.Error("deleting without privilege = nil, want an error")

@@ -11,15 +11,15 @@ import (
 type Filter struct {
 	Family inet.Family
 	Proto  balancer.Protocol
-	// Dst and Port are the original destination.
+	// Dst and Port specify the original destination.
 	Dst  netip.Addr
 	Port uint16
-	// Unreplied selects flows without a packet from the other side.
+	// Unreplied selects flows in which the other side has not sent a packet.
 	Unreplied bool
 }
 
-// matches reports whether a flow that the kernel found matches the filter, because the kernel may
-// find too many.
+// matches reports whether a flow matches the filter. This check is necessary because the kernel may
+// also return other flows.
 func (f Filter) matches(flow *Flow) bool {
 	to := flow.Orig.Dst
 	return (f.Family == "" || f.Family == inet.Of(to.Addr())) &&

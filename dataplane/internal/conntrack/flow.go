@@ -11,29 +11,29 @@ import (
 type Flow struct {
 	// Proto is TCP, UDP or SCTP.
 	Proto balancer.Protocol
-	// Orig is the direction of the client's packets, and Reply the direction of the replies.
-	// Without NAT, each is the inverse of the other.
+	// Orig is the direction of the client's packets. Reply is the direction of the replies. Without
+	// NAT, each direction is the inverse of the other.
 	Orig, Reply Tuple
 	// Status holds the kernel's status bits of the flow.
 	Status Status
-	// State is the kernel's word for the state of TCP and SCTP in lower case: "established",
-	// "syn-sent", "time-wait", or "" if it is unknown. For UDP it is "unreplied", "replied" or
-	// "assured", which means replied more than once.
+	// State is the kernel's name for the state of a TCP or SCTP flow in lower case, such as
+	// "established", "syn-sent" or "time-wait", or "" if it is unknown. For UDP it is "unreplied",
+	// "replied", or "assured" after several replies.
 	State string
-	// Left is the time until the kernel forgets the flow, if no packet arrives, in whole seconds.
+	// Left is the time until the kernel drops the flow if no packet arrives, in whole seconds.
 	Left time.Duration
-	// Start is the start of the flow. It is zero unless sysctl net.netfilter.nf_conntrack_timestamp
-	// was on then.
+	// Start is the start of the flow. It is zero unless the sysctl
+	// net.netfilter.nf_conntrack_timestamp was enabled at that time.
 	Start time.Time
-	// In and Out are the bytes from and to the client, with IP headers. They are zero unless sysctl
-	// net.netfilter.nf_conntrack_acct was on when the flow started.
+	// In and Out are the bytes from and to the client, including IP headers. They are zero unless
+	// the sysctl net.netfilter.nf_conntrack_acct was enabled when the flow started.
 	In, Out uint64
 
-	// id distinguishes the flow from other flows of the same tuple. It is the kernel's value; 0
-	// means unknown.
+	// id distinguishes the flow from other flows with the same tuple. The kernel assigns it; 0
+	// means that it is unknown.
 	id uint32
-	// zone is the zone of Orig. It applies to the whole flow, or if half is set only to the
-	// original direction.
+	// zone is the conntrack zone of Orig. If half is set, the zone applies only to the original
+	// direction, otherwise to the whole flow.
 	zone uint16
 	half bool
 }
@@ -43,8 +43,8 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Frontend returns the protocol and original destination, which is the frontend's key if the flow
-// belongs to a frontend.
+// Frontend returns the protocol and the original destination. If the flow belongs to a frontend,
+// the result is the frontend's key.
 func (f *Flow) Frontend() balancer.Key {
 	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: f.Orig.Dst.Port(), Proto: f.Proto}
 }
@@ -52,12 +52,12 @@ func (f *Flow) Frontend() balancer.Key {
 // Client returns the source of the flow.
 func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 
-// Backend returns the address that replies: the destination of the DNAT, or else the original
-// destination.
+// Backend returns the address that sends the replies: the destination after DNAT, or otherwise the
+// original destination.
 func (f *Flow) Backend() netip.AddrPort { return f.Reply.Src }
 
-// Answered reports whether the other side has accepted the connection: it has replied, and an SCTP
-// association is past its handshake. A UDP flow is answered after any datagram in return.
+// Answered reports whether the other side has accepted the connection. It must have replied, and an
+// SCTP association must have completed its handshake. For UDP, any reply is sufficient.
 func (f *Flow) Answered() bool {
 	switch f.State {
 	case "closed", "cookie-wait", "cookie-echoed":
@@ -70,11 +70,11 @@ func (f *Flow) Answered() bool {
 // include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 
-// These are the bits that callers use. Others may be set.
+// These are the bits that callers use. Other bits may also be set.
 const (
 	// SeenReply means that packets passed in both directions.
 	SeenReply Status = 1 << 1
-	// Assured means that the kernel does not drop the flow early when its table is full.
+	// Assured means that the kernel does not drop the flow early when the table is full.
 	Assured Status = 1 << 2
 	// DstNAT means that the destination is translated.
 	DstNAT Status = 1 << 5

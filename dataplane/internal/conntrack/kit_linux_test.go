@@ -49,13 +49,13 @@ func newTable(t testing.TB, ns *lab.NS) *table {
 	return tab
 }
 
-// scratch is a table that only the test writes.
+// scratch returns a table to which only the test writes.
 func scratch(t testing.TB) *table {
 	t.Helper()
 	return newTable(t, lab.New(t).Add("scratch"))
 }
 
-// where is the zone in which a flow is created.
+// where selects the zone in which a flow is created.
 type where int
 
 const (
@@ -64,7 +64,7 @@ const (
 	reply
 )
 
-// create adds flows to the table in their zones.
+// create adds flows to the table in the given zones.
 func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	t.Helper()
 	for part := range slices.Chunk(flows, batch) {
@@ -81,19 +81,20 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	}
 }
 
-// Only tests use these bits: the first packet was not dropped, and the source is translated.
+// Only tests use these bits: the first packet of the flow was not dropped, and the source is
+// translated.
 const (
 	confirmed Status = 1 << 3
 	srcNAT    Status = 1 << 4
 )
 
-// delete deletes a flow, if it exists.
+// delete deletes a flow if it exists.
 func (c *Conn) delete(f *Flow) error {
 	_, err := c.deleteAll([]Flow{*f})
 	return err
 }
 
-// await waits for the answer to a message. No answer may be an error.
+// await waits for the answer to a message. The test fails if an answer is an error.
 func (tab *table) await(t testing.TB, last uint32) {
 	t.Helper()
 	for {
@@ -132,7 +133,7 @@ func (w *writer) create(f *Flow, in where, seq uint32) {
 	w.End()
 }
 
-// entry writes the attributes of a flow that the kernel accepts.
+// entry writes the attributes of a flow in a form that the kernel accepts.
 func (w *writer) entry(f *Flow, in where) {
 	zones := [3]uint16{}
 	zones[in] = f.zone
@@ -161,8 +162,8 @@ func (w *writer) entry(f *Flow, in where) {
 	}
 }
 
-// stateByte returns the kernel's number of a flow's state: opening if the flow has it, otherwise
-// established.
+// stateByte returns the kernel's number for a flow's state: number if the flow is in the state
+// opening, otherwise established.
 func stateByte(f *Flow, opening string, number, established byte) byte {
 	if f.State == opening {
 		return number
@@ -170,7 +171,7 @@ func stateByte(f *Flow, opening string, number, established byte) byte {
 	return established
 }
 
-// identity distinguishes the flows of a table, and includes their translation.
+// identity identifies a flow in a table, including its translation.
 type identity struct {
 	proto       balancer.Protocol
 	orig, reply Tuple
@@ -196,7 +197,7 @@ func identities(flows []Flow) []identity {
 	return sorted(ids)
 }
 
-// all returns the flows that the filter finds.
+// all returns the flows that match the filter.
 func (tab *table) all(t testing.TB, f Filter) []Flow {
 	t.Helper()
 	var flows []Flow
@@ -207,7 +208,7 @@ func (tab *table) all(t testing.TB, f Filter) []Flow {
 	return flows
 }
 
-// want compares the flows that the filter finds.
+// want checks which flows match the filter.
 func (tab *table) want(t testing.TB, f Filter, want []Flow) {
 	t.Helper()
 	if got, want := identities(tab.all(t, f)), identities(want); !slices.Equal(got, want) {
@@ -221,7 +222,7 @@ func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
 	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}}
 }
 
-// crowd returns n flows of different clients, with a few random frontends and backends.
+// crowd returns n flows of different clients, which share a few random frontends and backends.
 func crowd(random *rand.Rand, n int) []Flow {
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 	flows := make([]Flow, n)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestFiltersFindWhatTheySay applies random filters to random tables. Exactly the matching flows
-// must be found, each once.
+// must be found, each of them once.
 func TestFiltersFindWhatTheySay(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -42,7 +42,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 func randomFilter(random *rand.Rand, flows []Flow) Filter {
 	of := flows[random.IntN(len(flows))]
 	f := Filter{Proto: of.Proto, Dst: of.Orig.Dst.Addr(), Port: of.Orig.Dst.Port()}
-	switch random.IntN(4) { // some filters match nothing, because no flow has their address or family
+	switch random.IntN(4) { // some filters match no flow, because of their address or family
 	case 0:
 		f.Dst = netip.Addr{}
 	case 1:
@@ -68,8 +68,8 @@ func meant(f Filter, flow Flow) bool {
 	return true
 }
 
-// TestCutsWhatIsStaleAndNothingElse cuts with random tables, keys and functions. Exactly the stale
-// flows of the keys are deleted.
+// TestCutsWhatIsStaleAndNothingElse cuts flows with random tables, keys and functions. Exactly the
+// stale flows of the keys must be deleted.
 func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -95,7 +95,7 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 			}
 		}
 		cut := tab.Cut
-		if round%2 == 0 { // as in a large table
+		if round%2 == 0 { // search as in a large table
 			cut = func(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 				return tab.cut(ctx, searches(keys, math.MaxUint64), keys, stale)
 			}
@@ -108,8 +108,8 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestDeletesOneFlowOnly deletes a flow among others that differ by one address, port, protocol or
-// zone. Only that flow is deleted.
+// TestDeletesOneFlowOnly deletes a flow among others that differ in one address, port, protocol or
+// zone. Only that flow may be deleted.
 func TestDeletesOneFlowOnly(t *testing.T) {
 	tab := scratch(t)
 	ways := map[string]struct {
@@ -128,8 +128,8 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			if proto == other {
 				other = balancer.SCTP
 			}
-			// The same backend would answer a flow to a neighbor's address, so it has another port
-			// there.
+			// A flow from a neighboring client address through the same backend would have the same
+			// reply, so it uses another port of the backend.
 			neighbour := flow(proto, client(1000), a[2], a[3])
 			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
 			ways[family+" "+string(proto)] = struct {
@@ -162,14 +162,14 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			}
 			tab.want(t, Filter{}, w.others)
 			if err := tab.delete(&one[0]); err != nil {
-				t.Errorf("deleting it once more: %v", err)
+				t.Errorf("deleting a deleted flow: %v, want nil", err)
 			}
 		})
 	}
 }
 
-// TestZonesAreKeptApart creates flows with the same addresses in two zones. Each is deleted without
-// the other.
+// TestZonesAreKeptApart creates flows with the same addresses in two zones. Deleting one must not
+// delete the other.
 func TestZonesAreKeptApart(t *testing.T) {
 	tab := scratch(t)
 	var flows []Flow
@@ -190,7 +190,7 @@ func TestZonesAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestSuccessorIsNotDeleted replaces a listed flow. Its successor is not deleted.
+// TestSuccessorIsNotDeleted replaces a listed flow. The new flow must not be deleted.
 func TestSuccessorIsNotDeleted(t *testing.T) {
 	tab := scratch(t)
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
@@ -199,14 +199,14 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	if err := tab.delete(&old); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel derives a flow's number from its place in memory, so other flows occupy that place
-	// first.
+	// The kernel derives a flow's id from its address in memory, so other flows must occupy that
+	// address first.
 	others := crowd(rand.New(rand.NewPCG(4, 4)), 200)
 	tab.create(t, whole, others...)
 	tab.create(t, whole, f)
 	n, err := tab.deleteAll([]Flow{old})
 	if n != 0 || err != nil {
-		t.Errorf("deleted = %d, %v", n, err)
+		t.Errorf("flows deleted = %d, %v, want 0", n, err)
 	}
 	tab.want(t, Filter{}, append(others, f))
 }

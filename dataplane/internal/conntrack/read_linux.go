@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the attributes of an entry that are read or written
+// These are the attributes of an entry that this package reads or writes
 // (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	ctaTupleOrig     = 1
@@ -50,13 +50,13 @@ const (
 	ctaFilterReplyFlags = 2
 )
 
-// headerSize is the size of struct nfgenmsg, between netlink's header and the attributes.
+// headerSize is the size of struct nfgenmsg, which follows the netlink header.
 const headerSize = 4
 
 // attributes reads a sequence of attributes.
 type attributes struct{ nlsock.Attributes }
 
-// number decodes the value as an unsigned number of that many bytes.
+// number decodes the value as an unsigned number of the given size in bytes.
 func (a *attributes) number(size int) uint64 {
 	if len(a.Value) != size {
 		a.Err = nlsock.ErrMalformed
@@ -69,7 +69,8 @@ func (a *attributes) number(size int) uint64 {
 	return n
 }
 
-// nested returns the nested attribute of that kind as a number, or 0.
+// nested returns the nested attribute of the given kind as a number. It returns 0 if the attribute
+// is missing.
 func (a *attributes) nested(kind uint16, size int) (n uint64) {
 	for in := (attributes{nlsock.In(a.Value)}); ; {
 		if !in.Next() {
@@ -82,8 +83,8 @@ func (a *attributes) nested(kind uint16, size int) (n uint64) {
 	}
 }
 
-// read decodes an entry: a message without netlink's header. It returns false for an entry of
-// another protocol.
+// read decodes an entry from a message without the netlink header. It returns false if the entry
+// has an unsupported protocol.
 func (f *Flow) read(message []byte) (bool, error) {
 	if len(message) < headerSize {
 		return false, nlsock.ErrMalformed
@@ -146,8 +147,8 @@ func (f *Flow) readState(info *attributes) (state string) {
 	return state
 }
 
-// read decodes the value of a; a malformed value sets a's error. The protocol is "" for other
-// protocols.
+// read decodes the value of a. If the value is malformed, read sets a's error. If the protocol is
+// unsupported, proto is "".
 func (t *Tuple) read(a *attributes) (proto balancer.Protocol, zone uint16) {
 	var src, dst netip.Addr
 	var srcPort, dstPort uint16

@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// crossing is a client and a server, with a router that counts, timestamps and translates.
+// crossing is a client, a server, and a router between them that counts, timestamps and translates
+// packets.
 type crossing struct {
 	*table
 	client, server *lab.NS
@@ -33,8 +34,8 @@ func newCrossing(t *testing.T) *crossing {
 		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1",
 		"net.netfilter.nf_conntrack_acct": "1", "net.netfilter.nf_conntrack_timestamp": "1",
 		"net.netfilter.nf_conntrack_udp_timeout": "25",
-		// The kernel forgets new associations after three or ten seconds, which a busy machine may
-		// miss.
+		// The kernel drops new associations after three or ten seconds. A busy machine may need
+		// more time.
 		"net.netfilter.nf_conntrack_sctp_timeout_closed": "25", "net.netfilter.nf_conntrack_sctp_timeout_cookie_wait": "25",
 	} {
 		router.Sysctl(name, value)
@@ -65,7 +66,7 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	t.Helper()
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, port)
-	b = append(b, 0, 0, 0, 0) // the other side's tag is unknown
+	b = append(b, 0, 0, 0, 0) // the verification tag of the other side is still unknown
 	b = append(b, 0, 0, 0, 0) // the checksum
 	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
@@ -74,7 +75,7 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	}
 }
 
-// one returns the only flow that matches the filter.
+// one returns the only flow that matches the filter, and fails the test if there are others.
 func (c *crossing) one(t *testing.T, f Filter) Flow {
 	t.Helper()
 	flows := c.all(t, f)
@@ -84,7 +85,7 @@ func (c *crossing) one(t *testing.T, f Filter) Flow {
 	return flows[0]
 }
 
-// TestReadsRealFlows sends packets. The kernel's flows are decoded correctly.
+// TestReadsRealFlows sends packets. The kernel's flows must be decoded correctly.
 func TestReadsRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for _, a := range []struct {
@@ -168,8 +169,8 @@ func TestReadsRealFlows(t *testing.T) {
 	}
 }
 
-// TestDeletesRealFlows creates flows by packets, in all protocols, families and zones, with and
-// without NAT. They must be deleted one by one.
+// TestDeletesRealFlows creates flows with packets, in all protocols, families and zones, with and
+// without NAT. Each flow must be deleted by itself.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
@@ -204,7 +205,7 @@ func TestDeletesRealFlows(t *testing.T) {
 	}
 }
 
-// TestTellsTheEnds deletes flows, and lets them time out. Their ends are reported with their
+// TestTellsTheEnds deletes flows and lets others time out. Their ends must be reported with their
 // counts.
 func TestTellsTheEnds(t *testing.T) {
 	c := newCrossing(t)
@@ -224,7 +225,7 @@ func TestTellsTheEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 30*time.Second, "the ends of both flows", func() bool {
-		c.all(t, Filter{}) // the kernel discards entries that it finds expired
+		c.all(t, Filter{}) // a list makes the kernel discard expired entries
 		return len(ended.flows()) == 2
 	})
 	got := ended.flows()

@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Unanswered finds backends that refuse new connections, or do not answer them, from the kernel's
+// Unanswered finds backends that refuse or do not answer new connections. It uses the kernel's
 // reports about the calling thread's network namespace:
 //
 //   - A TCP connection that is refused ends at once, before its flow has a reply, and the end is reported. The kernel
@@ -23,56 +23,57 @@ import (
 //     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
 //     16 GiB has), but only flows without a reply are listed.
 //
-// Looks use at most half a hundredth of a core: the pause between them grows with the table. While
-// refusals are listened to, each end of a flow costs the kernel 1.4 us more.
+// Checks use at most half a percent of a core, because the pause between them grows with the table.
+// If refusals are reported, each end of a flow costs the kernel 1.4 us more.
 type Unanswered struct {
 	conn *Conn
-	ends *Ends // nil if refusals are not wanted
+	ends *Ends // nil if refusals are not reported
 	of   func(*Flow) (balancer.Target, bool)
 	tell func(Suspect)
 
 	telling sync.Mutex // held while tell is called
 	began   time.Time
-	looked  uint32 // number of checks
+	looked  uint32 // number of checks so far
 	silent  map[uint32]silence
 }
 
-// Suspect is a new connection that a backend has refused, or not answered so far. It is valid until
+// Suspect is a new connection that a backend has refused or has not answered yet. It is valid until
 // tell returns.
 type Suspect struct {
 	Flow   *Flow
 	Target balancer.Target
-	// Counted reports whether the connection was unanswered for long enough to count. It is set
-	// once for each flow.
+	// Counted reports whether the connection was unanswered for long enough to count as a failure.
+	// It is set once for each flow.
 	Counted bool
 }
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	since         time.Duration // of the first check that saw it, from the start
-	look          uint32        // the latest check that saw it
+	since         time.Duration // time of the first check that found the flow, from the start
+	look          uint32        // number of the last check that found the flow
 	told, counted bool
 }
 
 const (
-	// lookPause is the minimum pause between two checks, and so the time before a connection is
-	// reported. If a packet was lost, the second SYN, which is sent after a second, is answered.
+	// lookPause is the minimum pause between two checks, and so the minimum time before a
+	// connection is reported. It exceeds a second because a client repeats a lost SYN after a
+	// second, and the repeated SYN may be answered.
 	lookPause = 1200 * time.Millisecond
-	// lookShare limits checks to one part in lookShare of a core.
+	// lookShare limits the time of checks to one part in lookShare of a core.
 	lookShare = 200
-	// countAfter is the time after which an unanswered TCP connection counts: by then the client
-	// has repeated its SYN twice. SCTP counts when it is reported, because the kernel forgets its
-	// flow 3 s after each INIT.
+	// countAfter is the time after which an unanswered TCP connection counts as a failure. By then
+	// the client has repeated its SYN twice. An SCTP association counts when it is reported,
+	// because the kernel drops its flow 3 s after each INIT.
 	countAfter = 3 * time.Second
-	// maxSilent is the maximum number of remembered flows, in about 12 MB. Further flows are not
-	// reported.
+	// maxSilent is the maximum number of unanswered flows in memory (about 12 MB). Further flows
+	// are not reported.
 	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens the required connections; Run closes them. of returns the backend of a flow,
-// or false for an irrelevant flow. Calls of tell do not overlap. It is called when a flow was
-// unanswered at two checks, or was refused if refusals is set, and again when it counts as
-// unanswered.
+// NewUnanswered opens the required connections. Run closes them. of returns the backend of a flow,
+// or false for an irrelevant flow. Calls of tell do not overlap. tell is called when a flow was
+// unanswered at two checks, or was refused if refusals is set. It is called again when the flow
+// counts as a failure.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
@@ -88,7 +89,7 @@ func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell f
 	return u, nil
 }
 
-// Run checks until ctx ends, and then returns nil. It must be called once.
+// Run makes checks until ctx ends, and then returns nil. It must be called only once.
 func (u *Unanswered) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -98,7 +99,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	var failed error
 	running.Go(func() {
-		failed = u.ends.Run(ctx, u.ended, func() {}) // in a flood of refusals, some are enough
+		failed = u.ends.Run(ctx, u.ended, func() {}) // lost refusals do not matter, because other refusals were reported
 		cancel()
 	})
 	err := u.looks(ctx)
@@ -107,7 +108,7 @@ func (u *Unanswered) Run(ctx context.Context) error {
 	return errors.Join(err, failed, u.ends.Close(), u.conn.Close())
 }
 
-// ended receives the end of a flow: a refused flow went from syn-sent to close.
+// ended processes the end of a flow. A refused flow has changed from syn-sent to close.
 func (u *Unanswered) ended(f *Flow) {
 	if f.Proto == balancer.TCP && f.State == "close" && !f.Status.Has(SeenReply) {
 		if t, ours := u.of(f); ours {
@@ -123,7 +124,7 @@ func (u *Unanswered) report(s Suspect) {
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
-	runtime.LockOSThread() // its CPU time is measured
+	runtime.LockOSThread() // the thread's CPU time is measured
 	defer runtime.UnlockOSThread()
 	u.began = time.Now()
 	pause := time.Duration(0)
@@ -140,12 +141,12 @@ func (u *Unanswered) looks(ctx context.Context) error {
 // threadTime returns the CPU time of the calling thread, in the kernel and in user space.
 func threadTime() time.Duration {
 	var r unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // fails only with wrong arguments (getrusage(2))
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r) // getrusage(2) fails only with wrong arguments
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// look reports the flows that already waited for an answer at an earlier check. It does not count
-// flows of the first check, because an earlier process or mode may have counted them.
+// look reports flows that an earlier check has also found unanswered. It does not count the flows
+// of the first check, because an earlier process or mode may have counted them.
 func (u *Unanswered) look(ctx context.Context) error {
 	u.looked++
 	now := time.Since(u.began)
@@ -158,7 +159,7 @@ func (u *Unanswered) look(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err == nil { // otherwise some may not have been listed
+	if err == nil { // otherwise the list may be incomplete
 		for id, s := range u.silent {
 			if s.look != u.looked {
 				delete(u.silent, id)
@@ -168,7 +169,7 @@ func (u *Unanswered) look(ctx context.Context) error {
 	return err
 }
 
-// wait records that a flow has no answer yet.
+// wait records that a flow is still unanswered.
 func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	s, known := u.silent[f.id]
 	if !known {
@@ -177,7 +178,7 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 		}
 		return
 	}
-	again := s.look != u.looked // a list may contain a flow twice
+	again := s.look != u.looked // false if this list has already contained the flow
 	s.look = u.looked
 	if again && !s.told {
 		s.told = true
@@ -190,8 +191,8 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	u.silent[f.id] = s
 }
 
-// opening reports whether the client has sent the first packet of a connection, without a reply so
-// far. Kernels use different SCTP states for this.
+// opening reports whether the client has sent only the first packet of a connection, without a
+// reply so far. The SCTP states for this differ between kernels.
 func (f *Flow) opening() bool {
 	switch f.Proto {
 	case balancer.TCP:
@@ -202,15 +203,15 @@ func (f *Flow) opening() bool {
 	return false
 }
 
-// unrepliedOnly returns a socket filter that accepts the ends of flows without a reply: the message
-// has the attribute CTA_STATUS without that bit (Documentation/networking/filter.rst,
-// SKF_AD_NLATTR).
+// unrepliedOnly returns a socket filter that accepts the ends of flows without a reply. It accepts
+// messages in which the bit SEEN_REPLY of the attribute CTA_STATUS is clear
+// (Documentation/networking/filter.rst, SKF_AD_NLATTR).
 func unrepliedOnly() []unix.SockFilter {
 	const nlattr = 0xfffff000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + headerSize},
 		{Code: unix.BPF_LDX | unix.BPF_IMM, K: ctaStatus},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = its offset, or 0
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = offset of the attribute, or 0
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 4},
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: unix.SizeofNlAttr},

@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// suspects counts the reports about backends.
+// suspects counts the reports about each backend.
 type suspects struct {
 	mu   sync.Mutex
 	told map[balancer.Target]int
-	// counted holds the reports of connections that count as unanswered.
+	// counted counts the connections of each backend that count as failures.
 	counted map[balancer.Target]int
 }
 
@@ -44,16 +44,16 @@ func (s *suspects) of(t balancer.Target) int {
 	return s.told[t]
 }
 
-// backendOf assigns all translated flows to one service.
+// backendOf assigns all translated flows to a single service.
 func backendOf(f *Flow) (balancer.Target, bool) {
 	b := f.Backend()
 	return balancer.Target{Service: "web", Addr: b.Addr(), Port: b.Port()}, f.Status.Has(DstNAT)
 }
 
-// suspect reports unanswered translated flows until the test ends.
+// suspect starts reporting unanswered translated flows, until the test ends.
 func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
 
-// suspectAll reports unanswered flows until the test ends.
+// suspectAll starts reporting unanswered flows, until the test ends.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
 	s := &suspects{told: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
@@ -77,8 +77,8 @@ func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)
 	return s
 }
 
-// TestUnansweredIsTold makes a backend answer, refuse and be silent, in both families. Refusals and
-// silence are reported.
+// TestUnansweredIsTold makes a backend answer, refuse and stay silent, in both families. Refusals
+// and silence must be reported.
 func TestUnansweredIsTold(t *testing.T) {
 	c := newCrossing(t)
 	s := suspect(t, c.table)
@@ -97,17 +97,17 @@ func TestUnansweredIsTold(t *testing.T) {
 			return err
 		}
 		if err := try(wait.Patience); err == nil {
-			t.Fatal("an answer arrives although nothing listens")
+			t.Fatal("error without a listener = nil, want a refusal")
 		}
 		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.of(target) == 1 })
 
 		c.server.Exec(a.tool, "-I", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		if err := try(time.Second); err == nil {
-			t.Fatal("an answer arrives although all packets are dropped")
+			t.Fatal("error while all packets are dropped = nil, want a timeout")
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.of(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
-		time.Sleep(2 * lookPause) // each must be reported and counted once, although the kernel remembers it for two minutes
+		time.Sleep(2 * lookPause) // the kernel keeps each flow for two minutes, but it must be reported and counted once
 		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
 			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
 		}
@@ -127,8 +127,7 @@ func TestUnansweredIsTold(t *testing.T) {
 }
 
 // TestUnansweredCountsNewFlows adds unanswered connections to a table, before and after the first
-// reading. Only new TCP and SCTP connections must count, once each; UDP flows without a reply must
-// not.
+// reading. Only new TCP and SCTP connections must count, each of them once.
 func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab := scratch(t)
 	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {
@@ -150,13 +149,13 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.of(udpTarget); old != 0 || udp != 0 {
 		t.Errorf("counted old flows = %d, UDP flows = %d; want 0", old, udp)
 	}
-	tab.flush(t) // like a timeout, or the removal of an endpoint
+	tab.flush(t) // has the effect of a timeout or of the removal of an endpoint
 	if tcp, sctp := s.countOf(tcpTarget), s.countOf(sctpTarget); tcp != 1 || sctp != 1 {
 		t.Errorf("counted TCP flows = %d, SCTP flows = %d; want 1 each", tcp, sctp)
 	}
 }
 
-// TestUnrepliedEndsOnly ends flows with and without a reply. The filter must only accept flows
+// TestUnrepliedEndsOnly ends flows with and without a reply. The filter must accept only the flows
 // without a reply.
 func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)

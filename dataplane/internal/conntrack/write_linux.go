@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the messages (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+// These are the types of messages (enum cntl_msg_types,
+// include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
 	messageNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
 	messageGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
@@ -17,7 +18,7 @@ const (
 	messageStats  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 )
 
-// These are the parts of a tuple that the kernel can search by (CTA_FILTER_F_...,
+// These are the parts of a tuple by which the kernel can search (CTA_FILTER_F_...,
 // net/netfilter/nf_internals.h).
 const (
 	byDestination = 1 << 1
@@ -40,7 +41,7 @@ func (w *writer) address(kind4, kind6 uint16, a netip.Addr) {
 	w.Addr(kind6, a)
 }
 
-// tuple writes a tuple; a zone of 0 is not written.
+// tuple writes a tuple. A zone of 0 is omitted.
 func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 	w.Nest(kind)
 	w.Nest(ctaTupleIP)
@@ -58,7 +59,7 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 	w.Unnest()
 }
 
-// delete requests the removal of exactly this flow.
+// delete requests the deletion of exactly this flow.
 func (w *writer) delete(f *Flow, seq uint32) {
 	w.begin(messageDelete, 0, seq, family(inet.Of(f.Orig.Src.Addr())))
 	if f.half {
@@ -75,19 +76,20 @@ func (w *writer) delete(f *Flow, seq uint32) {
 	w.End()
 }
 
-// selection has the criteria of the kernel's search.
+// selection holds the criteria of a search by the kernel.
 type selection struct {
 	family byte // unix.AF_...
 	flags  uint32
 	proto  byte
 	dst    netip.Addr
 	port   uint16
-	// unreplied selects by the status, which older kernels ignore.
+	// unreplied selects flows by their status. Older kernels ignore it.
 	unreplied bool
 }
 
-// selection omits criteria that kernels do not support, or handle wrongly: addresses and protocols
-// in both families at once, ports without a protocol, and IPv6 addresses.
+// selection returns the criteria of the filter. It omits criteria that kernels do not support or
+// handle incorrectly: addresses and protocols in both families at once, ports without a protocol,
+// and IPv6 addresses.
 func (f Filter) selection() selection {
 	s := selection{family: family(f.Family), unreplied: f.Unreplied}
 	if f.Dst.IsValid() {
@@ -139,7 +141,7 @@ func (w *writer) list(s selection, seq uint32) {
 		}
 		w.Unnest()
 		w.Nest(ctaFilter)
-		// These two are in the machine's byte order.
+		// These two attributes are in the machine's byte order.
 		w.Native32(ctaFilterOrigFlags, s.flags)
 		w.Bytes(ctaFilterReplyFlags, 0, 0, 0, 0)
 		w.Unnest()

@@ -8,14 +8,15 @@ import (
 )
 
 // accepting counts this process's sockets to which redirects lead, by port. While a mode replaces
-// another mode, both serve, and this distinguishes their connections.
+// another mode, both serve. The counts distinguish their connections.
 var accepting = struct {
 	sync.Mutex
 	ports map[uint16]int
 }{ports: map[uint16]int{}}
 
-// Accepts records that a mode which terminates connections itself accepts redirected connections at
-// a port, until ended is called. No other mode's [Flows] then removes these connections.
+// Accepts records that a mode that terminates connections itself accepts redirected connections at
+// a port, until ended is called. Until then, the [Flows] of other modes do not remove these
+// connections.
 func Accepts(port uint16) (ended func()) {
 	accepting.Lock()
 	defer accepting.Unlock()
@@ -29,8 +30,8 @@ func Accepts(port uint16) (ended func()) {
 	})
 }
 
-// isAccepted reports whether this process has accepted the flow's connection. UDP clients continue
-// to send, and belong to the mode that started last.
+// isAccepted reports whether this process has accepted the flow's connection. It returns false for
+// UDP: clients continue to send, and their flows belong to the mode that started last.
 func isAccepted(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.UDP || !flow.Status.Has(conntrack.DstNAT) {
 		return false

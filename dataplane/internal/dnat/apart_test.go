@@ -23,8 +23,8 @@ type flowTable struct {
 	flows  map[string]conntrack.Flow
 	broken bool
 	sweeps int // number of searches
-	// before and after are called when a search starts and when it has returned all flows, unless
-	// they are nil.
+	// before and after are called when a search starts and when it has returned all flows. They may
+	// be nil.
 	before, after func()
 }
 
@@ -51,7 +51,7 @@ func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale fun
 
 func (f *flowTable) Close() error { return nil }
 
-// key returns the n-th frontend's key, alternately of TCP and UDP.
+// key returns the n-th frontend's key. The protocol alternates between TCP and UDP.
 func key(n int) balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}), Port: 80, Proto: []balancer.Protocol{balancer.TCP, balancer.UDP}[n%2]}
 }
@@ -61,7 +61,7 @@ func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), 8080)
 }
 
-// web returns a frontend at k with active backends of these numbers.
+// web returns a frontend at k with the active backends of these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Forward: balancer.NATForward, DrainTimeout: time.Minute}}
 	for _, i := range numbers {
@@ -70,7 +70,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// removed returns f with its last backend draining until a time.
+// removed returns f with its last backend draining until the given time.
 func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -79,7 +79,7 @@ func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	return &g
 }
 
-// add adds a flow of k that leads to a backend, or to none for 0.
+// add adds a flow of k that leads to backend i, or to no backend if i is 0.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,8 +98,8 @@ func (f *flowTable) breaks(broken bool) {
 }
 
 // TestStaleFlowsAreDropped uses a mode whose connections the kernel tracks. Flows that started
-// before the virtual server must be removed at once, and flows of an earlier mode when their
-// endpoint's time is over.
+// before the virtual server must be removed immediately. Flows of an earlier mode must be removed
+// when the drain time of their endpoint ends.
 func TestStaleFlowsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -110,7 +110,7 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 			table.mu.Lock()
 			defer table.mu.Unlock()
 			if _, got := table.flows[name]; got != want {
-				t.Errorf("%s: %s exists = %v", when, name, got)
+				t.Errorf("%s: %s exists = %v, want %v", when, name, got, want)
 			}
 		}
 		take := func(was, f *balancer.Frontend) {
@@ -178,8 +178,8 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 	})
 }
 
-// TestSweepsAreShared makes changes within a short time. They share a search of conntrack, and a
-// new endpoint needs none.
+// TestSweepsAreShared makes several changes within a short time. They must share a search of
+// conntrack, and a new endpoint must not cause a search.
 func TestSweepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{}
@@ -223,7 +223,7 @@ func TestSweepsAreShared(t *testing.T) {
 }
 
 // TestReturnsDuringASweep restores a frontend during the search that its removal caused. Its new
-// connections stay.
+// connections must stay.
 func TestReturnsDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -253,8 +253,8 @@ func TestReturnsDuringASweep(t *testing.T) {
 	})
 }
 
-// TestGoesDuringASweep removes an endpoint, after its connections' time, at the end of a search
-// that started before that time. The connections are removed.
+// TestGoesDuringASweep removes an endpoint whose drain time has ended, at the end of a search that
+// started before that time. The connections must be removed.
 func TestGoesDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -274,13 +274,13 @@ func TestGoesDuringASweep(t *testing.T) {
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: all, New: draining}}, nil)
 		time.Sleep(time.Until(end) - 500*time.Millisecond)
 		late.Store(true)
-		fewer := *draining // the second is removed at once
+		fewer := *draining // the second endpoint is removed immediately
 		fewer.Backends = slices.Delete(slices.Clone(draining.Backends), 1, 2)
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: draining, New: &fewer}}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !gone.Load() || len(table.flows) > 0 {
-			t.Errorf("removed = %t, flows = %v", gone.Load(), table.flows)
+			t.Errorf("endpoint removed = %t, flows = %v, want true and none", gone.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -288,8 +288,8 @@ func TestGoesDuringASweep(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnotherModeAreItsOwn changes from userspace mode, whose connections lead to its
-// own port. They must keep their time, and be neither counted nor listed here.
+// TestConnectionsOfAnotherModeAreItsOwn switches from userspace mode, whose connections lead to a
+// port of this host. They must keep their drain time, and must be neither counted nor listed here.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)
@@ -299,18 +299,18 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
 	}
 	if fl.judge(time.Now())(&flow) {
-		t.Error("start of the connection is unknown")
+		t.Error("stale before the frontend's removal = true, want false")
 	}
 	later := fl.judge(time.Now().Add(time.Hour))
 	one, other := Accepts(40001), Accepts(40001)
 	one()
 	one()
 	if later(&flow) {
-		t.Error("the connection is deleted although its socket exists")
+		t.Error("stale while its socket exists = true, want false")
 	}
 	other()
 	if !later(&flow) {
-		t.Error("the connection exists without its socket")
+		t.Error("stale without its socket = false, want true")
 	}
 	if port, counted := fl.portOf(&flow); counted {
 		t.Errorf("bytes are counted for %v, want for no port", port)

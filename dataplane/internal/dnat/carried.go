@@ -17,30 +17,30 @@ import (
 )
 
 // Carried counts, lists and ends the connections of an earlier mode that conntrack still
-// translates, for a mode that does not translate. If there are none, conntrack is not read until
-// Again. A nil Carried has no connections.
+// translates, for a mode that does not translate addresses. Once no such connections are left, it
+// does not read conntrack until Again is called. A nil Carried has no connections.
 type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
 
 	looking sync.Mutex // held while conntrack is read, which is slow for a large table
 
-	mu     sync.Mutex // guards the fields below; never held for long, because changes do not wait
-	some   bool       // there may be such connections
-	again  bool       // more may have started since the last reading
+	mu     sync.Mutex // guards the fields below; held only briefly, because changes must not wait
+	some   bool       // reports whether such connections may exist
+	again  bool       // reports whether more connections may have started since the last reading
 	closed bool
 	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
 }
 
-// NewCarried returns a Carried for a mode whose connections the kernel tracks itself. flows also
-// removes the carried connections.
+// NewCarried returns a Carried for a mode whose connections the kernel tracks itself. flows is used
+// to remove the carried connections.
 func NewCarried(flows *Flows, open func() (Conn, error)) *Carried {
 	return &Carried{flows: flows, open: open}
 }
 
 // proxied returns a Carried for a mode that terminates connections in this process. own reports
-// whether an address is this host's.
+// whether an address belongs to this host.
 func proxied(log *slog.Logger, own func(netip.Addr) bool, open func() (Conn, error)) *Carried {
 	c := NewCarried(nil, open)
 	c.flows = NewFlows(seldom{c}, log)
@@ -48,7 +48,7 @@ func proxied(log *slog.Logger, own func(netip.Addr) bool, open func() (Conn, err
 	return c
 }
 
-// seldom is a Cutter that only reads conntrack while connections are carried.
+// seldom is a Cutter that reads conntrack only while connections are carried.
 type seldom struct{ *Carried }
 
 func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error) {
@@ -59,13 +59,13 @@ func (s seldom) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // all requests were answered
+	defer func() { _ = conn.Close() }() // all requests were already answered
 	return conn.Cut(ctx, keys, stale)
 }
 
 func (seldom) Close() error { return nil }
 
-// Applied processes a batch, like [Flows.Applied]. A new frontend may have belonged to another
+// Applied processes a batch, as [Flows.Applied] does. A new frontend may have belonged to another
 // mode.
 func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	if c == nil {
@@ -77,8 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again requests another reading of conntrack, because connections may have started with rules that
-// another mode had until now.
+// Again requests another reading of conntrack. Until now, rules of another mode may have started
+// more connections.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()
@@ -92,7 +92,7 @@ func (c *Carried) expect() {
 	c.some, c.again = !c.closed, true
 }
 
-// Close ends all work. The next mode gets the remaining connections.
+// Close ends all work. The remaining connections belong to the next mode.
 func (c *Carried) Close() error {
 	if c == nil {
 		return nil
@@ -107,7 +107,8 @@ func (c *Carried) Close() error {
 	return c.flows.Close()
 }
 
-// look reports whether there may be connections. It counts them, unless they were counted just now.
+// look reports whether carried connections may exist. It counts them unless it has counted them
+// recently.
 func (c *Carried) look(ctx context.Context) bool {
 	c.looking.Lock()
 	defer c.looking.Unlock()
@@ -126,7 +127,7 @@ func (c *Carried) look(ctx context.Context) bool {
 	switch {
 	case err == nil && !c.closed:
 		c.some, c.active = some || c.again, active
-	case errors.Is(err, fs.ErrPermission): // an unprivileged process can't have run a mode that translates
+	case errors.Is(err, fs.ErrPermission): // without privileges, no mode of this host can have translated connections
 		c.some = false
 	}
 	c.next = counters.NextReading(began)
@@ -136,10 +137,10 @@ func (c *Carried) look(ctx context.Context) bool {
 // count reads conntrack.
 func (c *Carried) count(ctx context.Context) (some bool, active map[counters.BackendKey]uint64, err error) {
 	conn, err := c.open()
-	if err != nil { // without privilege or conntrack, nothing was translated
+	if err != nil { // without privileges or conntrack, no connection was translated
 		return false, nil, nil
 	}
-	defer func() { _ = conn.Close() }() // it was only read
+	defer func() { _ = conn.Close() }() // the connection was only used to read
 	active = map[counters.BackendKey]uint64{}
 	idle := idle()
 	err = conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
@@ -153,8 +154,8 @@ func (c *Carried) count(ctx context.Context) (some bool, active map[counters.Bac
 	return some, active, err
 }
 
-// Counters returns the live connections. The mode in which they started has counted everything
-// else.
+// Counters returns the live connections. The mode in which they started has counted all other
+// values.
 func (c *Carried) Counters(ctx context.Context) (all []dataplane.FrontendCount) {
 	if c == nil || !c.look(ctx) {
 		return nil
@@ -177,7 +178,7 @@ func (c *Carried) Connections(ctx context.Context, q dataplane.ConnectionQuery, 
 	return c.flows.connections(ctx, c.open, q, visit)
 }
 
-// Kill makes conntrack forget the connections that match q, and returns their number.
+// Kill makes conntrack drop the connections that match q, and returns their number.
 func (c *Carried) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	if c == nil || !c.look(ctx) {
 		return 0, nil

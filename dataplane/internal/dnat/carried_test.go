@@ -19,7 +19,7 @@ import (
 type readTable struct {
 	flowTable
 	reads int
-	// reading is called when a list has returned all flows, unless it is nil.
+	// reading is called when a list has returned all flows. It may be nil.
 	reading func()
 	refused error
 }
@@ -37,7 +37,7 @@ func (r *readTable) Each(_ context.Context, _ conntrack.Filter, visit func(*conn
 	return errors.Join(err, r.refused)
 }
 
-// carry returns a Carried for the flows of a table, with a frontend.
+// carry returns a Carried for the flows of a table, with one frontend.
 func carry(t *testing.T, table *readTable) *Carried {
 	table.flows = map[string]conntrack.Flow{}
 	c := NewCarried(NewFlows(table, slog.New(slog.DiscardHandler)), func() (Conn, error) { return table, nil })
@@ -55,8 +55,8 @@ func comes(c *Carried, n int) {
 	c.Applied([]dataplane.Change{{Key: key(n), New: web(key(n), 1)}}, nil)
 }
 
-// TestChangesDoNotWaitForReadings applies frontends while conntrack is read. They do not wait, and
-// new connections are counted by the next reading.
+// TestChangesDoNotWaitForReadings applies frontends while conntrack is read. They must not wait,
+// and the next reading must count new connections.
 func TestChangesDoNotWaitForReadings(t *testing.T) {
 	table, began, end := &readTable{}, make(chan bool), make(chan bool)
 	begins := sync.OnceFunc(func() { close(began) })
@@ -70,7 +70,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	select {
 	case <-applied:
 	case <-time.After(wait.Patience):
-		t.Error("a change waits until conntrack is read")
+		t.Error("Applied waited for the reading, want no wait")
 	}
 	table.add("a connection", key(0), 1, conntrack.DstNAT|conntrack.SeenReply)
 	close(end)
@@ -78,7 +78,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	wait.For(t, 30*time.Second, "the connection to be counted", func() bool { return len(c.Counters(t.Context())) == 1 })
 }
 
-// TestReadingsAreFew applies many frontends. conntrack must be read no more often than other
+// TestReadingsAreFew applies many frontends. conntrack must not be read more often than other
 // counters.
 func TestReadingsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,8 @@ func TestReadingsAreFew(t *testing.T) {
 	})
 }
 
-// TestNoPrivilege reads conntrack without privilege. No connection is carried, and nothing fails.
+// TestNoPrivilege reads conntrack without privileges. No connection may be carried, and no call may
+// fail.
 func TestNoPrivilege(t *testing.T) {
 	table := &readTable{refused: fs.ErrPermission}
 	c := carry(t, table)

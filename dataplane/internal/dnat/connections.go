@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Conn is conntrack.Conn.
+// Conn is the part of conntrack.Conn that this package uses.
 type Conn interface {
 	Cutter
 	Each(ctx context.Context, f conntrack.Filter, visit func(*conntrack.Flow) error) error
@@ -35,8 +35,9 @@ func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 	return fl.wanted[k]
 }
 
-// leadsTo reports whether a backend belongs, or belonged, to the frontend. A flow to another target
-// is not from these rules: before a change of the mode, userspace mode sent it to its own port.
+// leadsTo reports whether a backend belongs or belonged to the frontend. A flow to any other target
+// does not come from these rules: for example, before a mode switch, userspace mode redirected it
+// to its own port.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if f.Backend(backend) != nil {
 		return true
@@ -46,8 +47,9 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	return fl.leaving[f.Key].counts(backend)
 }
 
-// portOf returns the port whose counts include a flow: the port of its frontend, even if that was
-// removed. Flows that do not lead to a backend were counted by their mode.
+// portOf returns the port whose counts include a flow. This is the port of its frontend, even if
+// that frontend was removed. It returns false for flows that do not lead to a backend, because the
+// mode that redirected them has counted them.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return counters.Port{}, false
@@ -64,8 +66,8 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	return counters.Port{}, false
 }
 
-// connection returns the connection of a flow to f, which is nil if there is no such frontend. ours
-// reports whether it leads, or led, to a backend of f.
+// connection returns the connection of a flow to f. f is nil if the frontend does not exist. ours
+// reports whether the flow leads or led to a backend of f.
 func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
 	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
 		return c, false
@@ -80,13 +82,13 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 	return c, true
 }
 
-// connections calls visit for conntrack's flows to frontends and their backends that match q.
+// connections calls visit for flows of conntrack to frontends and their backends that match q.
 func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := open()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // it was only read
+	defer func() { _ = conn.Close() }() // the connection was only used to read
 	wanted, idle := fl.frontends(), idle()
 	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
@@ -99,13 +101,13 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 }
 
 // kill removes the flows that match q from conntrack, and returns their number. It skips closed
-// connections, unless q names their state.
+// connections unless q selects their state.
 func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery) (int, error) {
 	conn, err := open()
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // all requests were answered
+	defer func() { _ = conn.Close() }() // all requests were already answered
 	wanted, keys, idle := fl.frontends(), map[balancer.Key]bool{}, idle()
 	for k, f := range wanted {
 		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
@@ -117,12 +119,13 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 }
 
 // idle returns a function that reports whether a UDP flow has had no packet for
-// dataplane.IdleAfter. It compares the remaining time with the timeout that each packet sets
-// (net.netfilter.nf_conntrack_udp_timeout, or with _stream if the flow is assured).
+// dataplane.IdleAfter. The function compares the remaining time with the timeout that each packet
+// sets (net.netfilter.nf_conntrack_udp_timeout, or nf_conntrack_udp_timeout_stream for assured
+// flows).
 func idle() func(*conntrack.Flow) bool {
 	read := func(name string) time.Duration {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
-		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0 if it can't be read: no flow is idle
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // if the sysctl can't be read, n is 0 and no flow is idle
 		return time.Duration(n) * time.Second
 	}
 	short, long := read("nf_conntrack_udp_timeout"), read("nf_conntrack_udp_timeout_stream")
@@ -135,8 +138,8 @@ func idle() func(*conntrack.Flow) bool {
 	}
 }
 
-// isLive reports whether a flow is an established connection that has not ended. UDP flows need no
-// answer.
+// isLive reports whether a flow is an established connection that has not ended. UDP flows count
+// without an answer.
 func isLive(flow *conntrack.Flow, idle func(*conntrack.Flow) bool) bool {
 	if flow.Proto != balancer.UDP && !flow.Answered() {
 		return false

@@ -5,8 +5,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Digest is the digest of [dataplane.Dataplane] for modes that translate addresses. It covers all
-// of f that is rendered, and the fields that [Tracker] uses, but not the guard's settings.
+// Digest implements [dataplane.Dataplane] for modes that translate addresses. It includes all
+// fields of f that affect rules, and the fields that [Tracker] uses, but not the guard's settings.
 func Digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,

@@ -18,43 +18,43 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// Flows removes flows that conntrack would still send to a removed backend, or past a new service,
-// because conntrack decides only once per flow. UDP clients continue to send, so their flows are
-// removed with the change. Connections have a drain time, and a separate goroutine ends them,
-// because searching for them needs more time than a change.
+// Flows removes flows that conntrack would otherwise continue to send to a removed backend, or
+// around a new service, because conntrack decides only once per flow. UDP clients continue to send,
+// so their flows are removed together with the change. Connections have a drain time. A separate
+// goroutine ends them, because searching for them takes longer than a change.
 //
-// It is a part of [Tracker]. It is used without a Tracker if the kernel tracks connections itself,
-// as for virtual servers. Virtual servers end connections to removed destinations. They do not end
-// flows that started before the virtual server existed, or connections of a previous mode, which
-// conntrack sends to their endpoints first.
+// Flows is a part of [Tracker]. Without a Tracker, it serves modes whose connections the kernel
+// tracks itself, such as virtual servers. Virtual servers end connections to removed destinations.
+// They do not end flows that are older than the virtual server, or connections of a previous mode,
+// because conntrack handles those first.
 type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
-	// own is set if this process terminates connections. It reports whether an address is this
-	// host's, to which redirects lead.
+	// own reports whether an address belongs to this host, to which redirects lead. It is nil
+	// unless this process terminates connections.
 	own func(netip.Addr) bool
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// wanted holds the applied frontends.
 	wanted map[balancer.Key]*balancer.Frontend
 	// due holds the times at which connections of a key must be checked.
 	due map[balancer.Key]time.Time
-	// leaving holds the keys with connections of a removed frontend.
+	// leaving holds the keys that still have connections of a removed frontend.
 	leaving map[balancer.Key]*leave
 	// found holds the keys that an earlier process left, until they are wanted.
 	found map[balancer.Key]bool
-	// uncut holds the UDP keys whose flows must be removed with the next change, because the last
+	// uncut holds the UDP keys whose flows must be removed with the next change because the last
 	// attempt failed.
 	uncut map[balancer.Key]bool
 	// pause is the pause between sweeps.
 	pause time.Duration
-	// forget is the time of the next removal of obsolete state. The duration of a removal is
+	// forget is the time of the next removal of obsolete state. The cost of a removal is
 	// proportional to the number of keys.
 	forget time.Time
 }
 
-// Cutter is conntrack.Conn.
+// Cutter is the part of conntrack.Conn that Flows uses.
 type Cutter interface {
 	Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error)
 	Close() error
@@ -62,27 +62,28 @@ type Cutter interface {
 
 // leave describes the remaining connections of an earlier frontend of a key.
 type leave struct {
-	// until is the end of their time.
+	// until is the end of the connections' drain time.
 	until time.Time
-	// port is the port to which their bytes are counted. It is zero if another mode has served,
-	// which counts and lists them.
+	// port is the port to which the bytes of these connections are added. It is zero if another
+	// mode has served the frontend, because that mode counts and lists them.
 	port counters.Port
-	// since has the backends of later frontends of the key. Connections to them do not belong to
-	// the earlier frontend.
+	// since holds the backends of later frontends of the key. Connections to these backends do not
+	// belong to the earlier frontend.
 	since map[netip.AddrPort]bool
 }
 
-// has reports whether a connection to b belongs to an earlier frontend.
+// has reports whether a connection to b belongs to the earlier frontend.
 func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
 
-// counts reports whether a connection to b belongs to an earlier frontend of this mode.
+// counts reports whether a connection to b belongs to the earlier frontend, and that frontend was
+// served by this mode.
 func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (counters.Port{}) }
 
-// keeps reports whether a connection to b has time left.
+// keeps reports whether a connection to b may continue at the given time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is the time for which a leave is remembered after its end, because the kernel reports
-// the end of a flow after its removal.
+// lastWords is the time for which a leave is kept after its end, because the kernel reports the end
+// of a flow after its removal.
 const lastWords = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.
@@ -97,7 +98,7 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 }
 
 // find records the frontends of an earlier process. Connections to them may belong to earlier
-// definitions.
+// definitions of the frontends.
 func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -109,7 +110,7 @@ func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
 	}
 }
 
-// cut records the result of removing flows.
+// cut records whether flows of these keys were removed.
 func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -122,8 +123,8 @@ func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	}
 }
 
-// Applied processes a batch after everything except for the keys in failed was applied. Flows that
-// must be removed at once are removed soon.
+// Applied processes a batch after all of its keys except for failed were applied. It requests the
+// removal of stale flows.
 func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	atOnce := fl.take(batch, failed)
 	fl.mu.Lock()
@@ -134,12 +135,12 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	fl.loop.Look()
 }
 
-// take processes a batch except for failed keys. It returns the keys whose flows must be removed at
-// once.
+// take processes a batch except for failed keys. It returns the keys whose flows must be removed
+// immediately.
 func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	now := time.Now() // under the lock, so it is later than the time of a running sweep
+	now := time.Now() // read under the lock, so it is later than the time of a running sweep
 	fl.forgetLocked(now)
 	atOnce := map[balancer.Key]bool{}
 	for _, c := range batch {
@@ -148,7 +149,7 @@ func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 		}
 		was := cmp.Or(fl.wanted[c.Key], c.Old)
 		if c.New == nil {
-			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is not a change, so Old has the last timeout
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // Old has the last drain timeout, because a new drain timeout alone does not cause a change
 		} else {
 			fl.wantLocked(c.New, was, now)
 		}
@@ -162,7 +163,8 @@ func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 	return atOnce
 }
 
-// leaveLocked records that the frontend of a key was removed. was is nil if it is unknown.
+// leaveLocked records that the frontend of a key was removed. was is nil if that frontend is
+// unknown.
 func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Time) {
 	delete(fl.wanted, k)
 	delete(fl.found, k)
@@ -177,13 +179,13 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	}
 }
 
-// wantLocked records that f replaces was, which is nil if it is unknown.
+// wantLocked records that f replaces was. was is nil if it is unknown.
 func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
-		// Endpoints may have been removed while vipd was down, or another mode has served. These
-		// connections get the same drain time.
+		// Endpoints may have been removed while vipd was down, or another mode may have served.
+		// These connections have the same drain time.
 		l := &leave{until: now.Add(f.DrainTimeout)}
 		if fl.found[k] {
 			l.port = counters.Port{Service: f.Service, Name: f.Port}
@@ -205,17 +207,17 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	fl.dueLocked(k, now)
 }
 
-// movesFlows reports whether some flow of was may be wrong for next: a flow to a backend that
-// stops, or to no backend if was had none. A connection of the host's own clients to a frontend
-// without backends is refused after conntrack has recorded it, so a client that soon reuses the
-// port would be refused again.
+// movesFlows reports whether flows of was may be wrong for next: flows to a backend that stops, or
+// to no backend if was had none. Connections of the host's own clients to a frontend without
+// backends are refused after conntrack has recorded them. So a client that soon reuses the port
+// would be refused again.
 func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 	return stopsBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-// stopsBackend reports whether next lacks a backend of was, no longer gives it new connections, or
-// has ended the time of its connections. A backend that is removed after its time may have been
-// removed during an earlier search.
+// stopsBackend reports whether next no longer has a backend of was, no longer gives it new
+// connections, or has ended its drain time. A backend that is removed after its drain time may have
+// been removed during an earlier search.
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := next.Backend(b.Addr)
@@ -223,26 +225,26 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	})
 }
 
-// A sweep reads conntrack's whole table. An empty table costs the kernel 9 ms, and many keys need
-// little more time than one. Sweeps start at least leastPause apart, and use at most one part in
-// sweepShare of the time, but are at most mostPause apart.
+// A sweep reads the whole conntrack table. An empty table costs the kernel 9 ms. Many keys take
+// little more time than a single key. The pause between sweeps is at least leastPause and at most
+// mostPause. Within these limits, sweeps use at most one part in sweepShare of the time.
 const (
 	sweepShare = 20
 	leastPause = 100 * time.Millisecond
 	mostPause  = time.Second
 )
 
-// togetherLocked returns the first time from t on at which a sweep may start, so changes within a
+// togetherLocked returns the first time after t at which a sweep may start, so changes within a
 // short time share a sweep.
 func (fl *Flows) togetherLocked(t time.Time) time.Time {
 	if early := t.Sub(t.Truncate(fl.pause)); early > 0 {
-		return t.Add(fl.pause - early) // Truncate's result has no monotonic clock
+		return t.Add(fl.pause - early) // added to t because Truncate's result has no monotonic clock reading
 	}
 	return t
 }
 
-// dueLocked schedules the check of a key for the first end of the time of a backend's, or an
-// earlier frontend's, connections.
+// dueLocked schedules the check of a key for the first time at which the drain time of a backend or
+// of an earlier frontend ends.
 func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	end := func(until time.Time) {
 		if at, ok := fl.due[k]; until.After(now) && (!ok || fl.togetherLocked(until).Before(at)) {
@@ -268,9 +270,9 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
-// judge returns a function that reports whether a flow is stale. It uses the desired state at the
-// time of its call, because while conntrack is read a frontend may be restored, and correct flows
-// may start.
+// judge returns a function that reports whether a flow is stale. That function uses the desired
+// state at the time of its call. While conntrack is read, a frontend may be restored and correct
+// flows may start.
 func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	return func(flow *conntrack.Flow) bool {
 		fl.mu.Lock()
@@ -281,7 +283,7 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 		case fl.own != nil && fl.isOwnLocked(flow):
 			return false
 		case fl.own != nil && f != nil && f.Serves() && k.Proto == balancer.UDP:
-			return true // its client continues to send, and belongs to this mode
+			return true // the client continues to send, and its flow belongs to this mode
 		case (f == nil || f.Backend(flow.Backend()) == nil) && isAccepted(flow):
 			return false
 		}
@@ -298,7 +300,7 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
 }
 
-// leads reports whether a flow leads from a current or former frontend to a destination that a
+// leads reports whether a flow of a current or former frontend leads to a destination that a
 // translating mode chose.
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
@@ -308,7 +310,7 @@ func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	return known && flow.Status.Has(conntrack.DstNAT) && (fl.own == nil || !fl.isOwnLocked(flow))
 }
 
-// again schedules a check of UDP flows if they belong to this process.
+// again schedules a check of UDP flows if this process terminates them.
 func (fl *Flows) again() {
 	if fl.own == nil {
 		return
@@ -323,15 +325,15 @@ func (fl *Flows) again() {
 	fl.loop.Look()
 }
 
-// stale reports whether a flow to a frontend must be removed. f is nil if there is no frontend.
-// kept reports whether the flow belongs to an earlier frontend and has time left. An unanswered
-// flow is removed as soon as its backend gets no new connections: the client retries, and gets
-// another backend.
+// stale reports whether a flow to a frontend must be removed. f is nil if the frontend does not
+// exist. kept reports whether the flow belongs to an earlier frontend and may still continue. An
+// unanswered flow is removed as soon as its backend gets no new connections, because the client
+// then retries and gets another backend.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
-		// It started before the service existed. An answered connection does not belong to vipd.
-		// With dr and tunnel conntrack translates nothing, and no reply passes that would
-		// distinguish flows.
+		// The flow is older than the service. An answered connection does not belong to vipd. With
+		// dr and tunnel, conntrack does not translate flows, and replies bypass this node, so flows
+		// can't be distinguished.
 		direct := f != nil && f.Forward.Direct()
 		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))
 	}
@@ -346,7 +348,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 // retryCut is the pause before a failed removal is retried.
 const retryCut = time.Second
 
-// sweep removes due flows, and returns the time of the next sweep.
+// sweep removes stale flows, and returns the time of the next sweep.
 func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	now := time.Now()
 	fl.mu.Lock()
@@ -370,7 +372,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	fl.pause = min(max(leastPause, sweepShare*took), mostPause)
 	for k := range keys {
 		switch {
-		case fl.due[k].After(now): // a change has arrived since
+		case fl.due[k].After(now): // a change has arrived in the meantime
 		case err != nil:
 			fl.due[k] = now.Add(retryCut)
 		default:
@@ -387,9 +389,9 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// Close stops the loop. Connections with time left are no longer ended. If the rules stay, the next
+// Close stops the loop, which then no longer ends draining connections. If the rules stay, the next
 // process ends connections to endpoints that drain or are removed, because it receives these
-// changes. Connections to frontends that are removed by then continue until their two ends close
+// changes. Connections to frontends that are removed in the meantime continue until a side closes
 // them.
 func (fl *Flows) Close() error {
 	fl.loop.Close()

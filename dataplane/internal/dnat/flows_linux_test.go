@@ -30,7 +30,7 @@ func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	return all
 }
 
-// untilCut waits for the end of the only connection, and checks that it does not end before due.
+// untilCut waits for the end of the only connection. The connection must not end before due.
 func (r *rig) untilCut(due time.Time) {
 	r.Helper()
 	seen := time.Now()
@@ -47,8 +47,8 @@ func (r *rig) untilCut(due time.Time) {
 	}
 }
 
-// TestRestartKnowsConnections restarts with an open connection. The new process lists it and ends
-// it.
+// TestRestartKnowsConnections restarts with an open connection. The new process must list it and
+// end it.
 func TestRestartKnowsConnections(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -57,17 +57,17 @@ func TestRestartKnowsConnections(t *testing.T) {
 	e = e.restart(f)
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 1 || conns[0].Service != "web" {
-		t.Errorf("connections after a restart = %+v, %v", conns, err)
+		t.Errorf("connections after a restart = %+v, %v, want one of web", conns, err)
 	}
 	if n := r.counted().Backends[0].Active; n != 1 {
 		t.Errorf("live connections = %d, want 1", n)
 	}
-	e.set() // its drain timeout is 0
+	e.set() // the removed frontend has a drain timeout of 0
 	r.untilCut(time.Now())
 }
 
 // TestRestartKeepsTime restarts during drains, and removes an endpoint during the restart.
-// Connections end at their time.
+// Connections must end at the end of their drain time.
 func TestRestartKeepsTime(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
 		r := newRig(t)
@@ -92,7 +92,8 @@ func TestRestartKeepsTime(t *testing.T) {
 	})
 }
 
-// TestFailingIsCut fails the checks of an endpoint whose service cuts connections. They end.
+// TestFailingIsCut makes an endpoint fail its checks, in a service that cuts connections. The
+// connections must end.
 func TestFailingIsCut(t *testing.T) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		t.Run(string(proto), func(t *testing.T) {
@@ -100,14 +101,14 @@ func TestFailingIsCut(t *testing.T) {
 			e := r.drive(r.web(proto, 2))
 			r.ask(proto)
 			if len(r.tracked(proto)) != 1 {
-				t.Fatal("the connection was deleted although it may continue")
+				t.Fatal("tracked connections = 0, want 1 because it may continue")
 			}
 			f := r.web(proto, 2, 3)
 			b := &f.Backends[0]
 			b.State, b.Weight = balancer.Down, 0
 			e.set(f)
 			if len(r.tracked(proto)) != 1 {
-				t.Error("the connection was cut although it may continue")
+				t.Error("tracked connections = 0, want 1 because it may continue")
 			}
 			f = r.web(proto, 2, 3)
 			b = &f.Backends[0]
@@ -119,7 +120,7 @@ func TestFailingIsCut(t *testing.T) {
 }
 
 // TestDrainsGetTimes sets an end for a draining endpoint, and another drain timeout for a frontend.
-// Connections end at the new times.
+// Connections must end at the new times.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
 		r := newRig(t)
@@ -150,8 +151,8 @@ func TestDrainsGetTimes(t *testing.T) {
 	})
 }
 
-// TestReturnKeepsTime replaces a removed frontend. Its connections end at their time, and so do the
-// new frontend's.
+// TestReturnKeepsTime replaces a removed frontend. Connections of both frontends must end when
+// their own drain time ends.
 func TestReturnKeepsTime(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -165,15 +166,16 @@ func TestReturnKeepsTime(t *testing.T) {
 	if got := r.tracked(balancer.TCP); !slices.Equal(got, []netip.Addr{r.address(2), r.address(3)}) && time.Now().Before(due) {
 		t.Fatalf("connections to %s, want one to each server", got)
 	}
-	r.apply(r.web(balancer.TCP, 4)) // removes an endpoint whose connections have no time
+	r.apply(r.web(balancer.TCP, 4)) // removes an endpoint without a drain time
 	wait.For(t, 5*time.Second, "the later connection to be cut", func() bool { return !slices.Contains(r.tracked(balancer.TCP), r.address(3)) })
 	if !slices.Contains(r.tracked(balancer.TCP), r.address(2)) && time.Now().Before(due) {
-		t.Error("the earlier connection was also deleted")
+		t.Error("the earlier connection was deleted before its drain time, want it kept")
 	}
 	r.untilCut(due)
 }
 
-// TestUDPMovesAfterFailure makes conntrack refuse to remove flows. They move with the next attempt.
+// TestUDPMovesAfterFailure makes conntrack refuse to remove flows. The next attempt must move them
+// to another backend.
 func TestUDPMovesAfterFailure(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.UDP, 2))
@@ -191,7 +193,7 @@ func TestUDPMovesAfterFailure(t *testing.T) {
 	r.tracker.flows.conn = bad
 	var failed dataplane.KeyErrors
 	if err := r.Apply(context.Background(), batch); !errors.As(err, &failed) || failed[f.Key] == nil {
-		t.Errorf("Apply without conntrack = %v", err)
+		t.Errorf("Apply without conntrack = %v, want an error for the key", err)
 	}
 	r.tracker.flows.conn = good
 	if err := r.Apply(context.Background(), batch); err != nil {

@@ -8,13 +8,13 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. Bytes are kept while they are
-// requested, and for some time after.
+// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. Bytes must be kept while they are
+// requested, and for a while afterwards.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 		stays, goes, never := counters.Port{Service: "stays"}, counters.Port{Service: "goes"}, counters.Port{Service: "never"}
-		for _, k := range []counters.Port{stays, goes, never} { // the last one ended before any request
+		for _, k := range []counters.Port{stays, goes, never} { // the flow of the last port ends before any request
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestLeadsTo checks flows to several destinations. A flow to a removed backend belongs to the
-// service, and a flow to no backend, such as a proxy's port, does not.
+// TestLeadsTo checks flows to several destinations. A flow to a removed backend must belong to the
+// service. A flow to a destination that is not a backend, such as a proxy's port, must not.
 func TestLeadsTo(t *testing.T) {
 	at := netip.MustParseAddrPort
 	key, err := balancer.ParseKey("10.96.0.10:80/tcp")
@@ -31,6 +31,6 @@ func TestLeadsTo(t *testing.T) {
 	}
 	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), port: counters.Port{Service: "web"}, since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
 	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
-		t.Error("leadsTo for a backend of the earlier frontend = false")
+		t.Error("leadsTo for a backend of the earlier frontend = false, want true")
 	}
 }

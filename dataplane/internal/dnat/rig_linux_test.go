@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// rig is a small network whose host has a dataplane of a few simple rules: a client on one side,
-// and a server with many addresses on the other.
+// rig is a small network with a client, a server with many addresses, and a host between them. The
+// host runs a dataplane with a few simple rules.
 type rig struct {
 	*testing.T
 	tracker *Tracker
@@ -62,7 +62,7 @@ func newRig(t *testing.T) *rig {
 	r.open()
 	t.Cleanup(func() {
 		if err := r.tracker.Close(); err != nil {
-			t.Error("closing: ", err)
+			t.Error("Close: ", err)
 		}
 		r.nft("add table ip web\ndelete table ip web\n")
 	})
@@ -154,7 +154,7 @@ func (r *rig) Close(context.Context, bool) error                 { return nil }
 
 func (r *rig) address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}) }
 
-// web returns a frontend of the servers with these numbers.
+// web returns a frontend with the servers of these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
@@ -182,7 +182,7 @@ func (r *rig) remove(f *balancer.Frontend) {
 	}
 }
 
-// ask opens a connection, and returns it and the server's name.
+// ask opens a connection. It returns the connection and the server's name.
 func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), string(proto), netip.AddrPortFrom(vip(), 80).String())
@@ -197,7 +197,7 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// lookAgain makes the tracker read conntrack without its pause.
+// lookAgain makes the tracker read conntrack without a pause.
 func (r *rig) lookAgain() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()
@@ -208,7 +208,7 @@ func (r *rig) lookAgain() {
 	}
 }
 
-// counted returns the counts of the service, which has one backend.
+// counted returns the counts of the service, which has a single backend.
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.lookAgain()
@@ -247,7 +247,7 @@ func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	return e
 }
 
-// set returns when everything is applied.
+// set sets the frontends, and returns when everything is applied.
 func (e *driven) set(frontends ...*balancer.Frontend) {
 	e.Helper()
 	var d balancer.Desired
@@ -263,7 +263,7 @@ func (e *driven) set(frontends ...*balancer.Frontend) {
 	})
 }
 
-// restart starts a new process over the existing rules.
+// restart starts another process over the existing rules.
 func (e *driven) restart(frontends ...*balancer.Frontend) *driven {
 	e.Helper()
 	e.stop()

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSuspects makes one of two endpoints refuse and later be silent. Only that endpoint is
-// reported.
+// TestSuspects makes one of two endpoints refuse connections, and later makes it silent. Only that
+// endpoint may be reported.
 func TestSuspects(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.TCP, 2, 3))

@@ -13,8 +13,8 @@ import (
 )
 
 // Tracker follows the connections that kernel rules send from frontends to backends. A dataplane
-// embeds it. The goroutine that applies frontends owns Applied and Found; the other methods may be
-// called at any time.
+// embeds it. Applied and Found must be called by the goroutine that applies frontends. The other
+// methods are safe for concurrent use.
 type Tracker struct {
 	flows   *Flows
 	traffic *traffic
@@ -40,20 +40,20 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	return t, nil
 }
 
-// Close ends the tracker's work. Its counts remain readable.
+// Close ends the tracker's work. Its counts can still be read.
 func (t *Tracker) Close() error {
 	t.traffic.lookNow()
 	return errors.Join(t.traffic.close(), t.flows.Close())
 }
 
 // Found records the frontends that an earlier process left in the kernel. Connections to them may
-// lead to backends that were removed since.
+// lead to backends that were removed in the meantime.
 func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(there) }
 
-// Applied processes a batch of changes after everything except for failed was applied. It removes
-// the flows that the batch has made stale: UDP flows at once, connections when their time is over.
-// Keys whose flows could not be removed are added to failed, and their flows are removed when they
-// are applied again.
+// Applied processes a batch of changes after all of its keys except for failed were applied. It
+// removes UDP flows that the batch has made stale immediately, and connections when their drain
+// time ends. If flows of a key can't be removed, Applied adds the key to failed, and removes the
+// flows when the key is applied again.
 func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
 	t.traffic.start()
 	atOnce := t.flows.take(batch, failed)
@@ -70,15 +70,15 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 }
 
 // Connections implements [dataplane.ListsConnections]. It calls visit for conntrack's flows to
-// frontends and their backends that match q. It uses a separate connection, so a slow visit blocks
-// no other reader.
+// frontends and their backends that match q. It uses a separate connection, so a slow visit does
+// not block other readers.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	return t.flows.connections(ctx, Opened, q, visit)
 }
 
-// Kill implements [dataplane.EndsConnections]. It makes conntrack forget the flows that match q.
-// The next packet of either side of a TCP connection is then reset by the guard's chains, and a UDP
-// client's next datagram starts a new flow.
+// Kill implements [dataplane.EndsConnections]. It makes conntrack drop the flows that match q. The
+// guard's chains then reset a TCP connection at the next packet of either side. The next datagram
+// of a UDP client starts a new flow.
 func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	return t.flows.kill(ctx, Opened, q)
 }
@@ -91,7 +91,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
 		if flow.Backend() != flow.Orig.Dst {
-			flow.Status |= conntrack.DstNAT // ipvs mode translated it, and the kernel may report its end long after that mode
+			flow.Status |= conntrack.DstNAT // ipvs mode translated the flow, and the kernel may report its end long after that mode ended
 		}
 		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
 			tell(began, &c)
@@ -113,10 +113,10 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 	return u.Run(ctx)
 }
 
-// Counters adds the live connections, and the bytes if conntrack accounts for them, to the
-// connections that rules have counted at each backend (dataplane.Counters).
+// Counters adds data from conntrack to the connections that rules have counted at each backend
+// (dataplane.Counters): the live connections, and the bytes if conntrack counts them.
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
-	backends := map[counters.Port]int{} // 10,000 services have many, so their memory is allocated at once
+	backends := map[counters.Port]int{} // 10,000 services have many backends, so their memory is allocated at once
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++
@@ -125,7 +125,7 @@ func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKe
 	for _, f := range t.flows.frontends() {
 		backends[counters.Port{Service: f.Service, Name: f.Port}] += 0
 	}
-	_ = t.traffic.look(ctx) // after an error the last result remains
+	_ = t.traffic.look(ctx) // after an error the last result remains valid
 	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {

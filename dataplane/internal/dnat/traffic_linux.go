@@ -13,11 +13,11 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// volume holds the numbers of bytes from and to clients.
+// volume holds numbers of bytes from and to clients.
 type volume struct{ in, out uint64 }
 
-// traffic counts flows of conntrack: live connections, and bytes if conntrack accounts for them. A
-// flow's bytes are reported when it ends.
+// traffic counts flows of conntrack: live connections, and bytes if conntrack counts them. The
+// kernel reports a flow's bytes when the flow ends.
 type traffic struct {
 	flows *Flows
 	// conn is a separate connection, because changes must not wait while all flows are listed.
@@ -28,21 +28,22 @@ type traffic struct {
 	running sync.WaitGroup
 	looking sync.Mutex // held while the flows are counted
 
-	mu sync.Mutex // guards the fields below; never held for long, because the ends of flows do not wait
+	mu sync.Mutex // guards the fields below; held only briefly, because the ends of flows must not wait
 	// ended holds the bytes of ended flows.
 	ended map[counters.Port]volume
-	// before holds the bytes of the flows that had ended at the last count, and live the bytes of
-	// the flows that existed then.
+	// before holds the bytes of flows that had ended at the last count. live holds the bytes of
+	// flows that existed at the last count.
 	before, live map[counters.Port]volume
 	active       map[counters.BackendKey]uint64
-	// shown is the last result for each port. asked is when its bytes were last requested, or had
-	// to be remembered.
+	// shown is the last result for each port. asked is the time when its bytes were last requested,
+	// or when they first had to be kept.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
 	next  time.Time
 }
 
-// newTraffic subscribes to the ends of flows if net.netfilter.nf_conntrack_acct is on.
+// newTraffic subscribes to the ends of flows if the sysctl net.netfilter.nf_conntrack_acct is
+// enabled.
 func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
 	t := &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
@@ -53,7 +54,7 @@ func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
 	return t, err
 }
 
-// start starts the reader of ends of flows.
+// start starts the goroutine that reads the ends of flows.
 func (t *traffic) start() {
 	if t.ends == nil || t.stop != nil {
 		return
@@ -86,7 +87,7 @@ func (t *traffic) end(flow *conntrack.Flow) {
 	t.ended[k] = volume{v.in + flow.In, v.out + flow.Out}
 }
 
-// look counts the existing flows, unless they were counted just now, or are being counted.
+// look counts the existing flows, unless they were counted recently or are being counted.
 func (t *traffic) look(ctx context.Context) error {
 	if !t.looking.TryLock() {
 		return nil
@@ -94,7 +95,7 @@ func (t *traffic) look(ctx context.Context) error {
 	defer t.looking.Unlock()
 	started := time.Now()
 	t.mu.Lock()
-	next, before := t.next, maps.Clone(t.ended) // flows that have ended by now are not listed
+	next, before := t.next, maps.Clone(t.ended) // the list will not contain flows that have ended by now
 	t.mu.Unlock()
 	if started.Before(next) {
 		return nil
@@ -121,7 +122,7 @@ func (t *traffic) look(ctx context.Context) error {
 	return err
 }
 
-// lookNow is look without the pause. After an error the last result remains.
+// lookNow counts the existing flows without a pause. After an error the last result remains valid.
 func (t *traffic) lookNow() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -131,11 +132,12 @@ func (t *traffic) lookNow() {
 	_ = t.look(ctx)
 }
 
-// lookTime limits the last count of an ending process.
+// lookTime limits the time of the last count of an ending process.
 const lookTime = 2 * time.Second
 
-// bytes returns the bytes of a port at the last count, and the part that belongs to existing flows.
-// Flows that have ended since are added at the next count, so results never decrease.
+// bytes returns the bytes of a port at the last count, and the part of them that belongs to
+// existing flows. Flows that have ended since then are added at the next count, so results never
+// decrease.
 func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +147,7 @@ func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	return shown, live
 }
 
-// prune forgets the bytes of ports that were not requested for [counters.Retention].
+// prune removes the bytes of ports that were not requested for [counters.Retention].
 func (t *traffic) prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

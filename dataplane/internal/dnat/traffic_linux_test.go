@@ -15,14 +15,15 @@ import (
 	"vipd/test/wait"
 )
 
-// accounted enables the counting of bytes, before the dataplane checks it.
+// accounted enables the counting of bytes before the dataplane checks the setting.
 func accounted(t *testing.T) {
 	t.Helper()
 	lab.Require(t)
 	lab.New(t).Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
 }
 
-// TestEndsWaitForNoList ends flows and reads counters while all flows are listed. Neither waits.
+// TestEndsWaitForNoList ends flows and reads counters while all flows are listed. Neither may wait
+// for the list.
 func TestEndsWaitForNoList(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -30,7 +31,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	r.apply(f)
 	r.ask(balancer.TCP)
 	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
-	go func() { // conntrack makes one list at a time, so the next reading waits for this one
+	go func() { // conntrack makes one list at a time, so the next reading waits for this list
 		first := true
 		_ = r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
 			if first {
@@ -48,7 +49,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 		if r.tracker.traffic.looking.TryLock() {
 			r.tracker.traffic.looking.Unlock()
 			select {
-			case <-looked: // it has encountered the lock of this reading
+			case <-looked: // the query has found the lock of this reading
 				go look()
 			default:
 			}
@@ -64,14 +65,14 @@ func TestEndsWaitForNoList(t *testing.T) {
 			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
 			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
 		})
-		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would also wait
+		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would have to wait
 			t.Error(err)
 		}
 	}()
 	select {
 	case <-done:
 	case <-time.After(wait.Patience):
-		t.Error("the end of a flow or a second query waits for the list of all flows")
+		t.Error("the end of a flow or a second query waited for the list of all flows, want no wait")
 	}
 	close(release)
 	if err := <-looked; err != nil {
@@ -80,8 +81,8 @@ func TestEndsWaitForNoList(t *testing.T) {
 	<-done
 }
 
-// TestBytesOfServicesThatGo removes a service with an open flow, and restores it. Bytes must be
-// counted once, up to the flow's end, and counting must continue.
+// TestBytesOfServicesThatGo removes a service with an open flow and restores it. Bytes must be
+// counted once, until the end of the flow, and counting must continue afterwards.
 func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -90,12 +91,12 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			f := r.web(proto, 2)
 			r.apply(f)
 			if r.tracker.traffic.ends == nil {
-				t.Fatal("conntrack does not count bytes")
+				t.Fatal("conntrack does not count bytes, want counting enabled")
 			}
 			c, _ := r.ask(proto)
 			client := netip.MustParseAddrPort(c.LocalAddr().String())
 			want := r.volumeOf(client)
-			r.remove(f) // its drain timeout is 0
+			r.remove(f) // the frontend has a drain timeout of 0
 			at := counters.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
 				r.lookAgain()
@@ -114,7 +115,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			r.apply(f)
 			r.ask(proto)
 			if after := bytes(); after.in <= before.in || after.out <= before.out {
-				t.Errorf("counted bytes = %+v before the service was restored, %+v with a new flow", before, after)
+				t.Errorf("counted bytes = %+v before the service was restored, %+v with a new flow, want an increase", before, after)
 			}
 		})
 	}
@@ -137,7 +138,8 @@ func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 	return v
 }
 
-// TestLiveConnectionsAndBytes compares conntrack's results with open connections and sent bytes.
+// TestLiveConnectionsAndBytes opens connections and sends bytes. The counts from conntrack must
+// match.
 func TestLiveConnectionsAndBytes(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -148,27 +150,27 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 		t.Errorf("live connections = %d, want 1", n)
 	}
 	if all.In == 0 || all.Out == 0 {
-		t.Errorf("bytes with an open connection = %d in, %d out", all.In, all.Out)
+		t.Errorf("bytes with an open connection = %d in, %d out, want more than 0", all.In, all.Out)
 	}
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
 	if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
 		conns[i].State != "established" || conns[i].In == 0 {
-		t.Errorf("connections = %+v, %v", conns, err)
+		t.Errorf("connections = %+v, %v, want established with bytes", conns, err)
 	}
 	_ = c.Close()
 	wait.For(t, 5*time.Second, "the connection to be live no more", func() bool {
 		again := r.counted()
 		if again.In < all.In || again.Out < all.Out {
-			t.Fatalf("bytes decreased from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
+			t.Fatalf("bytes = %d in, %d out before and %d in, %d out after, want no decrease", all.In, all.Out, again.In, again.Out)
 		}
 		return again.Backends[0].Active == 0
 	})
 }
 
-// TestIdleFlowsAreNotLive stops the packets of a UDP flow, and sends another one. It is idle in
-// between, although the kernel remembers it. A longer timeout of the kernel has the effect of time
-// that has passed.
+// TestIdleFlowsAreNotLive pauses a UDP flow, and then sends another packet. During the pause the
+// flow must count as idle, although the kernel keeps it. The test increases the kernel's timeout,
+// which has the same effect as waiting.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	lab.Require(t)
 	host := lab.New(t).Host()

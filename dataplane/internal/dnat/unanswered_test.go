@@ -12,7 +12,7 @@ import (
 )
 
 // TestUnansweredFlowsEnd stops an endpoint in each way while it and another endpoint have flows.
-// Its unanswered flows must end at once, and all others must stay.
+// Its unanswered flows must end immediately, and all other flows must stay.
 func TestUnansweredFlowsEnd(t *testing.T) {
 	const none, reply = conntrack.DstNAT, conntrack.DstNAT | conntrack.SeenReply
 	flows := map[string]struct {
@@ -77,8 +77,8 @@ func TestUnansweredFlowsEnd(t *testing.T) {
 	}
 }
 
-// TestHalfOpenIsNotLive checks which flows count as connections. Handshakes without an answer do
-// not.
+// TestHalfOpenIsNotLive checks which flows count as live connections. Unanswered handshakes must
+// not count.
 func TestHalfOpenIsNotLive(t *testing.T) {
 	busy := func(*conntrack.Flow) bool { return false }
 	for name, c := range map[string]struct {

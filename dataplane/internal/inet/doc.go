@@ -1,3 +1,3 @@
-// Package inet has the two address families of iptables, ipsets, conntrack and the guard. nf_tables
-// has more families, which are in package nft.
+// Package inet defines the two address families of iptables, ipsets, conntrack and the guard.
+// nf_tables has more families; package nft defines them.
 package inet

@@ -23,7 +23,7 @@ func Of(a netip.Addr) Family { return choose(a.Is4(), IPv4, IPv6) }
 // Digit returns "4" or "6".
 func (f Family) Digit() string { return choose(f == IPv4, "4", "6") }
 
-// Word returns the family's word in lines of ipset: inet or inet6.
+// Word returns the family's name in the syntax of ipset: inet or inet6.
 func (f Family) Word() string { return choose(f == IPv4, "inet", "inet6") }
 
 // Program returns the program for rules of the family: iptables or ip6tables.

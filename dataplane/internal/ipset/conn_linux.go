@@ -38,12 +38,12 @@ func (c *Conn) Close() {
 	}
 }
 
-// CreateTimed creates an empty set whose elements may have a timeout, as rules add them with
-// --timeout. It keeps an existing set of that name, type and family. If another set has the name,
-// it returns ErrDifferent.
+// CreateTimed creates an empty set whose elements may have a timeout, which rules set with
+// --timeout. It keeps an existing set of the same name, type and family. If the name belongs to a
+// different set, it returns ErrDifferent.
 func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
-	req.Flags |= unix.NLM_F_EXCL // otherwise the kernel accepts an existing set of another family
+	req.Flags |= unix.NLM_F_EXCL // without this flag the kernel accepts an existing set of another family
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)))
 	af := uint8(unix.AF_INET)
@@ -53,7 +53,7 @@ func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
 	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
-	data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // elements without a timeout stay
+	data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // by default, elements have no timeout
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {
@@ -64,10 +64,11 @@ func (c *Conn) CreateTimed(set string, kind SetType, family inet.Family) error {
 	return wrap("creating", set, err)
 }
 
-// revision is the oldest revision of hash:ip,port,ip. Every kernel since 3.x has it.
+// revision is the oldest revision of hash:ip,port,ip. Every kernel since 3.x supports it.
 const revision = 1
 
-// Destroy removes a set. A missing set is not an error. If rules use the set, it returns ErrInUse.
+// Destroy removes a set. A missing set is not an error. If rules use the set, Destroy returns
+// ErrInUse.
 func (c *Conn) Destroy(set string) error {
 	_, err := execute(c.message(nl.IPSET_CMD_DESTROY, set))
 	if errors.Is(err, syscall.ENOENT) {
@@ -81,8 +82,8 @@ func (c *Conn) Delete(set string, entries []Element) error {
 	return wrap("deleting from", set, c.delete(set, entries))
 }
 
-// DestroySoon is Destroy for a set that rules have just stopped using, because the kernel frees
-// deleted rules of the nft backend with a delay. It waits for at most two seconds.
+// DestroySoon destroys a set that rules have just stopped using. The kernel frees deleted rules of
+// iptables-nft late, so DestroySoon waits for up to two seconds.
 func (c *Conn) DestroySoon(ctx context.Context, set string) error {
 	const patience, pause = 2 * time.Second, 5 * time.Millisecond
 	for deadline := time.Now().Add(patience); ; {
@@ -114,7 +115,8 @@ func (c *Conn) delete(set string, entries []Element) error {
 	return nil
 }
 
-// List returns the elements of a set in no order, or ErrNotFound.
+// List returns the elements of a set in no particular order. It returns ErrNotFound if the set is
+// missing.
 func (c *Conn) List(set string) ([]Element, error) {
 	members, err := c.Members(set)
 	if err != nil {
@@ -127,7 +129,7 @@ func (c *Conn) List(set string) ([]Element, error) {
 	return entries, nil
 }
 
-// Members is List with the remaining time of each element.
+// Members returns the elements of a set like List, with the remaining time of each element.
 func (c *Conn) Members(set string) ([]Member, error) {
 	var l listing
 	messages, err := execute(c.message(nl.IPSET_CMD_LIST, set))
@@ -140,8 +142,8 @@ func (c *Conn) Members(set string) ([]Member, error) {
 	return l.entries, nil
 }
 
-// Has reports whether a packet of e matches the set. In a set of networks, that means that a
-// network contains it. If the set is missing, it returns ErrNotFound.
+// Has reports whether a packet of e matches the set. A set of networks matches if one of its
+// networks contains the address. If the set is missing, Has returns ErrNotFound.
 func (c *Conn) Has(set string, e Element) (bool, error) {
 	req := c.message(nl.IPSET_CMD_TEST, set)
 	req.AddData(e.data())
@@ -152,8 +154,8 @@ func (c *Conn) Has(set string, e Element) (bool, error) {
 	return err == nil, wrap("asking", set, err)
 }
 
-// Header returns the properties of a set, at a cost that does not depend on its size, or
-// ErrNotFound.
+// Header returns the properties of a set, or ErrNotFound. Its cost does not depend on the size of
+// the set.
 func (c *Conn) Header(set string) (Header, error) {
 	req := c.message(nl.IPSET_CMD_LIST, set)
 	req.AddData(number(nl.IPSET_ATTR_FLAGS, listHeader))
@@ -177,7 +179,7 @@ func execute(req *nl.NetlinkRequest) ([][]byte, error) {
 	return messages, err
 }
 
-// wrap adds the operation to an error, and converts kernel errors to those of this package.
+// wrap adds the operation to an error, and converts kernel errors to errors of this package.
 func wrap(doing, set string, err error) error {
 	var own error
 	var errno syscall.Errno

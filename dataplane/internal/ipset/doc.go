@@ -1,11 +1,11 @@
-// Package ipset changes and reads the kernel's ipsets by netlink, with many elements in a message.
-// It supports the type of sets that iptables mode uses, keeps no state, and only changes sets that
-// its caller names.
+// Package ipset changes and reads the kernel's ipsets over netlink, with many elements in each
+// message. It supports only the set type that iptables mode uses. It keeps no state, and changes
+// only sets that its caller names.
 //
 //	conn, err := ipset.Open()
 //	defer conn.Close()
 //	err = conn.CreateTimed("vipd-sticky4-0", ipset.HashIPPortIP, inet.IPv4)
 //	err = conn.Delete("vipd-sticky4-0", []ipset.Entry{{Addr: vip, Proto: ipset.TCP, Port: 80, Second: client}})
 //
-// Rules add the elements. Deleting a missing element is not an error.
+// Rules add elements to a set. Deleting a missing element is not an error.
 package ipset

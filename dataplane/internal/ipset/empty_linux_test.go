@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty provides a namespace without sets to a test, and destroys its sets afterwards.
+// empty runs the test in a namespace without sets, and destroys the test's sets afterwards.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)

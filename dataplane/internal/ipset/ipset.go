@@ -10,13 +10,14 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// SetType is the kernel's name of a type of set.
+// SetType is the kernel's name for a type of set.
 type SetType string
 
-// HashIPPortIP has elements of an address with protocol and port, and a second address.
+// HashIPPortIP is the type of sets whose elements have an address, a protocol and port, and a
+// second address.
 const HashIPPortIP SetType = "hash:ip,port,ip"
 
-// MaxEntries is the maximum size of a set. The kernel only uses memory for existing elements.
+// MaxEntries is the maximum size of a set. The kernel uses memory only for existing elements.
 const MaxEntries = 1 << 22
 
 // Protocol is the number of an IP protocol.
@@ -44,7 +45,7 @@ type Element struct {
 // Member is an element with its remaining time.
 type Member struct {
 	Element
-	// Left is the time until its removal; 0 means never.
+	// Left is the time until the element expires. Zero means that it does not expire.
 	Left time.Duration
 }
 
@@ -67,11 +68,11 @@ type Header struct {
 var (
 	// ErrNotFound means that the set does not exist.
 	ErrNotFound = errors.New("no such set")
-	// ErrDifferent means that a set of that name has another type or family, or only one of the two
-	// is timed.
+	// ErrDifferent means that a set of that name exists, but with another type or family, or with a
+	// different support of timeouts.
 	ErrDifferent = errors.New("a set of this name and another kind exists")
 	// ErrInUse means that rules use the set.
 	ErrInUse = errors.New("the set is in use by a rule")
-	// ErrUnsupported means that the kernel has no ipsets, or not of this type.
+	// ErrUnsupported means that the kernel does not support ipsets, or not this type.
 	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ipportip xt_set")
 )

@@ -24,7 +24,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// add adds elements to a set, like rules.
+// add adds elements to a set, as rules would.
 func add(t *testing.T, set string, entries map[Element]bool) {
 	t.Helper()
 	var lines strings.Builder
@@ -50,8 +50,8 @@ func randomEntry(r *rand.Rand, family inet.Family) Element {
 	return Element{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
 }
 
-// TestHistories adds random elements by rules and deletes some with this package. The sets of both
-// families equal a map.
+// TestHistories adds random elements as rules would, and deletes some of them with this package.
+// The sets of both families must equal a map.
 func TestHistories(t *testing.T) {
 	empty(t)
 	c := open(t)
@@ -110,8 +110,8 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Eleme
 	}
 }
 
-// TestManyEntries exceeds the limits of a message, and the default limit of a set. All elements are
-// stored.
+// TestManyEntries exceeds the maximum size of a message and the default maximum size of a set. All
+// elements must be stored.
 func TestManyEntries(t *testing.T) {
 	empty(t)
 	c := open(t)

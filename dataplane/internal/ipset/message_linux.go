@@ -13,7 +13,7 @@ import (
 // listHeader requests a set without its elements (IPSET_FLAG_LIST_HEADER).
 const listHeader = 1 << 2
 
-// batch is the number of elements in a message: an attribute holds 64 KiB, and an IPv6 element
+// batch is the number of elements in a message. An attribute holds 64 KiB, and an IPv6 element
 // needs about 100 bytes.
 const batch = 500
 
@@ -33,7 +33,7 @@ func number(kind int, n uint32) *nl.RtAttr {
 	return nl.NewRtAttr(kind|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint32(nil, n))
 }
 
-// address adds an address in its own nest, as the kernel requires.
+// address adds an address in a separate nested attribute, as the kernel requires.
 func address(to *nl.RtAttr, kind int, a netip.Addr) {
 	inner := nl.IPSET_ATTR_IPADDR_IPV4
 	if a.Is6() {
@@ -58,7 +58,7 @@ func (e *Element) data() *nl.RtAttr {
 	return d
 }
 
-// attributes yields the kinds without flags, and the values.
+// attributes passes the kind and the value of each attribute to yield. The kind has no flags.
 func attributes(b []byte, yield func(kind int, value []byte)) {
 	for a := range nl.ParseAttributes(b) {
 		yield(int(a.Type&nl.NLA_TYPE_MASK), a.Value)
@@ -71,7 +71,7 @@ type listing struct {
 	entries []Member
 }
 
-// read processes a message of a listing; a large set has several.
+// read processes a message of a listing. The listing of a large set consists of several messages.
 func (l *listing) read(message []byte) {
 	if len(message) < 4 {
 		return
