@@ -12,28 +12,30 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Joined is a source that combines two others: the services of this node alone, and those of a
-// fleet. If both define a name, the node's own service is used, and the fleet's endpoints and
-// overrides of that name are ignored. Of two settings of one address, the node's own are used.
+// Joined is a source that combines two others: the services of this node, and the services of a
+// fleet. If both define a service, the node's definition is used, and the fleet's endpoints and
+// overrides of that service are ignored. If both have settings for an address, the node's settings
+// are used.
 type Joined struct {
-	// Local has services. Separate endpoints and overrides come from the fleet alone.
+	// Local provides the node's own services. Separate endpoints and overrides come only from the
+	// fleet.
 	Local Source
 	Fleet Source
 }
 
 var _ Source = (*Joined)(nil)
 
-// Watch publishes the combination once both have published, until ctx ends. Its revisions are the
-// fleet's, so they don't change with the node's own services. An error of either source ends the
-// other.
+// Watch publishes the combined state until ctx ends, starting when both sources have published. Its
+// revisions are the fleet's, so the node's own services do not affect them. If one source ends with
+// an error, Watch ends the other.
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex          // held while publish runs, because it must not run concurrently
-	var local, fleet *Snapshot // last snapshots; nil means none yet
+	var mu sync.Mutex          // held while publish runs, because calls of publish must not overlap
+	var local, fleet *Snapshot // last snapshots, or nil if nothing was published yet
 	var both joined
 	watch := func(s Source, last **Snapshot) error {
-		defer cancel() // one without the other is incomplete
+		defer cancel() // a source without the other is incomplete
 		return s.Watch(ctx, func(s Snapshot) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -51,14 +53,14 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	return errors.Join(failed, err)
 }
 
-// joined is the combination of two snapshots. The zero value combines two empty ones.
+// joined combines two snapshots. The zero value combines two empty snapshots.
 type joined struct {
-	local, fleet Snapshot // its inputs
+	local, fleet Snapshot // the combined snapshots
 	out          Snapshot
 }
 
-// next combines the two next snapshots. A change in the fleet costs its difference; the node's own
-// snapshot is read in full.
+// next combines the next two snapshots. Its cost depends on the changes of the fleet, and on the
+// size of the node's own snapshot.
 func (j *joined) next(local, fleet Snapshot) Snapshot {
 	own, was := local.Services, j.local.Services
 	j.out.Services = follow(j.out.Services, j.fleet.Services, fleet.Services, own, own == was, func(n balancer.Name) balancer.Name { return n })
@@ -95,7 +97,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	return j.out
 }
 
-// contests returns a problem for each name that both define.
+// contests returns a problem for each name that both sources define.
 func contests(local, fleet Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
 	for name, own := range local.Services.All() {
@@ -118,7 +120,8 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 }
 
 // follow applies the difference between two snapshots of the fleet to out, without keys that the
-// node defines. If the node's own definitions differ from those of out, it returns all of after.
+// node defines. If the node's own definitions have changed, it returns a copy of after without
+// these keys.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
 ) snap.Map[K, *V] {

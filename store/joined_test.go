@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestJoinedIsASource runs the suite of all sources over a fleet, with a node that has no services
-// of its own.
+// TestJoinedIsASource runs the suite of all sources with a fleet and a node that has no services of
+// its own. Joined must pass it.
 func TestJoinedIsASource(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{newMemory()} })
 }
@@ -36,7 +36,7 @@ func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 
 func (fleetPlace) Paused() bool { return false }
 
-// TestJoined runs random histories. After each step the combination must equal a model.
+// TestJoined runs random histories. After each step, the combination must equal a model.
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -52,7 +52,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// follow returns a function for the last published snapshot of a source.
+// follow follows a source. It returns a function that returns the last published snapshot.
 func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	var last = make(chan store.Snapshot, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -108,7 +108,7 @@ func step(r *rand.Rand, local, fleet *memory) {
 	}
 }
 
-// model joins two snapshots in the simplest way.
+// model combines two snapshots in the simplest way.
 func model(local, fleet store.Snapshot) string {
 	out := fleet
 	for name, s := range local.Services.All() {
@@ -132,7 +132,7 @@ func without[K snap.Ordered[K], V comparable](m snap.Map[K, V], drop func(K) boo
 	return m
 }
 
-// describe lists the content of a snapshot, without the texts of problems.
+// describe lists the content of a snapshot. It omits the texts of problems.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {
@@ -152,8 +152,8 @@ func describe(s store.Snapshot) string {
 	return b.String()
 }
 
-// TestJoinedTells joins sources with problems. Problems must name both places, and trouble of
-// either must be reported.
+// TestJoinedTells joins sources with problems. Problems must name both places, and an error of
+// either source must be reported.
 func TestJoinedTells(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -172,8 +172,8 @@ func TestJoinedTells(t *testing.T) {
 	}
 }
 
-// TestJoinedRetained retains services of the node's files because of an error. The combination must
-// report them with the fleet's.
+// TestJoinedRetained makes the node's files retain services because of an error. The combination
+// must report these services.
 func TestJoinedRetained(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -181,11 +181,11 @@ func TestJoinedRetained(t *testing.T) {
 	last := follow(t, &store.Joined{Local: retaining{local}, Fleet: fleet})
 	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 2 })
 	if s := last(); !slices.Equal(s.Retained, []balancer.Name{"web"}) || !slices.Equal(s.Vanished, []balancer.Name{"web"}) {
-		t.Errorf("retained = %v, vanished = %v", s.Retained, s.Vanished)
+		t.Errorf("retained = %v, vanished = %v, want web in both", s.Retained, s.Vanished)
 	}
 }
 
-// retaining is a source all of whose services have vanished.
+// retaining is a source whose services have all vanished.
 type retaining struct{ store.Source }
 
 func (r retaining) Watch(ctx context.Context, publish func(store.Snapshot)) error {
@@ -209,7 +209,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	})
 }
 
-// TestJoinedEnds ends one source. The other must also end.
+// TestJoinedEnds ends one of the sources. The other must also end.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}

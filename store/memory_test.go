@@ -16,9 +16,9 @@ import (
 	"vipd/store/storetest"
 )
 
-// memory is a source that a test fills with services, endpoints and overrides. Its methods may be
-// called by several goroutines at once, before and while Watch runs. Values must not be changed
-// after they were passed.
+// memory is a source that a test fills with services, endpoints and overrides. Its methods are safe
+// for concurrent use, before and while Watch runs. The test must not change values after it has
+// passed them.
 type memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
@@ -36,8 +36,8 @@ func newMemory() *memory {
 	}
 }
 
-// Watch publishes the state, now and after changes, until ctx ends. Changes during publish are
-// published together. Several goroutines may watch.
+// Watch publishes the current state, and the state after each change, until ctx ends. Changes
+// during publish are published together. Several goroutines may watch at once.
 func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
@@ -49,7 +49,8 @@ func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 		s.mu.Unlock()
 	}()
 	for published := (store.Snapshot{}); ; {
-		// Values may have changed and changed back in between, with other pointers.
+		// Values may have changed and changed back in the meantime, and may then have other
+		// pointers.
 		if state := s.Snapshot().Keeping(published); published.Revision == 0 || !state.Same(published) {
 			publish(state)
 			published = state
@@ -69,7 +70,7 @@ func (s *memory) Snapshot() store.Snapshot {
 	return s.state
 }
 
-// Set adds a service, or replaces the service of its name.
+// Set adds or replaces a service.
 func (s *memory) Set(service *balancer.Service) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, service.Name)
@@ -77,8 +78,8 @@ func (s *memory) Set(service *balancer.Service) {
 	})
 }
 
-// Define is Set for a service in the form that users write and balancer.DecodeService reads. A
-// definition with an error does not change the service, and its problems are published and
+// Define sets a service, given in the form that users write and balancer.DecodeService decodes. If
+// the definition has an error, the service does not change. The problems are published and
 // returned.
 func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
@@ -93,7 +94,7 @@ func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []b
 	return problems
 }
 
-// Delete removes a service, if it exists.
+// Delete removes a service if it exists.
 func (s *memory) Delete(name balancer.Name) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, name)
@@ -101,12 +102,12 @@ func (s *memory) Delete(name balancer.Name) {
 	})
 }
 
-// SetEndpoint adds a separate endpoint, or replaces the endpoint with its ID.
+// SetEndpoint adds or replaces a separate endpoint.
 func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
 
-// DeleteEndpoint removes a separate endpoint, if it exists.
+// DeleteEndpoint removes a separate endpoint if it exists.
 func (s *memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
@@ -121,7 +122,7 @@ func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// put sets a value, unless an equal value exists, which keeps its pointer.
+// put sets a value, unless m already has an equal value.
 func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
 	if old, ok := m.Get(key); ok && reflect.DeepEqual(old, value) {
 		return m
@@ -129,7 +130,7 @@ func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 	return m.Set(key, value)
 }
 
-// change makes one change, and wakes watchers if the state differs.
+// change makes a change, and wakes watchers if the state has changed.
 func (s *memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,16 +176,16 @@ func TestMemoryKeepsEqualValues(t *testing.T) {
 	s.SetOverride(target, override)
 	before := s.Snapshot()
 	if before.Endpoints.At(id) != endpoint || before.Overrides.At(target) != override {
-		t.Fatalf("endpoint = %v, override = %v", before.Endpoints.At(id), before.Overrides.At(target))
+		t.Fatalf("endpoint = %v, override = %v, want the values of the test", before.Endpoints.At(id), before.Overrides.At(target))
 	}
 	s.SetEndpoint(id, &balancer.Endpoint{Weight: 1})
 	s.SetOverride(target, &balancer.Override{By: "me"})
 	if after := s.Snapshot(); after.Revision != before.Revision || !after.Same(before) || after.Endpoints.At(id) != endpoint {
-		t.Errorf("equal values made another state: %+v, earlier %+v", after, before)
+		t.Errorf("state after setting equal values = %+v, want %+v", after, before)
 	}
 	s.DeleteEndpoint(id)
 	s.DeleteOverride(target)
 	if after := s.Snapshot(); after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 || after.Revision != before.Revision+2 {
-		t.Errorf("state after both deletions = %+v", after)
+		t.Errorf("state after both deletions = %+v, want neither value and 2 more revisions", after)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Same reports whether two snapshots differ only in their revisions, so a source has nothing to
-// publish. Its cost depends on the differences.
+// Same reports whether two snapshots have the same content. It ignores their revisions. Its cost
+// depends on the differences.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
@@ -29,8 +29,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// Keeping returns s with the pointers of old for all equal values, as successive snapshots must
-// have them. Its cost depends on the differences.
+// Keeping returns s with the pointers of old for all equal values, as required between successive
+// snapshots. Its cost depends on the differences.
 func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Services = keeping(s.Services, old.Services)
 	s.Endpoints = keeping(s.Endpoints, old.Endpoints)

@@ -26,13 +26,13 @@ func snapshot(weight int) store.Snapshot {
 func TestKeeping(t *testing.T) {
 	before := snapshot(1)
 	if again := snapshot(1); again.Same(before) || !again.Keeping(before).Same(before) {
-		t.Error("equal values lost their pointers")
+		t.Error("pointers of equal values changed, want the pointers of the old snapshot")
 	}
 	if other := snapshot(2); other.Keeping(before).Same(before) || !other.Keeping(before).Same(other) {
-		t.Error("Keeping replaced other values")
+		t.Error("Keeping replaced other values, want only equal values replaced")
 	}
 	if got := before.Keeping(store.Snapshot{}); !got.Same(before) {
-		t.Error("Keeping of nothing changed something")
+		t.Error("Keeping of an empty snapshot changed the snapshot, want no change")
 	}
 }
 
@@ -50,12 +50,12 @@ func TestSame(t *testing.T) {
 	} {
 		other := base
 		if change(&other); base.Same(other) || other.Same(base) {
-			t.Errorf("Same ignores %s", what)
+			t.Errorf("Same after a change of %s = true, want false", what)
 		}
 	}
 	other := base
 	other.Revision++
 	if !base.Same(other) {
-		t.Error("Same depends on the revision")
+		t.Error("Same with another revision = false, want true")
 	}
 }

@@ -9,58 +9,57 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Source publishes the state of one place.
+// Source publishes the state of a place, such as a file.
 type Source interface {
 	// Watch publishes the state after each change until ctx ends, and returns nil then. Each
-	// snapshot is complete, including the first. Changes that arrive within a short time are
-	// published together. publish is never called concurrently, and must not block. An error means
-	// that this source can't continue at all. Anything that may pass (a missing file, a lost
-	// connection, a syntax error) is a problem in the snapshot.
+	// snapshot is complete, including the first. Changes within a short time are published
+	// together. Calls of publish do not overlap, and must not block. Watch returns an error only if
+	// the source can't continue at all. A temporary failure, such as a missing file, a lost
+	// connection or a syntax error, is a problem in the snapshot.
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }
 
-// Snapshot is the complete state of a source. Equal values keep their old pointer from one snapshot
-// to the next.
+// Snapshot is the complete state of a source. Equal values keep their pointers from one snapshot to
+// the next.
 type Snapshot struct {
 	Services  snap.Map[balancer.Name, *balancer.Service]
 	Endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	Overrides snap.Map[balancer.Target, *balancer.Override]
-	// VIPs are the settings of addresses, and Pools the settings of the addresses of pools.
+	// VIPs holds the settings of addresses. Pools holds the settings of the addresses of pools.
 	VIPs  snap.Map[netip.Addr, *balancer.VIP]
 	Pools snap.Map[balancer.Name, *balancer.Pool]
-	// Nodes are the live nodes of the fleet, this node included.
+	// Nodes holds the live nodes of the fleet, including this node.
 	Nodes snap.Map[balancer.NodeName, *balancer.Node]
-	// Problems are the mistakes in the definitions. Their objects are missing in the maps, or have
-	// their last good state.
+	// Problems lists the mistakes in the definitions. The objects of such definitions either are
+	// missing in the maps or keep their last good state.
 	Problems []balancer.Problem
-	// Retained are the services that keep their last good state because their definition has an
-	// error, by name. Vanished are those without any definition: the error may hide it.
+	// Retained lists the names of services that keep their last good state because of an error.
+	// Vanished lists those of them that have no definition. The error may hide their definitions.
 	Retained, Vanished []balancer.Name
-	// Revision increases with each state that differs from the last one. A store with revisions
-	// uses its own.
+	// Revision increases with each change of the state. A store with its own revisions uses them.
 	Revision int64
-	// Connected is false while the place can't be read; Err is the reason. The snapshot then has
-	// the last good state, or nothing if the place was never read since the source started.
+	// Connected reports whether the place can be read. If not, Err is the reason, and the snapshot
+	// holds the last good state. It is empty if the place was never read since the source started.
 	Connected bool
 	Err       error
-	// Began is the time when the source noticed the first change since the last snapshot; zero
-	// means unknown.
+	// Began is the time when the source noticed the first change since the last snapshot. It is
+	// zero if the time is unknown.
 	Began time.Time
-	// Settings are the other settings in the source's file, for the program that follows it; nil
-	// for a source without a file. They keep their pointer while they and their lines are equal. A
-	// file that can't be read, or is not a valid document, leaves them unchanged.
+	// Settings holds the other settings in the source's file, for the program that follows the
+	// source. It is nil if the source has no file. Its pointer is unchanged while the settings and
+	// their lines are equal. A file that can't be read or parsed does not change it.
 	Settings Document
-	// Kept reports whether the place could not be read since the source started, but its former
-	// state is known.
+	// Kept reports whether the place could not be read since the source started, but a former state
+	// was saved.
 	Kept bool
 }
 
-// Document is the content of a file, with the place of each part. It never changes.
+// Document is the content of a file, with the place of each part. It is immutable.
 type Document interface {
-	// File is the name of the file, and Folder the base of its relative paths.
+	// File is the name of the file. Folder is the base of relative paths in the file.
 	File() string
 	Folder() string
-	// Tree is the content, in the form that decode.Into accepts. It is shared: don't change it.
+	// Tree is the content, in the form that decode.Into accepts. The caller must not modify it.
 	Tree() map[string]any
 	// Where returns the place of a path such as etcd.endpoints[2], or of its nearest parent.
 	Where(path string) balancer.Origin

@@ -13,36 +13,37 @@ import (
 	"vipd/balancer/lib/atomicfile"
 )
 
-// Version is the version of files that Read reads. It increases when an old program would misread
-// them.
+// Version is the version of files that Read accepts. It must be increased whenever an older program
+// would misread a file.
 const Version = 1
 
-// File is a file in state_dir. Keep, Read, Load and Held of a nil File do nothing. Its methods may
-// be called by any goroutine. Only those that read wait for the disk.
+// File is a file in state_dir. On a nil File, Keep, Read, Load and Held do nothing. Its methods are
+// safe for concurrent use. Only the methods that read wait for the disk.
 type File struct {
 	dir          *Dir
 	name, unkept string
 	size         Size
-	newer        chan struct{} // holds a token: there is a next job
+	newer        chan struct{} // sent when next is set
 
-	// Dir.mu guards the rest.
+	// Dir.mu guards the fields below.
 	next  *job
-	busy  bool      // a goroutine works, or rests after work
-	since time.Time // when the current job began; zero means none runs
-	wrong error     // of the last write, or of the first read
-	lost  error     // of a write after Close
+	busy  bool      // a goroutine runs jobs, or pauses between them
+	since time.Time // start of the current job, or zero if no job is running
+	wrong error     // error of the last write, or of the first read
+	lost  error     // error of a write after Close
 }
 
 // job is an operation on a file.
 type job struct {
 	do func() error
-	// done receives the outcome, unless it is nil.
+	// done receives the result. It may be nil.
 	done func(error)
 	// confirms reports whether the job only confirms that the content is unchanged.
 	confirms bool
 }
 
-// Text writes content as indented JSON. The content must not change from now on.
+// Text returns a function that writes content as indented JSON. The caller must not modify content
+// afterwards.
 func Text(content any) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error {
 		lines := json.NewEncoder(w)
@@ -54,8 +55,8 @@ func Text(content any) func(*bufio.Writer) error {
 // Path returns the path of the file.
 func (f *File) Path() string { return filepath.Join(f.dir.path, f.name) }
 
-// Read decodes a file of Text into into, and reports whether it did. A file that can't be decoded
-// is set aside, and is a problem until the next write.
+// Read decodes a file that Text has written into into, and reports whether it succeeded. A file
+// that can't be decoded is set aside, and is a problem until the next write.
 func (f *File) Read(into any) (read bool) {
 	err := f.Load(func(text []byte) error {
 		var head struct {
@@ -77,16 +78,16 @@ func (f *File) Read(into any) (read bool) {
 	return read
 }
 
-// Refuse notes that a part of the file could not be read.
+// Refuse records that a part of the file could not be read.
 func (f *File) Refuse(err error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
 	f.noteLocked(fmt.Errorf("reading what an earlier run kept: %w", err))
 }
 
-// Load passes the content of an earlier process to decode, if there is any. A file that decode
-// refuses is set aside as NAME.broken, as the error says. A file that can't be read stays until
-// something newer is kept.
+// Load passes the content that an earlier process has saved to decode. If decode fails, Load sets
+// the file aside as NAME.broken, and returns an error that says so. A file that can't be read
+// remains until the next write.
 func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil
@@ -101,7 +102,7 @@ func (f *File) Load(decode func(text []byte) error) error {
 	return atomicfile.SetAside(f.Path(), decode(text))
 }
 
-// Held returns when the content was last written or confirmed; zero means unknown.
+// Held returns the time when the content was last written or confirmed, or zero if it is unknown.
 func (f *File) Held() time.Time {
 	if f == nil {
 		return time.Time{}
@@ -113,22 +114,22 @@ func (f *File) Held() time.Time {
 	return info.ModTime()
 }
 
-// Keep writes the file soon. It replaces an earlier job that has not started.
+// Keep requests a write of the file. It replaces an earlier job that has not started.
 func (f *File) Keep(write func(*bufio.Writer) error) {
 	if f != nil {
 		f.put(&job{do: func() error { return f.replace(write) }})
 	}
 }
 
-// Write is [File.Keep], and sends the outcome, or an error if the disk does not answer. In that
-// case the file may still be written, unless something else is kept later. It does not wait again
-// for a disk that is known to hang.
+// Write requests a write like [File.Keep], and sends the result. If the disk does not answer, it
+// sends an error. In this case the file may still be written later, unless a newer job replaces it.
+// Write does not wait again for a disk that hangs already.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
 		select {
 		case outcome <- err:
-		default: // it was already reported
+		default: // a result was already sent
 		}
 	}
 	f.dir.mu.Lock()
@@ -143,7 +144,8 @@ func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	return outcome
 }
 
-// Confirm notes that the last content is still valid. Without a note it counts as outdated.
+// Confirm records that the last content is still valid. Without confirmations, the content counts
+// as outdated.
 func (f *File) Confirm() {
 	f.put(&job{confirms: true, do: func() error {
 		_ = os.Chtimes(f.Path(), time.Time{}, time.Now())
@@ -163,7 +165,7 @@ func (f *File) silence() error {
 	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
 
-// put makes j the next job.
+// put sets j as the next job.
 func (f *File) put(j *job) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -181,7 +183,7 @@ func (f *File) put(j *job) {
 	}
 }
 
-// work runs jobs until there are none.
+// work runs jobs until none is left.
 func (f *File) work() {
 	var failed *job
 	for {
@@ -205,7 +207,8 @@ func (f *File) work() {
 	}
 }
 
-// begin returns the job to run now: the newest, otherwise the one that failed; nil means none.
+// begin returns the job to run now: the newest job, or otherwise the job that failed. It returns
+// nil if there is neither.
 func (f *File) begin(failed *job) (*job, time.Time) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -221,7 +224,7 @@ func (f *File) begin(failed *job) (*job, time.Time) {
 	return j, f.since
 }
 
-// late notes that the job which began then still runs, if it does.
+// late records that the job that started at began is taking too long, if it is still running.
 func (f *File) late(began time.Time) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -230,7 +233,7 @@ func (f *File) late(began time.Time) {
 	}
 }
 
-// ended notes the outcome of a job.
+// ended records the result of a job.
 func (f *File) ended(j *job, err error) {
 	f.dir.mu.Lock()
 	f.since = time.Time{}
@@ -244,7 +247,7 @@ func (f *File) ended(j *job, err error) {
 	}
 }
 
-// failure adds to err what it means to users.
+// failure adds the consequence for users to err.
 func (f *File) failure(err error) error {
 	if err == nil || f.unkept == "" {
 		return err
@@ -252,7 +255,7 @@ func (f *File) failure(err error) error {
 	return fmt.Errorf("%s: %w", f.unkept, err)
 }
 
-// noteLocked sets the error of the file; nil means none.
+// noteLocked sets the error of the file. A nil error clears it.
 func (f *File) noteLocked(err error) {
 	old := f.wrong
 	if f.wrong = err; fmt.Sprint(old) != fmt.Sprint(err) {
@@ -260,7 +263,8 @@ func (f *File) noteLocked(err error) {
 	}
 }
 
-// rest waits for a time, or until there is a newer job if newer is not nil, or until Close.
+// rest waits for the time least, or until Close. If newer is not nil, it also ends when a newer job
+// arrives.
 func (f *File) rest(least time.Duration, newer <-chan struct{}) {
 	timer := time.NewTimer(least)
 	defer timer.Stop()

@@ -14,38 +14,38 @@ import (
 )
 
 const (
-	// parting limits the wait for the last writes when vipd ends.
+	// parting is the maximum wait for the last writes when vipd ends.
 	parting = 5 * time.Second
-	// starting limits the wait for the disk at a start. Nothing is served meanwhile.
+	// starting is the maximum wait for the disk at a start. During this time, vipd serves nothing.
 	starting = 10 * time.Second
-	// pause is the time until a failed write is repeated, and the minimum time between two writes
-	// of a Large file. Writing it uses at most one part in share of the time: 100,000 checks are 25
-	// MB. After a disk that hung, the maximum is longest.
+	// pause is the time until a failed write is retried, and the minimum time between two writes of
+	// a Large file. Writing a Large file uses at most one part in share of the time: the file of
+	// 100,000 checks has 25 MB. After a disk has hung, the pause is at most longest.
 	pause   = 5 * time.Second
 	share   = 20
 	maxRest = 5 * time.Minute
 )
 
-// Dir is the folder state_dir. A nil Dir keeps nothing. All methods may be called by any goroutine.
+// Dir is the folder state_dir. A nil Dir saves nothing. Its methods are safe for concurrent use.
 type Dir struct {
 	path    string
 	changed func()
 	closing chan struct{}
 	writing sync.WaitGroup
-	hanging atomic.Int32 // abandoned reads
+	hanging atomic.Int32 // number of abandoned reads
 
-	mu    sync.Mutex // guards files, and the fields of each that its type names
-	files []*File    // in the order of their names
+	mu    sync.Mutex // guards files, and the fields of File that its type lists
+	files []*File    // sorted by name
 }
 
-// New returns the folder at path. Changed is called when Problems changes; it must not block, and
-// must not call Problems.
+// New returns the folder at path. changed is called when the result of Problems changes. It must
+// not block, and must not call Problems.
 func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
 }
 
-// Check returns the problems of the folder, which it may create. A disk that does not answer is not
-// an error: the next read reports it.
+// Check calls check, which may create the folder, and returns its error. A disk that does not
+// answer is not an error here, because the next read reports it.
 func (d *Dir) Check(check func(path string) error) error {
 	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, check(d.path) })
 	if errors.Is(err, errSilent) {
@@ -54,11 +54,11 @@ func (d *Dir) Check(check func(path string) error) error {
 	return err
 }
 
-// errSilent is the error of a disk that does not answer a start.
+// errSilent means that the disk did not answer in time at a start.
 var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
 
-// ask returns the result of read, which is about the file at path. A disk that hangs is waited for
-// once; then read is left running.
+// ask returns the result of read, which reads the file at path. It waits for a disk that hangs only
+// once. In this case it leaves read running.
 func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err error) {
 	silent := &os.PathError{Op: "open", Path: path, Err: errSilent}
 	if d.hanging.Load() > 0 {
@@ -69,7 +69,7 @@ func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err erro
 		err    error
 	}
 	answered := make(chan result, 1)
-	go func() { // ends when the disk answers, like the next one
+	go func() { // this goroutine and the next end when the disk answers
 		answer, err := read()
 		answered <- result{answer, err}
 	}()
@@ -86,14 +86,14 @@ func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err erro
 // Size is a class of file sizes.
 type Size bool
 
-// The sizes. A Large file may be too large to be written after each change.
+// These are the sizes. A Large file may be too large to be written after each change.
 const (
 	Small Size = false
 	Large Size = true
 )
 
-// patience is the maximum duration of a write before it is a problem. A Large file needs seconds to
-// encode, and nobody waits for it.
+// patience is the maximum duration of a write before it is a problem. It is longer for a Large
+// file, whose encoding takes seconds.
 func (s Size) patience() time.Duration {
 	if s == Large {
 		return time.Minute
@@ -101,8 +101,8 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file of a name. unkept names the loss if it can't be written. It has one user,
-// who reads it first.
+// File returns the file with a name. unkept describes the loss if the file can't be written. Each
+// file must have a single user, who must read it before writing it.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil
@@ -115,7 +115,7 @@ func (d *Dir) File(name, unkept string, size Size) *File {
 	return f
 }
 
-// Problems returns the files that could not be written or read.
+// Problems returns a problem for each file that could not be written or read.
 func (d *Dir) Problems() (problems []balancer.Problem) {
 	if d == nil {
 		return nil
@@ -130,12 +130,13 @@ func (d *Dir) Problems() (problems []balancer.Problem) {
 	return problems
 }
 
-// Close writes all waiting files at once, and waits for them, but only some seconds for a disk that
-// hangs. The error names files that were not written. Later writes may be lost. It is called once.
+// Close writes all waiting files immediately, and waits for the writes. It waits only several
+// seconds for a disk that hangs. The error names the files that were not written. Later writes may
+// be lost. Close must be called once.
 func (d *Dir) Close() error {
 	close(d.closing)
 	written := make(chan struct{})
-	go func() { defer close(written); d.writing.Wait() }() // ends with the writers; Close does not wait for a disk that hangs
+	go func() { defer close(written); d.writing.Wait() }() // this goroutine ends with the writers, but Close does not wait for a disk that hangs
 	select {
 	case <-written:
 		return d.lost()
@@ -152,7 +153,7 @@ func (d *Dir) Close() error {
 	return fmt.Errorf("state_dir does not answer: what vipd knew last is not in %s", strings.Join(names, ", "))
 }
 
-// lost says why the last state of a file could not be written, or returns nil.
+// lost returns the reason why the last state of a file could not be written, or nil.
 func (d *Dir) lost() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

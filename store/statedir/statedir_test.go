@@ -18,7 +18,7 @@ type note struct {
 	Text    string `json:"text"`
 }
 
-// has fails the test unless a file contains want; "" means that it is missing.
+// has checks that a file contains want. If want is "", the file must be missing.
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
@@ -26,8 +26,8 @@ func has(t *testing.T, f *File, want string) {
 	}
 }
 
-// told fails the test unless the directory's only problem starts with want; "" means that it has
-// none.
+// told checks that the folder's only problem starts with want. If want is "", the folder must have
+// no problem.
 func told(t *testing.T, d *Dir, want string) {
 	t.Helper()
 	p := d.Problems()
@@ -41,14 +41,14 @@ func text(s string) func(*bufio.Writer) error {
 }
 
 // TestFilesOutlive writes and reads files. They must be read back completely. An unreadable file
-// must be set aside, and be a problem until a write.
+// must be set aside, and must be a problem until the next write.
 func TestFilesOutlive(t *testing.T) {
 	path := t.TempDir()
 	d := New(path, func() {})
 	f := d.File("a.json", "it is lost", Small)
 	var got note
 	if f.Read(&got) {
-		t.Errorf("Read of a missing file = %+v", got)
+		t.Errorf("Read of a missing file = true with %+v, want false", got)
 	}
 	told(t, d, "")
 	write := func(s string) {
@@ -70,7 +70,7 @@ func TestFilesOutlive(t *testing.T) {
 			t.Errorf("Read of a file that is %s = true, want false", name)
 		}
 		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
-			t.Errorf("%s: file set aside = %q, %v", name, kept, err)
+			t.Errorf("%s: file set aside = %q, %v, want %q", name, kept, err, text)
 		}
 		told(t, d, "reading what an earlier run kept: ")
 	}
@@ -79,13 +79,13 @@ func TestFilesOutlive(t *testing.T) {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
-		t.Errorf("files in the folder = %v, %v", entries, err)
+		t.Errorf("files in the folder = %v, %v, want 2", entries, err)
 	}
 }
 
-// TestDiskHangs makes the disk hang. No caller may wait. After some seconds there must be a problem
-// until the disk answers. The last state of each file must be written then, and other files during
-// the hang. Close must wait only some seconds.
+// TestDiskHangs makes the disk hang. No caller may wait, and after several seconds there must be a
+// problem until the disk answers. Then the last state of each file must be written. Other files
+// must be written during the hang, and Close must wait only several seconds.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -109,9 +109,9 @@ func TestDiskHangs(t *testing.T) {
 		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
 		told(t, d, silent)
 		began := time.Now()
-		for range 3 { // it need not wait for each
+		for range 3 { // Write must not wait again each time
 			if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != 0 {
-				t.Errorf("after %s: %v", time.Since(began), err)
+				t.Errorf("Write after %s = %v, want the problem's error immediately", time.Since(began), err)
 			}
 		}
 		f.Keep(text("three"))
@@ -122,7 +122,7 @@ func TestDiskHangs(t *testing.T) {
 		has(t, f, "")
 		began = time.Now()
 		if err := d.Close(); err == nil || !strings.HasSuffix(err.Error(), " is not in a.json") || time.Since(began) != parting {
-			t.Errorf("after %s: %v", time.Since(began), err)
+			t.Errorf("Close after %s = %v, want an error about a.json after %s", time.Since(began), err, parting)
 		}
 		close(answers)
 		synctest.Wait()
@@ -134,8 +134,9 @@ func TestDiskHangs(t *testing.T) {
 	})
 }
 
-// TestDiskHangsAtTheStart makes the disk hang at the start. The read must be awaited once, and then
-// be a problem until the file is written. A disk that answers again must be read.
+// TestDiskHangsAtTheStart makes the disk hang at the start. The start must wait for the read only
+// once, and then report a problem until the file is written. Once the disk answers again, the file
+// must be read.
 func TestDiskHangsAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -143,24 +144,24 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		hangs := func() (struct{}, error) { <-answers; return struct{}{}, nil }
 		began := time.Now()
 		if _, err := ask(d, "a.json", hangs); !errors.Is(err, errSilent) || time.Since(began) != starting {
-			t.Errorf("after %s: %v", time.Since(began), err)
+			t.Errorf("ask after %s = %v, want errSilent after %s", time.Since(began), err, starting)
 		}
 		f := d.File("a.json", "it is lost", Small)
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
-			t.Errorf("after %s: %v", time.Since(began), err)
+			t.Errorf("Check after %s = %v, want nil without another wait", time.Since(began), err)
 		}
 		told(t, d, "reading what an earlier run kept: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
 		close(answers)
 		synctest.Wait()
 		if err := <-f.Write(Text(note{Version, "first"})); err != nil || !f.Read(&note{}) {
-			t.Errorf("it is not read: %v", err)
+			t.Errorf("Write and Read once the disk answers: %v, want success", err)
 		}
 		told(t, d, "")
 	})
 }
 
 // TestTriesAgain makes writes fail. The failure must be a problem that is reported once. The newest
-// state must be retried, also at the end.
+// state must be retried, even during Close.
 func TestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, changes := filepath.Join(t.TempDir(), "later"), 0
@@ -193,8 +194,8 @@ func TestTriesAgain(t *testing.T) {
 	})
 }
 
-// TestLargeFiles changes a large file constantly. It must be written at intervals, and in its last
-// state at the end.
+// TestLargeFiles changes a large file constantly. It must be written at intervals, and must have
+// its last state at the end.
 func TestLargeFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -211,7 +212,7 @@ func TestLargeFiles(t *testing.T) {
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
 			t.Errorf("writes = %d, want %d", writes, want)
 		}
-		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and then everything continues soon
+		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and afterwards writes continue soon
 		time.Sleep(maxRest + time.Hour)
 		f.Keep(text("after"))
 		time.Sleep(maxRest)
@@ -223,22 +224,22 @@ func TestLargeFiles(t *testing.T) {
 		}
 		has(t, f, fmt.Sprint("as at ", writes))
 		if f.Held().IsZero() {
-			t.Error("Held() is zero while a write hangs")
+			t.Error("Held() while a write hangs = zero, want the time of the last write")
 		}
 	})
 }
 
-// TestLastWriteFails makes the last write fail. Close must report it, because no program reads
-// Problems afterwards.
+// TestLastWriteFails makes the last write fail. Close must return the error, because problems are
+// no longer read afterwards.
 func TestLastWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
 		f := d.File("a.json", "it is lost", Small)
 		full := errors.New("the disk is full")
 		f.Keep(func(*bufio.Writer) error { return full })
-		synctest.Wait() // and it is retried
+		synctest.Wait() // the write was also retried
 		if err := d.Close(); !errors.Is(err, full) {
-			t.Errorf("error of Close = %v", err)
+			t.Errorf("error of Close = %v, want %v", err, full)
 		}
 	})
 }

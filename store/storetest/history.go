@@ -13,15 +13,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testEnd checks that Watch returns nil when ctx ends at any moment. Every record checks that no
-// goroutine is left.
+// testEnd ends ctx at various moments. Watch must return nil each time. Every record also checks
+// that no goroutine is left.
 func testEnd(t *testing.T, p Place) {
 	p.Write("web", definition(1))
 	source := p.Source()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // at once, while changes are in progress
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends immediately, while changes are in progress
 	}()
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
@@ -30,18 +30,18 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model has the definitions that users wrote, with the possible states of a source.
+// model holds the definitions that users wrote, with the possible states of a source.
 type model struct {
-	// now is the last definition, or nil. bad reports whether it has an error.
+	// now is the last definition, or nil. bad reports whether the definition has an error.
 	now map[string]any
 	bad bool
-	// seen has the valid states (nil means absent) that a source may have read since it was last up
-	// to date.
+	// seen lists the valid states that a source may have read since it was last up to date. nil
+	// means that the service is missing.
 	seen []map[string]any
 }
 
-// testHistories writes at random. A source may miss a value that is overwritten at once; its final
-// state is known in any case.
+// testHistories writes at random. A source may miss a value that is overwritten immediately, but
+// must reach the final state.
 func testHistories(t *testing.T, f Factory) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -86,7 +86,7 @@ func (h *history) step() {
 		m.now, _ = wrong(n)
 		m.bad = true
 		h.place.Write(name, m.now)
-		return // it never appears as a good state
+		return // a definition with an error is never a good state
 	default:
 		m.now, m.bad = definition(n), false
 		h.place.Write(name, m.now)
@@ -109,7 +109,7 @@ func (h *history) settle(r *record) {
 		}
 		for name, m := range h.services {
 			may := m.possible(h.place.Paused())
-			if len(bad) > 0 && slices.Contains(s.Vanished, name) { // an error may hide it
+			if len(bad) > 0 && slices.Contains(s.Vanished, name) { // an error may hide the definition
 				may = m.seen
 			}
 			if bad[name] != m.bad || !slices.ContainsFunc(may, func(fields map[string]any) bool {
@@ -124,13 +124,13 @@ func (h *history) settle(r *record) {
 		m := h.services[name]
 		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.is(last.Services.At(name), name, fields) })
 		if slices.Contains(last.Vanished, name) {
-			m.seen = append(m.seen, nil) // it is removed once the error is fixed
+			m.seen = append(m.seen, nil) // the service is removed once the error is fixed
 		}
 	}
 }
 
-// possible returns the possible states of the service. If paused, it may have been missing for a
-// moment.
+// possible returns the possible states of the service. If paused is set, the service may have been
+// missing for a moment.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {
 		return append(slices.Clip(m.seen), nil)

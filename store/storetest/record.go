@@ -20,16 +20,16 @@ import (
 type record struct {
 	t  testing.TB
 	mu sync.Mutex // guards the fields below
-	// snapshots are all snapshots, and prints their texts when they were published.
+	// snapshots holds all snapshots. prints holds their texts at the time when they were published.
 	snapshots []store.Snapshot
 	prints    []string
 	broken    string // the first broken guarantee
 
-	gate    sync.Mutex  // publish waits for it
+	gate    sync.Mutex  // publish waits until gate is unlocked
 	waiting atomic.Bool // reports whether publish waits
 }
 
-// watch records snapshots until the test ends, and then checks that the source ends cleanly.
+// watch records snapshots until the test ends, and then checks that the source ends properly.
 func watch(t testing.TB, source store.Source) *record {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -52,14 +52,14 @@ func watch(t testing.TB, source store.Source) *record {
 			t.Errorf("Watch after the end of ctx = %v, want nil", err)
 		}
 		err = goleak.Find(before)
-		for range 20 { // each attempt lasts some time, during which a busy machine may pause
+		for range 20 { // a busy machine may pause during an attempt
 			if err == nil {
 				break
 			}
 			err = goleak.Find(before)
 		}
 		if err != nil {
-			t.Errorf("goroutines are left after Watch: %v", err)
+			t.Errorf("goroutines after Watch: %v, want none left", err)
 		}
 		r.check()
 	})
@@ -110,7 +110,7 @@ func identity[K snap.Ordered[K], V any](r *record, before, after snap.Map[K, *V]
 	}
 }
 
-// print returns all of a snapshot as text.
+// print returns the content of a snapshot as text.
 func print(s store.Snapshot) string {
 	all := map[string]any{"problems": s.Problems, "connected": s.Connected, "error": fmt.Sprint(s.Err), "revision": s.Revision}
 	for name, service := range s.Services.All() {
@@ -124,12 +124,12 @@ func print(s store.Snapshot) string {
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // snapshots have only plain data
+		panic(err) // snapshots contain only plain data
 	}
 	return string(text)
 }
 
-// check fails the test if a snapshot was wrong.
+// check fails the test if a snapshot violated a guarantee.
 func (r *record) check() {
 	r.t.Helper()
 	r.mu.Lock()
@@ -139,7 +139,7 @@ func (r *record) check() {
 	}
 	for i, s := range r.snapshots {
 		if now := print(s); now != r.prints[i] {
-			r.t.Errorf("the snapshot of revision %d changed after it was published:\n then %s\n  now %s", s.Revision, r.prints[i], now)
+			r.t.Errorf("the snapshot of revision %d changed after it was published:\n now %s\nwant %s", s.Revision, now, r.prints[i])
 		}
 	}
 }
@@ -179,5 +179,5 @@ func (r *record) hold() (release func()) {
 	return release
 }
 
-// held reports whether a publish waits, while hold is in effect.
+// held reports whether publish is blocked by hold.
 func (r *record) held() bool { return r.waiting.Load() }

@@ -16,23 +16,23 @@ import (
 // Factory makes an empty place for one test.
 type Factory func(t *testing.T) Place
 
-// Place is the medium of a source, and the users of that medium. Its methods fail the test if they
-// can't do their work.
+// Place is the medium of a source, with the operations of its users. Its methods fail the test if
+// they can't do their work.
 type Place interface {
 	// Source returns a source that reads the place. It is called once.
 	Source() store.Source
-	// Write defines a service, or replaces its definition. The fields are the fields of
-	// [services.NAME]. Their values may be wrong, but TOML and JSON can represent them: string,
-	// bool, int64, []any and map[string]any.
+	// Write adds or replaces the definition of a service. The fields are those of [services.NAME].
+	// Their values may be invalid, but have types that TOML and JSON can represent: string, bool,
+	// int64, []any and map[string]any.
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes a definition.
 	Delete(name balancer.Name)
-	// Paused reports whether a write was so slow that a source may have read a part of it, without
-	// some definitions.
+	// Paused reports whether a write was so slow that a source may have read a part of the data,
+	// without some of the definitions.
 	Paused() bool
 }
 
-// Run checks that sources of the factory keep the contract of store.Source.
+// Run checks that sources of the factory fulfill the contract of store.Source.
 func Run(t *testing.T, f Factory) {
 	t.Run("empty", func(t *testing.T) { testEmpty(t, f(t)) })
 	t.Run("first", func(t *testing.T) { testFirst(t, f(t)) })
@@ -45,10 +45,10 @@ func Run(t *testing.T, f Factory) {
 	t.Run("histories", func(t *testing.T) { testHistories(t, f) })
 }
 
-// within is the maximum time until a change arrives on a busy machine.
+// within is the maximum time until a change must arrive, even on a busy machine.
 const within = 20 * time.Second
 
-// definition returns the fields of a service that differs by n.
+// definition returns the fields of a service. Different values of n result in different services.
 func definition(n int) map[string]any {
 	return map[string]any{
 		"vips":      []any{fmt.Sprintf("10.%d.%d.%d", 96+n>>16, n>>8&255, n&255), fmt.Sprintf("fd00:96::%x", n+1)},
@@ -59,24 +59,24 @@ func definition(n int) map[string]any {
 	}
 }
 
-// wrong returns the fields of a service with an error in one field.
+// wrong returns the fields of a service with an error in one field, and the name of that field.
 func wrong(n int) (fields map[string]any, field string) {
 	fields = definition(n)
 	fields["scheduler"] = "fastest"
 	return fields, "scheduler"
 }
 
-// service returns the service of fields, without their place.
+// service returns the service with these fields, without its place.
 func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.Service {
 	t.Helper()
 	s, problems := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
 	if s == nil {
-		t.Fatalf("the suite's own service has problems: %v", problems)
+		t.Fatalf("problems of the suite's own service = %v, want none", problems)
 	}
 	return s
 }
 
-// like reports whether got equals want, wherever it was read.
+// like reports whether got equals want, regardless of the place from which got was read.
 func like(got, want *balancer.Service) bool {
 	if got == nil || want == nil {
 		return got == want
@@ -90,7 +90,7 @@ func testEmpty(t *testing.T, p Place) {
 	r := watch(t, p.Source())
 	first := r.wait("the first snapshot", func(store.Snapshot) bool { return true })
 	if first.Services.Len() != 0 || !first.Connected || first.Err != nil || len(first.Problems) != 0 {
-		t.Errorf("first snapshot of an empty place: %d services, connected = %t, error = %v, problems = %v",
+		t.Errorf("first snapshot of an empty place: %d services, connected = %t, error = %v, problems = %v, want no services and connected",
 			first.Services.Len(), first.Connected, first.Err, first.Problems)
 	}
 }
@@ -111,7 +111,7 @@ func testFirst(t *testing.T, p Place) {
 		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !like(got, want) {
 			t.Errorf("service %s:\n got %+v\nwant %+v", name(i), got, want)
 		} else if got.Origin.File == "" && got.Origin.Key == "" {
-			t.Errorf("service %s lacks its place", name(i))
+			t.Errorf("place of service %s is empty, want a file or a key", name(i))
 		}
 	}
 }
@@ -140,8 +140,8 @@ func testChanges(t *testing.T, p Place) {
 	r.wait("the removal of all", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 }
 
-// testBurst blocks publish, which must not block, during many changes. They arrive together
-// afterwards.
+// testBurst blocks publish during many changes. The source must not block, and must publish the
+// changes together afterwards.
 func testBurst(t *testing.T, p Place) {
 	const n = 100
 	r := watch(t, p.Source())
@@ -155,7 +155,7 @@ func testBurst(t *testing.T, p Place) {
 	release()
 	r.wait("all of the burst", func(s store.Snapshot) bool { return s.Services.Len() == n })
 	if got := len(r.all()); got > n/10 {
-		t.Errorf("%d changes in a row caused %d snapshots", n, got)
+		t.Errorf("snapshots after %d changes in a row = %d, want at most %d", n, got, n/10)
 	}
 }
 
@@ -178,8 +178,8 @@ func testIdentity(t *testing.T, p Place) {
 		if len(wrong) == 0 {
 			return
 		}
-		if !p.Paused() || n == 40 { // otherwise services that a partial file lacked may have been removed and added
-			t.Errorf("service 3 of 10 changed; the pointers of %v are wrong", wrong)
+		if !p.Paused() || n == 40 { // after a pause, services that were missing in a partial file may have been removed and added again
+			t.Errorf("after a change of service 3 of 10, the pointers of %v are wrong, want only the pointer of service 3 changed", wrong)
 			return
 		}
 		before = after
@@ -210,7 +210,7 @@ func testBad(t *testing.T, p Place) {
 		t.Errorf("web after its definition broke = %+v, want it unchanged", after.Services.At("web"))
 	}
 	if after.Services.Has("new") {
-		t.Errorf("new was never valid, but exists: %+v", after.Services.At("new"))
+		t.Errorf("new = %+v, want it missing because it was never valid", after.Services.At("new"))
 	}
 	p.Write("web", definition(1))
 	r.wait("web as it was", func(s store.Snapshot) bool { return maps.Equal(problems(s), map[balancer.Name]string{"new": field}) })
@@ -228,7 +228,7 @@ func testReload(t *testing.T, p Place) {
 		Reload(context.Context) ([]balancer.Problem, error)
 	})
 	if !ok {
-		t.Skipf("%T has no Reload", source)
+		t.Skipf("%T does not implement Reload", source)
 	}
 	r := watch(t, source)
 	bad, field := wrong(2)
@@ -240,13 +240,13 @@ func testReload(t *testing.T, p Place) {
 	}
 	all := r.all()
 	if len(all) == 0 || !all[len(all)-1].Services.Has("web") {
-		t.Error("Reload returned before its result was published")
+		t.Error("Reload returned before its result was published, want it published first")
 	}
 	again, err := reloader.Reload(t.Context())
 	if err != nil || !reflect.DeepEqual(problems, again) {
 		t.Errorf("repeated Reload = %v, %v; want the same problems", again, err)
 	}
 	if now := r.all(); len(now) != len(all) {
-		t.Errorf("Reload without a change published %d snapshots", len(now)-len(all))
+		t.Errorf("snapshots of Reload without a change = %d, want 0", len(now)-len(all))
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// batchSize is the number of changes that are sent at once. The switches between process and kernel
-// are then negligible, and others do not wait long for IPVS's lock.
+// batchSize is the number of changes that are sent at once. It is large enough to make system calls
+// cheap, and small enough that other programs do not wait long for IPVS's lock.
 const batchSize = 128
 
 // Do implements Conn.
@@ -51,14 +51,14 @@ func (k *Client) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// change sends the ops with the indexes in part. It returns the kernel's refusal of each, or nil.
-// With an error, nil means that the outcome is unknown.
+// change sends the ops whose indices are in part. For each op, it returns the kernel's refusal or
+// nil. If it also returns an error, nil means that the result is unknown.
 func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
 	refusals, err := ask(ctx, k, func(s *socket) {
 		for _, i := range part {
 			s.op(&ops[i])
 		}
-		s.Ask() // for the others the kernel only reports refusals
+		s.Ask() // for the other messages the kernel reports only refusals
 		dataplane.Wrote(ctx, len(s.B))
 	}, func(s *socket) ([]error, error) { return s.refusals(len(part)) })
 	if err == nil && slices.Contains(refusals, error(syscall.ENOENT)) {
@@ -69,7 +69,7 @@ func (k *Client) change(ctx context.Context, ops []Op, part []int) ([]error, err
 	return refusals, err
 }
 
-// refusals reads the answers to the last n messages, see [nlsock.Socket.Refusals].
+// refusals reads the answers to the last n messages (see [nlsock.Socket.Refusals]).
 func (s *socket) refusals(n int) ([]error, error) {
 	refusals, err := s.Refusals(s.seq-uint32(n)+1, s.seq)
 	if errors.Is(err, nlsock.ErrLost) {

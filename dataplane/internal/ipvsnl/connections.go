@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readConnections decodes /proc/net/ip_vs_conn, and passes connections of frontends' protocols to
-// yield, until it returns false:
+// readConnections decodes /proc/net/ip_vs_conn. It passes connections with a frontend's protocol to
+// yield until yield returns false:
 //
 //	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 //	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899
@@ -19,7 +19,7 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
-		if n == 0 { // the header
+		if n == 0 { // skip the header
 			continue
 		}
 		c, ok, err := readConnection(lines.Bytes(), states)
@@ -33,8 +33,8 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 	return lines.Err()
 }
 
-// readConnection decodes a line. ok is false for protocols that no frontend has. states shares the
-// names of states.
+// readConnection decodes a line. ok is false if no frontend can have the protocol. states shares
+// the names of states between connections.
 func readConnection(line []byte, states map[string]string) (c Connection, ok bool, err error) {
 	var words [9][]byte
 	for i := range words {

@@ -1,5 +1,5 @@
-// Package ipvsnl talks to the kernel's IPVS about virtual servers, their destinations, counters and
-// connections.
+// Package ipvsnl reads and changes the kernel's IPVS: virtual servers, their destinations, counters
+// and connections.
 //
 //	conn, err := ipvsnl.Open(ctx, log)
 //	defer conn.Close()
@@ -8,13 +8,14 @@
 //		{Verb: ipvsnl.AddDestination, Service: ipvsnl.Service{Key: web}, Destination: ipvsnl.Destination{Addr: endpoint, Forward: balancer.NATForward, Weight: 1}},
 //	})
 //
-// The kernel makes exactly the change of an Op: an object that already exists, or is missing, is an
-// error of that Op. This package keeps no state, not even the creators of virtual servers.
+// The kernel makes exactly the change of an Op. Adding an existing object or changing a missing
+// object is an error of that Op. This package keeps no state, and does not record who created a
+// virtual server.
 //
 // # Messages
 //
-// The timeouts use github.com/moby/ipvs. Everything else uses our own messages, for features that
-// the library lacks:
+// The timeouts use github.com/moby/ipvs. Everything else uses our own messages, because the library
+// does not support these features:
 //
 //   - Changes are sent in groups of 128. The kernel answers the last message, and messages that it refuses, so each has its
 //     own error, and costs a twentieth of a single message.
@@ -26,13 +27,14 @@
 //     forever, and so do two goroutines that share one. See [Client].
 //   - The number of virtual servers comes from a socket option, because no message contains it.
 //
-// Whole tables are read from /proc/net/ip_vs. For 2,000 virtual servers with ten destinations this
-// needs a tenth of the time of a message for each virtual server. The file shows neither
-// thresholds, which Destinations returns, nor flags except for persistence, which Services returns.
+// Whole tables are read from /proc/net/ip_vs. For 2,000 virtual servers with ten destinations each,
+// this takes a tenth of the time of sending a message for each virtual server. The file does not
+// contain thresholds (see Destinations), or flags other than persistence (see Services).
 //
 // # Kernel behavior
 //
 // The kernel updates its counters every two seconds. Changing the scheduler of a virtual server
-// needs about ten milliseconds. The kernel searches an added destination among all destinations
-// that were deleted in the last minute, so additions are slow after very many deletions.
+// takes about ten milliseconds. When a destination is added, the kernel looks for it among all
+// destinations that were deleted in the last minute. So additions are slow after very many
+// deletions.
 package ipvsnl

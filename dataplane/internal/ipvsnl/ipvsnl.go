@@ -10,42 +10,44 @@ import (
 	"vipd/balancer"
 )
 
-// Conn is a connection to the kernel's IPVS, or to a replacement: Client and Fake. Its methods are
-// safe for concurrent use. Errors name the object of the request; errors.Is tests for this
-// package's errors and the kernel's numbers.
+// Conn is a connection to the kernel's IPVS, or to a substitute: Client and Fake implement it. Its
+// methods are safe for concurrent use. Errors name the object of the request. They can be compared
+// with this package's errors and with kernel error numbers by errors.Is.
 type Conn interface {
-	// Do applies changes in order. It returns nil if all succeeded. Otherwise it returns an error
-	// or nil for each. A failure does not prevent the following changes.
+	// Do applies changes in order. It returns nil if all changes succeeded. Otherwise it returns an
+	// error or nil for each change. It continues after a failure.
 	Do(ctx context.Context, ops []Op) []error
-	// Service reads a virtual server with a single message. It returns ErrNoService if it does not
-	// exist.
+	// Service reads a virtual server with a single message. It returns ErrNoService if the virtual
+	// server does not exist.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
-	// Services reads all virtual servers in no order. It skips virtual servers with a firewall
-	// mark, which have no key. While virtual servers are deleted in any network namespace, the
-	// kernel (6.1) silently omits others. So a missing entry proves nothing.
+	// Services reads all virtual servers in no particular order. It skips virtual servers with a
+	// firewall mark, which have no key. While virtual servers are deleted in any network namespace,
+	// the kernel (6.1) may silently omit others. So a missing entry does not prove that the virtual
+	// server is missing.
 	Services(ctx context.Context) ([]ServiceState, error)
-	// Destinations reads the destinations of a virtual server in no order. It returns ErrNoService
-	// if the virtual server does not exist.
+	// Destinations reads the destinations of a virtual server in no particular order. It returns
+	// ErrNoService if the virtual server does not exist.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)
 	// Table reads all virtual servers with their destinations in the fastest way, with fewer
-	// details. Concurrent changes may be missed, or read partly. If other network namespaces have
-	// virtual servers, the kernel (6.1) may omit some at any time: it counts foreign entries for
-	// its position in the table, but not when it restores the position. So a missing entry proves
-	// nothing.
+	// details. Concurrent changes may be missed or read partially. If other network namespaces have
+	// virtual servers, the kernel (6.1) may omit entries at any time. It counts foreign entries
+	// when it saves its position in the table, but not when it restores the position. So a missing
+	// entry does not prove that the virtual server is missing.
 	Table(ctx context.Context) (map[balancer.Key]TableService, error)
 	// Services4 returns the number of virtual servers with an IPv4 address or an IPv4 firewall
-	// mark. Its cost does not depend on their number. The kernel does not count the others.
+	// mark. Its cost does not depend on their number. The kernel does not count other virtual
+	// servers.
 	Services4(ctx context.Context) (int, error)
-	// Timeouts returns how long connections without packets are remembered.
+	// Timeouts returns the times for which the kernel keeps connections without packets.
 	Timeouts(ctx context.Context) (Timeouts, error)
-	// SetTimeouts sets the timeouts that are not zero.
+	// SetTimeouts sets the timeouts that are not zero, and keeps the others.
 	SetTimeouts(ctx context.Context, t Timeouts) error
-	// Connections reads the table of connections one by one. An error ends it.
+	// Connections reads the table of connections one by one. It ends after an error.
 	Connections(ctx context.Context) iter.Seq2[Connection, error]
-	// HasScheduler reports whether the kernel has a scheduler, or can load its module. If
-	// necessary, it loads the module.
+	// HasScheduler reports whether the kernel supports a scheduler. If necessary, it loads the
+	// scheduler's module.
 	HasScheduler(ctx context.Context, name string) (bool, error)
-	// Close closes the connection. The kernel's state stays.
+	// Close closes the connection. It does not change the kernel's state.
 	Close() error
 }
 
@@ -55,30 +57,31 @@ type Flags uint32
 
 // These are the flags.
 const (
-	// Persistent makes clients stay with their destination for Service.Timeout.
+	// Persistent sends a client to the same destination for Service.Timeout.
 	Persistent Flags = 1 << 0
-	// Fallback makes sh and mh choose another destination if the selected one has weight 0 or is
-	// overloaded.
+	// Fallback makes sh and mh choose another destination if the selected destination has weight 0
+	// or is overloaded.
 	Fallback Flags = 1 << 3
 
-	// hashed is the kernel's mark of a virtual server in its table. All virtual servers that are
-	// read have it.
+	// hashed marks a virtual server in the kernel's table. The kernel sets it, so all virtual
+	// servers that are read have it.
 	hashed Flags = 1 << 1
 )
 
 // Service is a virtual server.
 type Service struct {
 	Key balancer.Key
-	// Scheduler is the kernel's name: "wrr" is module ip_vs_wrr.
+	// Scheduler is the kernel's name of the scheduler. For example, "wrr" is in the module
+	// ip_vs_wrr.
 	Scheduler string
 	Flags     Flags
-	// Timeout is the time for which a client stays with its destination after its last connection,
-	// if Flags has Persistent. It has whole seconds, and is at most MaxTimeout. A client is a
-	// single address.
+	// Timeout is the time for which a client is sent to the same destination after its last
+	// connection, if Flags contains Persistent. It is in whole seconds, and at most MaxTimeout. A
+	// client is a single address.
 	Timeout time.Duration
 }
 
-// MaxTimeout is the maximum Timeout of a Service. Longer timeouts overflow in a kernel with 1,000
+// MaxTimeout is the maximum Timeout of a Service. Longer timeouts overflow in kernels with 1,000
 // ticks per second.
 const MaxTimeout = (1<<32 - 1) / 1000 * time.Second
 
@@ -94,21 +97,22 @@ const (
 type Destination struct {
 	Addr    netip.AddrPort
 	Forward balancer.Forward
-	// Weight is the share of new connections; 0 means none. It is at most 1<<31 - 1, but not all
-	// schedulers support such weights.
+	// Weight is the share of new connections; 0 means no new connections. It is at most 1<<31 - 1,
+	// but not all schedulers support such large weights.
 	Weight int
-	// At Upper connections the destination gets no new connections until it has fewer than Lower,
-	// or if Lower is 0, fewer than three quarters of Upper. 0 means no threshold. Lower is at most
-	// Upper, and Upper at most 1<<31 - 1.
+	// Upper and Lower are thresholds of connections. Once the destination has Upper connections, it
+	// gets no new connections until it has fewer than Lower. If Lower is 0, three quarters of Upper
+	// are used instead. If Upper is 0, there is no threshold. Lower is at most Upper, and Upper at
+	// most 1<<31 - 1.
 	Upper, Lower uint32
 }
 
-// Stats are counters since the creation of a virtual server or destination. A destination that is
-// added again while it has old connections keeps its counts.
+// Stats holds the counters since the creation of a virtual server or destination. A destination
+// that is added again while it has old connections keeps its counts.
 type Stats struct {
 	Connections uint64
 	// In counts packets from clients, and Out packets to clients. With dr and tunnel, packets to
-	// clients do not pass this node. Bytes include IP headers.
+	// clients bypass this node. Bytes include IP headers.
 	InPackets, OutPackets uint64
 	InBytes, OutBytes     uint64
 }
@@ -122,30 +126,31 @@ type ServiceState struct {
 // DestinationState is the kernel's state of a destination.
 type DestinationState struct {
 	Destination
-	// Active is the number of established TCP and SCTP connections, as seen by the kernel: with dr
-	// and tunnel it sees only one direction. Inactive is the number of all others: opening and
-	// closing connections, and UDP.
+	// Active is the number of established TCP and SCTP connections according to the kernel. With dr
+	// and tunnel, the kernel sees only one direction. Inactive is the number of all other
+	// connections: UDP, and connections that are opening or closing.
 	Active, Inactive uint32
 	Stats
 }
 
-// TableService is the table's view of a virtual server.
+// TableService is a virtual server as shown in the table.
 type TableService struct {
 	Scheduler string
-	// Destinations are in the kernel's order, the latest first.
+	// Destinations are in the kernel's order: the newest destination is first.
 	Destinations []TableDestination
 }
 
-// TableDestination is the table's view of a destination.
+// TableDestination is a destination as shown in the table.
 type TableDestination struct {
 	Addr netip.AddrPort
-	// Forward is also NATForward for BypassForward, because the table has no separate word for it.
+	// Forward is also NATForward for BypassForward, because the table does not distinguish them.
 	Forward          balancer.Forward
 	Weight           int
 	Active, Inactive uint32
 }
 
-// Timeouts are the times for which connections without packets are remembered, in whole seconds.
+// Timeouts holds the times for which the kernel keeps connections without packets, in whole
+// seconds.
 type Timeouts struct {
 	TCP, TCPFin, UDP time.Duration
 }
@@ -159,20 +164,22 @@ func (t Timeouts) Invalid() error {
 	return nil
 }
 
-// MaxIdle is the maximum of a timeout: it must fit in the kernel's signed number of ticks, with at
-// most 1,000 ticks per second.
+// MaxIdle is the maximum of a timeout. A timeout must fit in the kernel's signed number of ticks,
+// with up to 1,000 ticks per second.
 const MaxIdle = (1<<31 - 1) / 1000 * time.Second
 
 // Connection is an entry of the table of connections.
 type Connection struct {
 	Proto balancer.Protocol
-	// Client is the source of the connection, Frontend its destination, and Backend the endpoint.
+	// Client is the source of the connection, Frontend is its destination, and Backend is the
+	// endpoint.
 	Client, Frontend, Backend netip.AddrPort
-	// State is the kernel's word in lower case, such as "established", "fin_wait" or "udp".
+	// State is the kernel's name of the state in lower case, such as "established", "fin_wait" or
+	// "udp".
 	State string
-	// Expires is the time when the entry is removed, if no packet arrives.
+	// Expires is the time until the entry is removed if no packet arrives.
 	Expires time.Duration
-	// Template reports whether the entry is a persistence template, whose client has port 0,
-	// instead of a connection.
+	// Template reports whether the entry is a persistence template instead of a connection. The
+	// client of a template has port 0.
 	Template bool
 }

@@ -12,19 +12,19 @@ import (
 
 // Client is the connection to the kernel's IPVS in the network namespace of the process.
 //
-// A caller acquires the single socket, and passes it to a goroutine that talks to the kernel while
-// the caller watches. A system call can't be interrupted, and may hang on the kernel's lock or on a
-// module that it loads. If an answer does not arrive in time, the socket and its goroutine are
-// abandoned, and the next request uses a new socket.
+// A caller acquires the single socket. It passes the socket to a goroutine that communicates with
+// the kernel, and limits the time of that goroutine. A system call can't be interrupted, and may
+// hang because of the kernel's lock or a module that the kernel loads. If an answer does not arrive
+// in time, the socket and its goroutine are abandoned, and the next request uses a new socket.
 type Client struct {
-	// turn has the socket for the next caller; nil means that it must be opened first.
+	// turn holds the socket for the next caller, or nil if the caller must open it.
 	turn chan *socket
-	// Close closes done once.
+	// Close closes done, once.
 	done chan struct{}
 	once sync.Once
 	// open opens the socket.
 	open func(context.Context) (*socket, error)
-	// limit is the maximum duration of an exchange of messages, regardless of the caller's context.
+	// limit is the maximum duration of an exchange, regardless of the caller's context.
 	limit time.Duration
 }
 
@@ -51,7 +51,7 @@ func (k *Client) Close() (err error) {
 	return err
 }
 
-// acquire waits for the socket.
+// acquire waits until the socket is available.
 func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	select {
 	case <-k.done:
@@ -74,8 +74,8 @@ func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	return s, nil
 }
 
-// ask sends the messages that write builds, and lets read process the answers. It returns
-// ErrNoAnswer if that is too slow. Then the caller must not use anything that read changes besides
+// ask sends the messages that write builds, and passes the answers to read. If this takes too long,
+// it returns ErrNoAnswer. In this case the caller must not use data that read modifies, except for
 // its results.
 func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.acquire(ctx)
@@ -91,7 +91,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 		}
 		return read(s)
 	})
-	if late || s.owing { // late answers must not arrive on a socket that is used again
+	if late || s.owing { // late answers must not arrive on a reused socket
 		s.abandon()
 		k.turn <- nil
 	} else {
@@ -100,7 +100,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 	return answer, err
 }
 
-// watch runs do in a goroutine. It returns late if do lasts longer than ctx or limit.
+// watch runs do in a goroutine. It returns late if ctx ends or limit passes before do returns.
 func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
 	type result struct {
 		answer T
@@ -124,14 +124,14 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 }
 
 // unloaded returns the reason why IPVS can't answer after it was removed from the kernel, and makes
-// the next request look for it again. It returns nil if IPVS is loaded. The kernel reports this
-// with the same number as missing destinations and schedulers.
+// the next request look for IPVS again. It returns nil if IPVS is loaded. It is necessary because
+// the kernel uses the same error number for missing destinations and schedulers.
 func (k *Client) unloaded() (err error) {
 	var s *socket
 	select {
 	case s = <-k.turn:
 	default:
-		return nil // the socket's user finds out
+		return nil // the next user of the socket gets the error
 	}
 	if !loaded() {
 		err = fmt.Errorf("%w: it was unloaded", ErrUnsupported)

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// kernel opens the kernel's IPVS, which has no virtual servers at the start and at the end of a
+// kernel opens the kernel's IPVS. It deletes all virtual servers at the start and at the end of a
 // test.
 func kernel(t testing.TB) *Client {
 	t.Helper()
@@ -34,7 +34,7 @@ func kernel(t testing.TB) *Client {
 	return k
 }
 
-// empty deletes all virtual servers with keys.
+// empty deletes all virtual servers that have keys.
 func empty(ctx context.Context, c Conn) error {
 	all, err := c.Services(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func sortedServices(all []ServiceState) []ServiceState {
 	return all
 }
 
-// seen is everything that can be read.
+// seen holds everything that can be read.
 type seen struct {
 	Services     []ServiceState
 	Single       []ServiceState

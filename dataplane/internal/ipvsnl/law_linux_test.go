@@ -19,8 +19,8 @@ import (
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// randomOp returns an op on a few virtual servers and destinations, so ops interact, with valid and
-// invalid values in every field.
+// randomOp returns an op with valid or invalid values in every field. It uses only a few virtual
+// servers and destinations, so ops interact.
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
@@ -76,22 +76,22 @@ func TestIPVSHistories(t *testing.T) {
 				}
 				real, fake := k.Do(t.Context(), ops), f.Do(t.Context(), ops)
 				if (real == nil) != (fake == nil) {
-					t.Fatalf("error of the kernel = %v, of the fake = %v", real, fake)
+					t.Fatalf("errors of the kernel = %v, of the fake = %v, want equal errors", real, fake)
 				}
 				for i := range real {
 					if fmt.Sprint(real[i]) != fmt.Sprint(fake[i]) {
-						t.Fatalf("%+v %+v\nerror of the kernel = %v\nerror of the fake = %v", ops[i].Service, ops[i].Destination, real[i], fake[i])
+						t.Fatalf("%+v %+v\nerror of the kernel = %v\nerror of the fake = %v, want the same", ops[i].Service, ops[i].Destination, real[i], fake[i])
 					}
 				}
 				if diff := cmp.Diff(ipvsnl.Look(t, f), ipvsnl.Look(t, k), ipvsnl.Addresses); diff != "" {
-					t.Fatalf("fake -, kernel +:\n%s", diff)
+					t.Fatalf("state of the kernel (+) differs from the fake (-), want equal states:\n%s", diff)
 				}
 			}
 		})
 	}
 }
 
-// TestIPVSTimeouts sets some timeouts. The others stay.
+// TestIPVSTimeouts sets some of the timeouts. The others must not change.
 func TestIPVSTimeouts(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	old, err := k.Timeouts(t.Context())
@@ -110,7 +110,7 @@ func TestIPVSTimeouts(t *testing.T) {
 	} {
 		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
 		if fmt.Sprint(real) != fmt.Sprint(fake) {
-			t.Errorf("setting %+v: error of the kernel = %v, of the fake = %v", set, real, fake)
+			t.Errorf("setting %+v: error of the kernel = %v, of the fake = %v, want the same", set, real, fake)
 		}
 		got, err := k.Timeouts(t.Context())
 		want, fakeErr := f.Timeouts(t.Context())

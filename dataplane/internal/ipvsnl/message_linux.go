@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// These are the messages besides those of [Verb] (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+// These are the types of messages that are not a [Verb] (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
 const (
 	getService     = 4
 	getDestination = 8
@@ -61,7 +61,7 @@ const (
 	statsOutBytes    = 5
 )
 
-// version is the version of the protocol: IPVS_GENL_VERSION.
+// version is the version of the protocol (IPVS_GENL_VERSION).
 const version = 1
 
 // begin starts a message.
@@ -104,15 +104,15 @@ func (s *socket) key(k balancer.Key) {
 
 func (s *socket) service(v *Service) {
 	s.String(serviceScheduler, v.Scheduler)
-	s.Attribute(serviceFlags, 8) // struct ip_vs_flags: the flags, and the mask of valid flags
+	s.Attribute(serviceFlags, 8) // struct ip_vs_flags consists of the flags and the mask of valid flags
 	s.B = binary.NativeEndian.AppendUint32(s.B, uint32(v.Flags))
 	s.B = binary.NativeEndian.AppendUint32(s.B, ^uint32(0))
 	s.Native32(serviceTimeout, uint32(v.Timeout/time.Second))
 	s.netmask(v.Key.Addr.BitLen())
 }
 
-// netmask makes a persistent client a single address. IPv4 uses a mask, and IPv6 the length of a
-// prefix, which the kernel requires even without persistence.
+// netmask makes each persistent client a single address. IPv4 uses a mask. IPv6 uses a prefix
+// length, which the kernel requires even without persistence.
 func (s *socket) netmask(bits int) {
 	if bits == 32 {
 		s.Native32(serviceNetmask, ^uint32(0))
@@ -137,7 +137,8 @@ func (s *socket) destination(d *Destination, identity bool) {
 // attributes reads the attributes of a message.
 type attributes struct{ nlsock.Attributes }
 
-// atLeast returns the value. If it is shorter than n bytes, which is an error, it returns n zeros.
+// atLeast returns the value. A value that is shorter than n bytes is an error, and atLeast returns
+// n zeros.
 func (a *attributes) atLeast(n int) []byte {
 	if len(a.Value) < n {
 		a.Err = nlsock.ErrMalformed
@@ -150,7 +151,7 @@ func (a *attributes) u16() uint16  { return binary.NativeEndian.Uint16(a.atLeast
 func (a *attributes) u32() uint32  { return binary.NativeEndian.Uint32(a.atLeast(4)) }
 func (a *attributes) be16() uint16 { return binary.BigEndian.Uint16(a.atLeast(2)) }
 
-// counter has 64 bits, or 32 in old kernels.
+// counter decodes a counter of 64 bits, or of 32 bits in old kernels.
 func (a *attributes) counter() uint64 {
 	if len(a.Value) < 8 {
 		return uint64(a.u32())
@@ -158,7 +159,7 @@ func (a *attributes) counter() uint64 {
 	return binary.NativeEndian.Uint64(a.Value)
 }
 
-// addrOf decodes an address, which has the size of IPv6 in both families.
+// addrOf decodes an address, which occupies 16 bytes in both families.
 func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	switch {
 	case family == unix.AF_INET && len(b) >= 4:
@@ -169,7 +170,7 @@ func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// about returns the nested attributes of a kind.
+// about returns the nested attributes of the given kind.
 func about(body []byte, kind uint16) (attributes, error) {
 	if len(body) < unix.GENL_HDRLEN {
 		return attributes{}, nlsock.ErrMalformed
@@ -183,8 +184,8 @@ func about(body []byte, kind uint16) (attributes, error) {
 	return attributes{}, nlsock.ErrMalformed
 }
 
-// readService decodes a virtual server. ok is false if it has no key, because it has a firewall
-// mark or a protocol that no frontend has.
+// readService decodes a virtual server. ok is false if the virtual server has no key, because it
+// has a firewall mark or a protocol that no frontend can have.
 func readService(body []byte) (v ServiceState, ok bool, err error) {
 	a, err := about(body, aboutService)
 	if err != nil {
@@ -224,7 +225,7 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 	return v, err == nil, err
 }
 
-// readDestination decodes a destination of a virtual server of that family.
+// readDestination decodes a destination of a virtual server of the given family.
 func readDestination(body []byte, family uint16) (d DestinationState, err error) {
 	a, err := about(body, aboutDestination)
 	if err != nil {
@@ -252,7 +253,7 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 			d.Active = a.u32()
 		case destinationInactive:
 			d.Inactive = a.u32()
-		case destinationFamily: // since Linux 3.18
+		case destinationFamily: // sent since Linux 3.18
 			family = a.u16()
 		case destinationStats:
 			stats = a.Value
@@ -269,7 +270,7 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 	return d, err
 }
 
-// readStats decodes 64-bit counters, or 32-bit counters of kernels before Linux 4.1.
+// readStats decodes 64-bit counters, or the 32-bit counters of kernels before Linux 4.1.
 func readStats(narrow, wide []byte) (s Stats, err error) {
 	if wide == nil {
 		wide = narrow

@@ -21,8 +21,8 @@ func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Unnest()
 }
 
-// TestWideCounters reads counters of more than 32 bits. Narrow counters must only be used if there
-// are no others.
+// TestWideCounters reads counters of more than 32 bits. Narrow counters must be used only if the
+// wide counters are missing.
 func TestWideCounters(t *testing.T) {
 	const beyond = 1 << 40
 	for _, c := range []struct {
@@ -66,7 +66,7 @@ func TestWideCounters(t *testing.T) {
 
 var at4 = at("10.2.0.1:8080")
 
-// FuzzMessages decodes arbitrary messages. It does not panic.
+// FuzzMessages decodes arbitrary messages. Decoding must not panic.
 func FuzzMessages(f *testing.F) {
 	s := &socket{}
 	for _, o := range fleet(1, 1) {
@@ -76,10 +76,10 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if v, ok, err := readService(body); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {
-			t.Errorf("%+v, %v", v, err)
+			t.Errorf("readService = %+v, %v, want a valid key", v, err)
 		}
 		if d, err := readDestination(body, unix.AF_INET); err == nil && !d.Addr.Addr().IsValid() {
-			t.Errorf("%+v", d)
+			t.Errorf("readDestination = %+v, want a valid address", d)
 		}
 	})
 }

@@ -32,11 +32,11 @@ func (k *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
 	return nil
 }
 
-// withHandle calls do with a new handle, and limits its duration like any exchange. A handle
-// without an answer waits forever, and so do two goroutines that share one.
+// withHandle calls do with a new handle, and limits its duration as for any exchange. A handle
+// without an answer would wait forever, and so would goroutines that share a handle.
 func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T, error)) (T, error) {
-	// Without IPVS a handle reports success for everything, and never notices that IPVS is loaded
-	// later. So the kernel must have it first.
+	// Without IPVS, a handle reports success for everything and never detects that IPVS is loaded
+	// later. So IPVS must be loaded first.
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		return *new(T), err
 	}
@@ -56,7 +56,7 @@ func withHandle[T any](ctx context.Context, k *Client, do func(*ipvs.Handle) (T,
 	})
 	gaveUp.Store(late)
 	if h := handle.Load(); late && h != nil {
-		go h.Close() // interrupts its wait
+		go h.Close() // interrupts the handle's wait
 	}
 	return answer, err
 }

@@ -16,10 +16,10 @@ import (
 	"vipd/test/wait"
 )
 
-// answer returns a fake kernel's answer to a message; nil means none.
+// answer returns a fake kernel's answer to a message, or nil for no answer.
 type answer func(m *nlsock.Messages) []byte
 
-// refusal is an answer with the kernel's error number; 0 means an acknowledgement.
+// refusal returns an answer with the kernel's error number. Error number 0 is an acknowledgement.
 func refusal(errno syscall.Errno) answer {
 	return func(m *nlsock.Messages) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
@@ -31,8 +31,8 @@ func refusal(errno syscall.Errno) answer {
 	}
 }
 
-// against returns a Client of fake kernels: the first socket connects to the first kernel, and so
-// on. None has the number of IPVS.
+// against returns a Client that uses fake kernels: the first socket connects to the first kernel,
+// and so on. No kernel uses the real number of the IPVS family.
 func against(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -84,8 +84,8 @@ func serve(peer *socket, a answer) {
 	}
 }
 
-// TestNoAnswer sends requests to a silent kernel. The call ends with an error that names the
-// request, and the next call reaches another kernel.
+// TestNoAnswer sends requests to a silent kernel. The call must end with an error that names the
+// request, and the next call must reach another kernel.
 func TestNoAnswer(t *testing.T) {
 	k := against(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
@@ -105,11 +105,11 @@ func TestNoAnswerToABatch(t *testing.T) {
 	ops := fleet(1, 2*batchSize)
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) {
-		t.Fatalf("errors = %d for %d changes", len(errs), len(ops))
+		t.Fatalf("errors = %d, want 1 for each of %d changes", len(errs), len(ops))
 	}
 	for i, err := range errs {
 		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batchSize) {
-			t.Fatalf("change %d: %v", i, err)
+			t.Fatalf("change %d: %v, want ErrNoAnswer with the change and whether it was tried", i, err)
 		}
 	}
 	k.limit = wait.Patience
@@ -118,8 +118,8 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 }
 
-// TestContextEnds ends the caller's context. A call must wait no longer, neither for an answer nor
-// for other calls.
+// TestContextEnds ends the caller's context. A call must stop waiting for an answer and for other
+// calls.
 func TestContextEnds(t *testing.T) {
 	k := against(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// TestClosed calls methods after Close. They fail.
+// TestClosed calls methods after Close. Each call must fail.
 func TestClosed(t *testing.T) {
 	k := against(t, time.Hour)
 	if err := errors.Join(k.Close(), k.Close()); err != nil {
@@ -152,7 +152,7 @@ func TestClosed(t *testing.T) {
 	refuses(t, k)
 }
 
-// TestUnloaded unloads IPVS. The error differs from a missing destination.
+// TestUnloaded unloads IPVS. The error must differ from the error of a missing destination.
 func TestUnloaded(t *testing.T) {
 	k := against(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
@@ -162,14 +162,14 @@ func TestUnloaded(t *testing.T) {
 	if _, err := k.Services(t.Context()); err == nil || errors.Is(err, syscall.ENOENT) && !errors.Is(err, ErrUnsupported) {
 		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
 	}
-	do(t, k, op) // over the third socket
+	do(t, k, op) // uses the third socket
 }
 
-// TestMalformed sends malformed answers. They are errors.
+// TestMalformed sends malformed answers. Each must result in an error.
 func TestMalformed(t *testing.T) {
 	garbage := func(m *nlsock.Messages) []byte {
 		b := refusal(0)(m)
-		b[0] = 200 // longer than the message
+		b[0] = 200 // exceeds the length of the message
 		return b
 	}
 	k := against(t, time.Hour, garbage, garbage, refusal(0))
@@ -182,7 +182,7 @@ func TestMalformed(t *testing.T) {
 	do(t, k, fleet(1, 0)...)
 }
 
-// refuses checks that every call fails because c is closed.
+// refuses checks that every call on the closed connection c fails.
 func refuses(t *testing.T, c Conn) {
 	t.Helper()
 	ctx := t.Context()

@@ -15,7 +15,7 @@ import (
 // Verb is the kind of an [Op].
 type Verb uint8
 
-// These are the verbs. Their numbers are the kernel's (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+// These are the verbs. They have the kernel's numbers (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
 const (
 	AddService        Verb = 1
 	EditService       Verb = 2
@@ -28,9 +28,9 @@ const (
 // Op is a change, sent as a single message.
 type Op struct {
 	Verb Verb
-	// Service is the virtual server. Only AddService and EditService use more than its Key.
+	// Service is the virtual server. Only AddService and EditService use fields other than its Key.
 	Service Service
-	// Destination is the destination to add, edit or delete. Deleting only uses its Addr.
+	// Destination is the destination to add, edit or delete. DeleteDestination uses only its Addr.
 	Destination Destination
 }
 
@@ -53,19 +53,19 @@ func (o Op) String() string {
 	return fmt.Sprintf("unknown change %d", uint8(o.Verb))
 }
 
-// These are the errors that callers test with errors.Is.
+// These are the errors for which callers test with errors.Is.
 var (
 	// ErrExists means that the virtual server or the destination already exists.
 	ErrExists = errors.New("it exists already")
 	// ErrNoService means that the virtual server does not exist.
 	ErrNoService = errors.New("there is no such virtual server")
-	// ErrNoDestination means that the virtual server has no such destination.
+	// ErrNoDestination means that the virtual server does not have the destination.
 	ErrNoDestination = errors.New("the virtual server has no such destination")
-	// ErrNoScheduler means that the kernel lacks the scheduler, and can't load its module.
+	// ErrNoScheduler means that the kernel does not have the scheduler and can't load its module.
 	ErrNoScheduler = errors.New("the kernel has no such scheduler, and no such module can be loaded")
-	// ErrNoAnswer means that the kernel did not answer in time, so the outcome is unknown.
+	// ErrNoAnswer means that the kernel did not answer in time, so the result is unknown.
 	ErrNoAnswer = errors.New("the kernel does not answer")
-	// ErrUnsupported means that IPVS can't be used here. The error has the reason.
+	// ErrUnsupported means that IPVS can't be used on this host. The error includes the reason.
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
 
@@ -96,7 +96,7 @@ func (o Op) Refused(errno error) error {
 	return fmt.Errorf("%s: %w", o, err)
 }
 
-// errNone returns the error of a read of a missing virtual server.
+// errNone returns the error for reading a missing virtual server.
 func errNone(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
@@ -106,7 +106,7 @@ func (o Op) Invalid() error {
 	s, d := &o.Service, &o.Destination
 	var err error
 	switch {
-	case o.Verb < AddService || o.Verb > DeleteDestination || o.Verb == 4: // IPVS_CMD_GET_SERVICE changes nothing
+	case o.Verb < AddService || o.Verb > DeleteDestination || o.Verb == 4: // 4 is IPVS_CMD_GET_SERVICE, which is not a change
 		err = errors.New("no such verb")
 	case !plain(s.Key.Addr):
 		err = fmt.Errorf("%q is no address of a virtual server", s.Key.Addr)
@@ -122,7 +122,7 @@ func (o Op) Invalid() error {
 		err = fmt.Errorf("%q is no way to forward", d.Forward)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
 		err = fmt.Errorf("weight %d: %w", d.Weight, syscall.ERANGE)
-	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels check the former
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels check Upper
 		err = fmt.Errorf("thresholds %d and %d: %w", d.Upper, d.Lower, syscall.ERANGE)
 	default:
 		return nil
@@ -130,14 +130,14 @@ func (o Op) Invalid() error {
 	return fmt.Errorf("%s: %w", o, err)
 }
 
-// plain reports whether a has the kernel's form of an address.
+// plain reports whether a has the form in which the kernel returns addresses.
 func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }
 
-// schedulerSize is the size of a scheduler's name including its terminating zero:
-// IP_VS_SCHEDNAME_MAXLEN.
+// schedulerSize is the maximum size of a scheduler's name, including the terminating zero
+// (IP_VS_SCHEDNAME_MAXLEN).
 const schedulerSize = 16
 
-// methods has the forwarding methods by their numbers: IP_VS_CONN_F_MASQ and later numbers.
+// methods holds the forwarding methods by their numbers, from IP_VS_CONN_F_MASQ.
 var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
 
 // method returns the number of a forwarding method, or -1.

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableBits is the size of the connection table if IPVS is loaded here, as a power of two. The
-// usual default, 12, results in long chains from 100,000 connections on. 20 needs 8 to 16 MiB, and
-// is the maximum of older kernels.
+// tableBits is the size of the connection table, as a power of two, if this package loads IPVS. The
+// usual default of 12 results in long chains for more than 100,000 connections. A size of 20 uses 8
+// to 16 MiB of memory, and is the maximum of older kernels.
 const tableBits = 20
 
-// maxLoading limits the loading of the module.
+// maxLoading is the maximum time for loading the module.
 const maxLoading = 30 * time.Second
 
-// Open finds the kernel's IPVS. If necessary, it loads it with a large connection table, and logs
-// that. It returns ErrUnsupported, with the reason and advice, if there is none, or if this process
-// may not use it.
+// Open finds the kernel's IPVS. If necessary, it loads IPVS with a large connection table, and logs
+// this. If IPVS is unavailable, or this process may not use IPVS, Open returns ErrUnsupported with
+// the reason and advice.
 func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
@@ -38,7 +38,7 @@ func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 		case errors.Is(err, unix.EPERM):
 			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
 		case errors.Is(err, ErrUnsupported):
-			err = errors.Unwrap(err) // the failed request does not matter
+			err = errors.Unwrap(err) // omit the name of the failed request
 		}
 		return nil, errors.Join(err, k.Close())
 	}
@@ -51,8 +51,8 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	if !loaded() {
 		failed = load(ctx, log)
 	}
-	// The kernel loads a missing family on request, without our option, and also in containers that
-	// can't load modules.
+	// The kernel loads a missing family on request, but without our option. It does so even in
+	// containers that can't load modules.
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {
 	case err == nil && failed != nil:
@@ -65,7 +65,7 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	return f.ID, nil
 }
 
-// loaded reports whether IPVS is loaded, without loading it.
+// loaded reports whether IPVS is loaded. It does not load IPVS.
 func loaded() bool {
 	_, err := os.Stat(tableFile)
 	return err == nil
@@ -98,8 +98,8 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
-// explainFailure returns the reason why loading ip_vs failed, from modprobe's output, and advice.
-// It is short, because it is shown with the mode.
+// explainFailure returns the reason why loading ip_vs failed, with advice. It parses modprobe's
+// output. The text is short, because it is shown with the mode.
 func explainFailure(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):

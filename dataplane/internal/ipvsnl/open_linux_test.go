@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLoading runs a modprobe with recorded messages. The error has the reason and a command that
-// helps, and is short because the mode repeats it.
+// TestLoading runs a modprobe with recorded messages. The error must have the reason and a command
+// that helps, and must be short because the mode repeats it.
 func TestLoading(t *testing.T) {
 	here := release()
 	for _, c := range []struct {
@@ -37,11 +37,11 @@ func TestLoading(t *testing.T) {
 			err := load(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
 			args, readErr := os.ReadFile(filepath.Join(dir, "args"))
 			if readErr != nil || string(args) != "ip_vs conn_tab_bits=20\n" {
-				t.Errorf("arguments of modprobe = %q, %v", args, readErr)
+				t.Errorf("arguments of modprobe = %q, %v, want ip_vs with the option", args, readErr)
 			}
 			if c.want == "" {
 				if err != nil || !strings.Contains(log.String(), `module=ip_vs option="conn_tab_bits=20"`) {
-					t.Errorf("error = %v, log = %q", err, &log)
+					t.Errorf("error = %v, log = %q, want nil and the loaded module", err, &log)
 				}
 				return
 			}
@@ -52,7 +52,7 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutIPVS opens IPVS on a kernel without it. The error must have the reason.
+// TestOpenWithoutIPVS opens IPVS on a kernel without IPVS. The error must have the reason.
 func TestOpenWithoutIPVS(t *testing.T) {
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil {

@@ -14,13 +14,14 @@ import (
 	"vipd/balancer"
 )
 
-// These files show the network namespace of the thread that reads them.
+// These files show the network namespace of the reading thread.
 const (
 	tableFile       = "/proc/thread-self/net/ip_vs"
 	connectionsFile = "/proc/thread-self/net/ip_vs_conn"
 )
 
-// maxTableRead limits the reading of a whole table, whose time grows with its size.
+// maxTableRead is the maximum time for reading a whole table. The time grows with the size of the
+// table.
 const maxTableRead = 2 * time.Minute
 
 // Table implements Conn.
@@ -43,8 +44,9 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 	return table, nil
 }
 
-// Names returns all virtual servers, and the number of those that no frontend can have: for
-// firewall marks, and for other protocols. It needs no Client. Without the module there are none.
+// Names returns all virtual servers that a frontend can have, and the number of all others, which
+// have a firewall mark or another protocol. It does not need a Client. If the module is not loaded,
+// no virtual servers exist.
 func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {
@@ -61,8 +63,8 @@ func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	return keys, others, nil
 }
 
-// Connections implements [Conn]. Its cost grows faster than the table: for each part of 4 KiB, the
-// kernel searches from the start through all buckets.
+// Connections implements [Conn]. Its cost grows faster than the table, because for each 4 KiB of
+// output the kernel scans all buckets from the start.
 func (k *Client) Connections(ctx context.Context) iter.Seq2[Connection, error] {
 	return func(yield func(Connection, error) bool) {
 		err := k.usable(ctx)
@@ -92,7 +94,7 @@ func (k *Client) usable(ctx context.Context) error {
 	}
 }
 
-// reader is an io.Reader that ends with its context.
+// reader is an io.Reader that fails once its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

@@ -12,15 +12,14 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// rereads is the maximum number of repeated requests for a list that was lost because the buffer
-// was full.
+// rereads is the maximum number of repeated requests for a list whose answer overflowed the buffer.
 const rereads = 3
 
 // Service implements Conn.
 func (k *Client) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
 	const doing = "reading virtual server"
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
-		return ServiceState{}, errNone(doing, key) // it can't exist
+		return ServiceState{}, errNone(doing, key) // a virtual server with this key can't exist
 	}
 	v, err := ask(ctx, k, func(s *socket) {
 		s.ask(getService, 0, key)
@@ -59,19 +58,19 @@ func (k *Client) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 		d, err := readDestination(body, family)
 		return d, true, err
 	})
-	if err == nil && len(all) == 0 { // the same answer as for a missing virtual server
+	if err == nil && len(all) == 0 { // a missing virtual server has the same answer
 		_, err := k.Service(ctx, key)
 		return nil, err
 	}
 	return all, k.failed(err, doing, key)
 }
 
-// failed adds the object of the read to err.
+// failed adds the operation and its object to err.
 func (k *Client) failed(err error, doing string, what any) error {
 	if err == nil {
 		return nil
 	}
-	if err == syscall.ENOENT { // these requests have no such answer
+	if err == syscall.ENOENT { // IPVS itself never answers these requests with ENOENT
 		err = cmp.Or(k.unloaded(), err)
 	}
 	return fmt.Errorf("%s %v: %w", doing, what, err)
@@ -86,7 +85,7 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 	s.End()
 }
 
-// list requests a list, and repeats the request if the answer exceeded the buffer.
+// list requests a list. It repeats the request if the answer overflowed the buffer.
 func list[T any](ctx context.Context, k *Client, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
@@ -105,8 +104,8 @@ func list[T any](ctx context.Context, k *Client, write func(*socket), read func(
 	}
 }
 
-// answers reads the answers to the single message that was sent, and passes their bodies to read.
-// It returns the kernel's refusal as a syscall.Errno.
+// answers reads the answers to the message that was sent, and passes their bodies to read. It
+// returns the kernel's refusal as a syscall.Errno.
 func (s *socket) answers(read func(body []byte) error) error {
 	for {
 		m, err := s.Receive()

@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// failAt repeats additions at random places, and returns the indexes of the repetitions.
+// failAt repeats additions at random positions, and returns the indices of the repetitions.
 func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	var out []Op
 	repeated := map[int]bool{}
@@ -44,11 +44,11 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) || len(repeated) < 20 {
-		t.Fatalf("errors = %d for %d changes, %d of them repeated", len(errs), len(ops), len(repeated))
+		t.Fatalf("errors = %d for %d changes with %d repetitions, want 1 for each change", len(errs), len(ops), len(repeated))
 	}
 	for i, err := range errs {
 		if repeated[i] != errors.Is(err, ErrExists) || !repeated[i] && err != nil {
-			t.Errorf("%s: error = %v, repeated = %v", ops[i], err, repeated[i])
+			t.Errorf("%s: error = %v, want ErrExists = %v", ops[i], err, repeated[i])
 		}
 	}
 	table, err := k.Table(t.Context())
@@ -57,19 +57,19 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 	}
 	for k, e := range table {
 		if len(e.Destinations) != 100 {
-			t.Errorf("destinations of %s = %d", k, len(e.Destinations))
+			t.Errorf("destinations of %s = %d, want 100", k, len(e.Destinations))
 		}
 	}
-	// Refusals of all changes need more room than refusals of some.
+	// Refusals of all changes need more space than refusals of only some.
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("%s again: %v", ops[i], err)
+			t.Fatalf("%s again: %v, want ErrExists", ops[i], err)
 		}
 	}
 }
 
-// TestIPVSLostRefusals leaves no room for the kernel's refusals. Lost refusals do not count as
-// success, and later changes work.
+// TestIPVSLostRefusals makes the buffer too small for the kernel's refusals. Lost refusals must not
+// count as success, and later changes must work.
 func TestIPVSLostRefusals(t *testing.T) {
 	k := kernel(t)
 	ops := fleet(1, batchSize-1)
@@ -91,21 +91,21 @@ func TestIPVSLostRefusals(t *testing.T) {
 		case errors.Is(err, ErrNoAnswer):
 			unknown++
 		default:
-			t.Errorf("%s: %v", ops[i], err)
+			t.Errorf("%s: %v, want ErrExists or an unknown result", ops[i], err)
 		}
 	}
 	if known+unknown != len(ops) || unknown == 0 {
-		t.Errorf("refusals = %d, lost = %d, changes = %d", known, unknown, len(ops))
+		t.Errorf("refusals = %d, lost = %d, changes = %d, want some lost and the rest refused", known, unknown, len(ops))
 	}
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("%s: %v", ops[i], err)
+			t.Fatalf("%s: %v, want ErrExists", ops[i], err)
 		}
 	}
 }
 
-// TestIPVSSeveralAtOnce changes and reads separate virtual servers in several goroutines. Each gets
-// its own answers.
+// TestIPVSSeveralAtOnce changes and reads separate virtual servers in several goroutines. Each
+// goroutine must get its own answers.
 func TestIPVSSeveralAtOnce(t *testing.T) {
 	k := kernel(t)
 	var all sync.WaitGroup
@@ -129,7 +129,7 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 				}
 				for i, err := range k.Do(t.Context(), ops) {
 					if (i%2 == 1) != errors.Is(err, ErrExists) {
-						t.Errorf("%s: %v", ops[i], err)
+						t.Errorf("%s: %v, want ErrExists = %v", ops[i], err, i%2 == 1)
 					}
 				}
 				got, err := k.Destinations(t.Context(), s.Key)
@@ -164,11 +164,11 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 	k.turn <- s
 	if all, err := k.Services(t.Context()); err == nil {
-		t.Fatalf("Services over a closed socket = %v", all)
+		t.Fatalf("Services over a closed socket = %v, want an error", all)
 	}
 	s = <-k.turn
 	if s != nil {
-		t.Fatal("the lost socket is used again")
+		t.Fatal("the lost socket is reused, want a new socket")
 	}
 	k.turn <- mute
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -181,7 +181,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 }
 
-// TestIPVSServices4 counts virtual servers with IPv4 addresses. Others are not included.
+// TestIPVSServices4 counts virtual servers with IPv4 addresses. Others must not be included.
 func TestIPVSServices4(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(3, 1)...)
@@ -191,27 +191,27 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSHasScheduler looks for schedulers. Nothing may be left behind. A kernel without IPv6 must
-// return an error because it can't answer without a virtual server.
+// TestIPVSHasScheduler looks for schedulers. No objects may remain. A kernel without IPv6 must
+// return an error, because it can't answer without a virtual server.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := look(t, k)
 	for _, name := range []string{"wrr", "nosuch"} {
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil || has != (name == "wrr") {
-			t.Errorf("HasScheduler(%s) = %v, %v", name, has, err)
+			t.Errorf("HasScheduler(%s) = %v, %v, want %v", name, has, err, name == "wrr")
 		}
 	}
 	if has, err := k.foundScheduler(syscall.EAFNOSUPPORT); err != nil || !has {
-		t.Errorf("HasScheduler without IPv6 = %v, %v", has, err)
+		t.Errorf("HasScheduler without IPv6 = %v, %v, want true", has, err)
 	}
 	if diff := cmp.Diff(before, look(t, k), addresses); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestIPVSMarks creates virtual servers with firewall marks. They are skipped, because they have no
-// keys.
+// TestIPVSMarks creates virtual servers with firewall marks. They must be skipped, because they
+// have no keys.
 func TestIPVSMarks(t *testing.T) {
 	k := kernel(t)
 	lab.Need(t, "ipvsadm")
@@ -221,11 +221,11 @@ func TestIPVSMarks(t *testing.T) {
 	host.Exec("ipvsadm", "-a", "-f", "7", "-r", "10.2.0.9:80", "-m")
 	do(t, k, fleet(1, 1)...)
 	if got := look(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
-		t.Errorf("virtual servers = %+v", got)
+		t.Errorf("virtual servers = %+v, want only the one with a key, and 2 with IPv4", got)
 	}
 }
 
-// TestIPVSTraffic sends traffic. It is counted, and connections appear and disappear.
+// TestIPVSTraffic sends traffic. It must be counted, and connections must appear and disappear.
 func TestIPVSTraffic(t *testing.T) {
 	k := kernel(t)
 	l := lab.New(t)
@@ -279,14 +279,14 @@ func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint
 			t.Fatal(err)
 		}
 		if got, err := c.Read(buf); err != nil || got != size {
-			t.Fatalf("received bytes = %d, %v", got, err)
+			t.Fatalf("received bytes = %d, %v, want %d", got, err, size)
 		}
 	}
 	want := Stats{Connections: 1, InPackets: n, OutPackets: n, InBytes: n * (size + header), OutBytes: n * (size + header)}
 	counted(t, k, s.Key, endpoint, want, DestinationState{Inactive: 1})
 	udp := connectionsOf(t, k, s.Key)
 	if len(udp) != 1 || udp[0].State != "udp" || udp[0].Backend != endpoint || udp[0].Client.String() != c.LocalAddr().String() || udp[0].Template {
-		t.Errorf("connections = %+v", udp)
+		t.Errorf("connections = %+v, want the client's UDP connection", udp)
 	}
 }
 
@@ -314,7 +314,7 @@ func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort,
 	})
 	all, err := k.Services(t.Context())
 	if err != nil || !slices.Contains(all, service) {
-		t.Errorf("virtual servers lack %+v: %+v, %v", service, all, err)
+		t.Errorf("virtual servers = %+v, %v, want %+v among them", all, err, service)
 	}
 	table, err := k.Table(t.Context())
 	want1 := []TableDestination{{endpoint, balancer.NATForward, 1, conns.Active, conns.Inactive}}
@@ -336,7 +336,7 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 	return all
 }
 
-// connectionsComeAndGo keeps two connections and ends one.
+// connectionsComeAndGo opens three connections and ends one of them.
 func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
 	var states []string
@@ -365,7 +365,7 @@ func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, en
 	})
 	for _, c := range connectionsOf(t, k, s.Key) {
 		if c.Backend != endpoint || c.Client.Addr().Is4() != s.Key.Addr.Is4() || c.Expires <= 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("connection = %+v, want one to the endpoint that has not expired", c)
 		}
 		states = append(states, c.State+" "+strconv.FormatBool(c.Template))
 	}

@@ -11,10 +11,10 @@ import (
 	"vipd/balancer"
 )
 
-// HasScheduler implements [Conn]. It requests an impossible virtual server: the kernel looks for
+// HasScheduler implements [Conn]. It requests an impossible virtual server. The kernel looks for
 // the scheduler, and loads its module, before it refuses an empty prefix for persistent IPv6
-// clients. So nothing is created that other programs could see, and that would remain if this
-// process ended during the request.
+// clients. So the request creates no object that other programs could see or that could remain if
+// this process were killed.
 func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 	if name == "" || len(name) >= schedulerSize {
 		return false, nil
@@ -24,7 +24,7 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 		s.Nest(aboutService)
 		s.key(nobody6)
 		s.service(&Service{Key: nobody6, Scheduler: name})
-		s.Native32(serviceNetmask, 0) // the last attribute of a kind applies
+		s.Native32(serviceNetmask, 0) // overrides the earlier attribute of this kind
 		s.Unnest()
 		s.End()
 	}, func(s *socket) ([]error, error) { return s.refusals(1) })
@@ -41,7 +41,7 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 // foundScheduler interprets the refusal of the impossible virtual server.
 func (k *Client) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
-	case syscall.EINVAL, syscall.EAFNOSUPPORT: // without IPv6, EAFNOSUPPORT has priority; only creating a virtual server shows ErrNoScheduler
+	case syscall.EINVAL, syscall.EAFNOSUPPORT: // a kernel without IPv6 returns EAFNOSUPPORT first, and would return ErrNoScheduler only for a possible virtual server
 		return true, nil
 	case syscall.ENOENT:
 		return false, k.unloaded()
@@ -49,7 +49,7 @@ func (k *Client) foundScheduler(refusal error) (bool, error) {
 	return false, refusal
 }
 
-// These are documentation addresses, which no virtual server has (RFC 5737, RFC 3849).
+// These are documentation addresses, which no virtual server uses (RFC 5737, RFC 3849).
 var (
 	nobody  = balancer.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Port: 9, Proto: balancer.TCP}
 	nobody6 = balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}), Port: 9, Proto: balancer.TCP}

@@ -6,8 +6,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// receiveBuffer is the size of the socket's receive buffer. Its buffer can hold the refusals of a
-// whole batch; the kernel accounts 1 KiB for each.
+// receiveBuffer is the size of the socket's receive buffer. It can hold the refusals of a whole
+// batch, for each of which the kernel accounts 1 KiB.
 const receiveBuffer = 4 << 20
 
 // socket is a generic netlink socket. Except for Close, calls of its methods must not overlap.
@@ -16,9 +16,9 @@ type socket struct {
 	// family is the number of the IPVS family in this kernel.
 	family uint16
 	seq    uint32
-	// Writer has the next messages.
+	// Writer holds the next messages.
 	nlsock.Writer
-	// owing reports whether a request was sent whose answers have not all arrived.
+	// owing reports whether answers to a sent request are still missing.
 	owing bool
 }
 
@@ -27,14 +27,14 @@ func openSocket(family uint16) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = s.Control(func(fd uintptr) { // without the option the buffer holds fewer refusals, which is only slower
+	_ = s.Control(func(fd uintptr) { // if this fails, the buffer holds fewer refusals, which is only slower
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	})
-	s.Patience = 2 * maxExchange // a Client abandons a socket earlier
+	s.Patience = 2 * maxExchange // a Client abandons its socket earlier
 	return &socket{Socket: s, family: family}, nil
 }
 
-// abandon closes the socket without waiting. Closing waits for calls that are in the kernel.
+// abandon closes the socket without waiting. Close would wait for system calls in progress.
 func (s *socket) abandon() {
 	go func() { _ = s.Close() }()
 }

@@ -12,8 +12,8 @@ import (
 	"vipd/balancer"
 )
 
-// readTable decodes /proc/net/ip_vs, and counts the virtual servers that no frontend can have, for
-// firewall marks and for other protocols.
+// readTable decodes /proc/net/ip_vs. It also counts the virtual servers that no frontend can have,
+// because they have a firewall mark or another protocol.
 //
 //	IP Virtual Server version 1.2.1 (size=4096)
 //	Prot LocalAddress:Port Scheduler Flags
@@ -27,7 +27,7 @@ func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, er
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
-		if n < 3 { // the header
+		if n < 3 { // skip the header
 			continue
 		}
 		if err := t.line(lines.Bytes()); err != nil {
@@ -38,26 +38,26 @@ func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, er
 	return t.table, t.others, lines.Err()
 }
 
-// lineBuffer fits any line, and the kernel's output of one read: 4 KiB, or a whole virtual server
-// if that is longer.
+// lineBuffer is large enough for any line and for the kernel's output of a single read: 4 KiB, or a
+// whole virtual server if that is longer.
 const lineBuffer = 64 << 10
 
-// tableReader assembles virtual servers from lines.
+// tableReader assembles virtual servers from the lines of the table.
 type tableReader struct {
 	table  map[balancer.Key]TableService
 	others int
-	// key and entry are the virtual server whose destinations follow. If entry.Scheduler is "",
-	// there is none.
+	// key and entry describe the virtual server whose destinations follow. If entry.Scheduler is
+	// "", no virtual server was read.
 	key   balancer.Key
 	entry TableService
-	// destinations holds the destinations of entry, with room for more. Many virtual servers share
-	// an array.
+	// destinations holds the destinations of entry. Its capacity is larger, because many virtual
+	// servers share the array.
 	destinations []TableDestination
 	first        int
 	names        map[string]string
 }
 
-// end stores the last virtual server that was read.
+// end stores the last virtual server.
 func (t *tableReader) end() {
 	if t.entry.Scheduler == "" {
 		return
@@ -122,7 +122,7 @@ func (t *tableReader) destination(rest []byte) error {
 	return nil
 }
 
-// name returns a scheduler's name as a string, and shares equal strings.
+// name returns a scheduler's name as a string. Equal names share a string.
 func (t *tableReader) name(b []byte) string {
 	if s, ok := t.names[string(b)]; ok {
 		return s
@@ -147,7 +147,8 @@ func protocolNamed(word []byte) balancer.Protocol {
 	return ""
 }
 
-// forwardNamed is the inverse of ip_vs_fwd_name in the kernel, which has no name for bypass.
+// forwardNamed is the inverse of the kernel's function ip_vs_fwd_name, which has no name for
+// bypass.
 func forwardNamed(word []byte) balancer.Forward {
 	switch string(word) {
 	case "Masq":
@@ -162,7 +163,7 @@ func forwardNamed(word []byte) balancer.Forward {
 	return ""
 }
 
-// cut returns the first word of a line, and the rest without leading blanks.
+// cut returns the first word of a line, and the rest of the line without leading blanks.
 func cut(line []byte) (word, rest []byte) {
 	i := 0
 	for i < len(line) && line[i] == ' ' {
@@ -191,7 +192,7 @@ func hexAddrPort(b []byte) (netip.AddrPort, error) {
 	return hexAddr(at, port)
 }
 
-// hexAddr decodes 0A600001, or an IPv6 address with all its digits, and a port of four digits.
+// hexAddr decodes 0A600001 or an IPv6 address with all its digits, and a port with four digits.
 func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	p, ok := hexNumber(port, 4)
 	if !ok {
@@ -220,7 +221,7 @@ func hexAddr(at, port []byte) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom16(a), uint16(p)), nil
 }
 
-// hexNumber decodes a number with that many digits.
+// hexNumber decodes a hexadecimal number with the given number of digits.
 func hexNumber(b []byte, digits int) (n uint32, ok bool) {
 	if len(b) != digits {
 		return 0, false

@@ -46,7 +46,7 @@ func fleet(services, destinations int) []Op {
 	return ops
 }
 
-// TestRecordedTable decodes the table of a Linux 6.1 host.
+// TestRecordedTable decodes the table of a Linux 6.1 host. All virtual servers must be decoded.
 func TestRecordedTable(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs")
 	if err != nil {
@@ -81,7 +81,8 @@ func TestRecordedTable(t *testing.T) {
 	}
 }
 
-// TestRecordedConnections decodes the connections of a Linux 6.1 host.
+// TestRecordedConnections decodes the connections of a Linux 6.1 host. All connections must be
+// decoded.
 func TestRecordedConnections(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs_conn")
 	if err != nil {
@@ -116,8 +117,8 @@ func TestRecordedConnections(t *testing.T) {
 	}
 }
 
-// show writes a table in the kernel's format, with virtual servers of firewall marks between the
-// others.
+// show writes a table in the kernel's format. It adds virtual servers with firewall marks between
+// the others.
 func show(table map[balancer.Key]TableService) []byte {
 	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
 	var b bytes.Buffer
@@ -140,7 +141,7 @@ func show(table map[balancer.Key]TableService) []byte {
 	return b.Bytes()
 }
 
-// hexadecimal formats an address and port like the two tables.
+// hexadecimal formats an address and port as in the two tables.
 func hexadecimal(a netip.AddrPort, colon bool) string {
 	between := " "
 	if colon {
@@ -186,7 +187,7 @@ func randomTable(r *rand.Rand) map[balancer.Key]TableService {
 	return table
 }
 
-// TestTables decodes random tables. They equal their originals.
+// TestTables decodes random tables. Each must equal its original.
 func TestTables(t *testing.T) {
 	for seed := range uint64(wait.Soak(15, 50)) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
@@ -200,8 +201,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestConnections decodes random connections. They equal their originals, and decoding stops on
-// request.
+// TestConnections decodes random connections. They must equal their originals, and decoding must
+// stop on request.
 func TestConnections(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	var want []Connection
@@ -238,7 +239,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// FuzzTable decodes arbitrary tables. A decoded table reads back equal.
+// FuzzTable decodes arbitrary tables. A decoded table must read back equal.
 func FuzzTable(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs")
 	if err != nil {
@@ -252,12 +253,12 @@ func FuzzTable(f *testing.F) {
 		}
 		again, _, err := readTable(bytes.NewReader(show(first)))
 		if err != nil || !reflect.DeepEqual(first, again) {
-			t.Fatalf("%v %s", err, cmp.Diff(first, again, addresses))
+			t.Fatalf("reading the written table: %v, want no difference:\n%s", err, cmp.Diff(first, again, addresses))
 		}
 	})
 }
 
-// FuzzConnections decodes arbitrary connections. It does not panic.
+// FuzzConnections decodes arbitrary connections. Decoding must not panic.
 func FuzzConnections(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs_conn")
 	if err != nil {
@@ -269,17 +270,17 @@ func FuzzConnections(f *testing.F) {
 		err := readConnections(bytes.NewReader(text), func(c Connection) bool {
 			n++
 			if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Backend.IsValid() || c.Proto == "" || c.Template != (c.Client.Port() == 0) {
-				t.Errorf("%+v", c)
+				t.Errorf("connection = %+v, want valid addresses and a protocol", c)
 			}
 			return true
 		})
 		if lines := bytes.Count(text, []byte("\n")); err == nil && n > lines+1 {
-			t.Errorf("connections = %d in %d lines", n, lines)
+			t.Errorf("connections = %d, want at most 1 for each of %d lines", n, lines+1)
 		}
 	})
 }
 
-// TestAllocations decodes a large table. The number of allocations for a virtual server is small.
+// TestAllocations decodes a large table. The number of allocations must be small.
 func TestAllocations(t *testing.T) {
 	table := map[balancer.Key]TableService{}
 	for i := range 1000 {
@@ -293,6 +294,6 @@ func TestAllocations(t *testing.T) {
 		}
 	})
 	if got > 200 {
-		t.Errorf("allocations = %.0f for 1,000 virtual servers with 10 destinations", got)
+		t.Errorf("allocations for 1,000 virtual servers with 10 destinations = %.0f, want at most 200", got)
 	}
 }

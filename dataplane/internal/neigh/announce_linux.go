@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Announce announces to the neighbors on a link that this host has addresses: by a gratuitous ARP
-// request and reply for each IPv4 address, and by an unsolicited neighbor advertisement for each
-// IPv6 address.
+// Announce announces to the neighbors on a link that this host has the addresses. It sends a
+// gratuitous ARP request and reply for each IPv4 address, and an unsolicited neighbor advertisement
+// for each IPv6 address.
 func Announce(link int, addrs []netip.Addr) error {
 	s, err := Open(link)
 	if err != nil {
@@ -33,31 +33,32 @@ func Announce(link int, addrs []netip.Addr) error {
 // Sender sends announcements and requests on a link. It is not safe for concurrent use.
 type Sender struct {
 	device *net.Interface
-	// arp and ndp are opened on first use.
+	// arp and ndp are the sockets, which are opened on first use.
 	arp, ndp *packet.Conn
 	// seen is the link's address at the last call of Changed.
 	seen net.HardwareAddr
-	// router reports whether the host forwards IPv6 packets from the link.
+	// router reports whether the host forwards IPv6 packets that arrive on the link.
 	router bool
 }
 
-// Open returns a sender on the link of this index.
+// Open returns a sender on the link with the given index.
 func Open(link int) (*Sender, error) {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
 		return nil, fmt.Errorf("looking at interface %d: %w", link, err)
 	}
-	// Neighbors use the last advertisement: an advertisement without the router flag would remove
-	// their route through this router.
+	// Neighbors use the last advertisement. An advertisement without the router flag would make
+	// them remove their routes through this router.
 	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
 	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
 	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
 }
 
-// MAC returns the link's current address, or nil if the link has no neighbors with tables.
+// MAC returns the link's current MAC address. It returns nil if the neighbors on the link have no
+// neighbor tables.
 func (s *Sender) MAC() net.HardwareAddr {
 	if len(s.device.HardwareAddr) != 6 {
-		return nil // no Ethernet
+		return nil // not an Ethernet link
 	}
 	for _, c := range []*packet.Conn{s.arp, s.ndp} {
 		if c != nil {
@@ -67,15 +68,16 @@ func (s *Sender) MAC() net.HardwareAddr {
 	return s.device.HardwareAddr
 }
 
-// Changed reports whether the link's address has changed since the last call.
+// Changed reports whether the link's MAC address has changed since the last call.
 func (s *Sender) Changed() bool {
 	before, now := s.seen, s.MAC()
 	s.seen = now
 	return !bytes.Equal(before, now)
 }
 
-// current returns the address of a socket's link, which may have changed since the socket was
-// opened. The kernel looks it up for getsockname; if that fails, current returns before.
+// current returns the MAC address of a socket's link, which may have changed since the socket was
+// opened. The kernel reads the current address for getsockname. If getsockname fails, current
+// returns before.
 func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 	mac = before
 	raw, err := c.SyscallConn()
@@ -88,11 +90,11 @@ func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 				mac = net.HardwareAddr(link.Addr[:6])
 			}
 		}
-	}) // a socket that is closed sends nothing
+	}) // the error of a closed socket is reported when it sends
 	return mac
 }
 
-// Close closes the opened sockets.
+// Close closes the open sockets.
 func (s *Sender) Close() error {
 	var all []error
 	for _, c := range []*packet.Conn{s.arp, s.ndp} {
@@ -103,7 +105,7 @@ func (s *Sender) Close() error {
 	return errors.Join(all...)
 }
 
-// Announce announces to the neighbors that an address is here now.
+// Announce announces to the neighbors that this host has the address.
 func (s *Sender) Announce(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
 	if mac == nil || err != nil {
@@ -119,8 +121,8 @@ func (s *Sender) Announce(a netip.Addr) error {
 	)
 }
 
-// Ask requests the holder of an address, without claiming it (RFC 5227, section 2.1.1, and RFC
-// 4862, section 5.4.2).
+// Ask sends a request for the host that has an address, without claiming the address (RFC 5227,
+// section 2.1.1, and RFC 4862, section 5.4.2).
 func (s *Sender) Ask(a netip.Addr) error {
 	mac, err := s.sendsFrom(a)
 	if mac == nil || err != nil {
@@ -133,7 +135,7 @@ func (s *Sender) Ask(a netip.Addr) error {
 	return s.send(a, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, probe(mac, a))
 }
 
-// sendsFrom opens the socket for the family of a, and returns the link's address.
+// sendsFrom opens the socket for the family of a, and returns the link's MAC address.
 func (s *Sender) sendsFrom(a netip.Addr) (mac net.HardwareAddr, err error) {
 	conn, protocol := s.conn(a)
 	if *conn == nil && len(s.device.HardwareAddr) == 6 {
@@ -173,7 +175,7 @@ func gratuitousARP(mac net.HardwareAddr, a netip.Addr, operation uint16) []byte 
 	return arp(operation, mac, a, a)
 }
 
-// probe returns an ARP request for an address from a host without an address.
+// probe returns an ARP request for an address from a host that has no address.
 func probe(mac net.HardwareAddr, a netip.Addr) []byte {
 	return arp(arpRequest, mac, netip.IPv4Unspecified(), a)
 }
@@ -192,15 +194,15 @@ func arp(operation uint16, mac net.HardwareAddr, from, about netip.Addr) []byte 
 	return append(b, about.AsSlice()...)
 }
 
-// These are the messages of NDP, and its protocol.
+// These are the numbers of NDP messages, and of the ICMPv6 protocol.
 const (
 	neighbourSolicitation  = 135
 	neighbourAdvertisement = 136
 	icmp6                  = 58
 )
 
-// unsolicitedAdvertisement returns an IPv6 packet with a neighbor advertisement to all nodes that
-// overrides their entries (RFC 4861, sections 4.4 and 7.2.6).
+// unsolicitedAdvertisement returns an IPv6 packet with a neighbor advertisement to all nodes. It
+// overrides their neighbor entries (RFC 4861, sections 4.4 and 7.2.6).
 func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) []byte {
 	const override, isRouter, targetLink = 0x20, 0x80, 2
 	flags := byte(override)
@@ -211,7 +213,7 @@ func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) [
 	return icmp(a, netip.MustParseAddr("ff02::1"), append(append(body, targetLink, 1), mac...))
 }
 
-// solicitation returns an IPv6 packet that asks for an address from a host without an address.
+// solicitation returns an IPv6 packet with a neighbor solicitation from a host that has no address.
 func solicitation(a netip.Addr) []byte {
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
 	b := a.As16()
@@ -228,7 +230,7 @@ func icmp(from, to netip.Addr, body []byte) []byte {
 
 	header := []byte{0x60, 0, 0, 0}
 	header = binary.BigEndian.AppendUint16(header, uint16(len(body)))
-	header = append(header, icmp6, 255) // receivers refuse any other hop limit
+	header = append(header, icmp6, 255) // receivers accept only this hop limit
 	header = append(append(header, from.AsSlice()...), to.AsSlice()...)
 	return append(header, body...)
 }

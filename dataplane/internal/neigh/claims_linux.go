@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is a frame by which another host claims an address, or probes whether it is in use before
-// using it.
+// Claim is a frame with which another host claims an address, or probes whether an address is in
+// use before it uses the address.
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
-	// Asks reports whether it is a probe: the host does not use the address yet.
+	// Asks reports whether the frame is only a probe, so the host does not use the address yet.
 	Asks bool
 }
 
-// Claims calls tell for each claim that is received on the link with this index, except for claims
-// of its own MAC address, until ctx ends. of has the relevant addresses; if it is empty, all are
-// relevant. The kernel drops most other claims, but not all. ready, if not nil, is called once when
-// no claim is missed any longer. Calls of tell may overlap.
+// Claims calls tell for each claim that is received on the link with this index, until ctx ends. It
+// ignores claims from the link's own MAC address. of lists the relevant addresses; if it is empty,
+// all addresses are relevant. The kernel drops most irrelevant claims, but not all. ready is called
+// once when Claims starts receiving; it may be nil. Calls of tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
@@ -64,8 +64,8 @@ func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell f
 	return errors.Join(errs...)
 }
 
-// neighbourMessages returns a filter that accepts the NDP messages that claimIn reads, so the
-// kernel copies no other IPv6 packet.
+// neighbourMessages returns a filter that accepts only the NDP messages that claimIn parses, so the
+// kernel does not copy other IPv6 packets.
 func neighbourMessages() []bpf.RawInstruction {
 	const nextHeader, icmpType = 14 + 6, 14 + 40
 	program, err := bpf.Assemble([]bpf.Instruction{
@@ -78,13 +78,13 @@ func neighbourMessages() []bpf.RawInstruction {
 		bpf.RetConstant{Val: 1 << 16},
 	})
 	if err != nil {
-		panic(err) // it is the same each time
+		panic(err) // the program is constant
 	}
 	return program
 }
 
-// senders returns a filter that accepts ARP packets of hosts with these IPv4 addresses, or all if
-// there are none or too many.
+// senders returns a filter that accepts ARP packets from hosts with these IPv4 addresses. If the
+// list is empty or too long, the filter accepts all ARP packets.
 func senders(of []netip.Addr) []bpf.RawInstruction {
 	const sender, most = 14 + 14, 100
 	if len(of) == 0 || len(of) > most {
@@ -96,7 +96,7 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 			b := a.As4()
 			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(b[:]), SkipTrue: uint8(len(of) - i)})
 		} else {
-			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // the same length as the others
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // keeps the length of the program
 		}
 	}
 	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: 1 << 16}))
@@ -106,12 +106,12 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// mostWaiting limits the frames that are read at the end. A socket holds fewer, but more may arrive
-// in the meantime.
+// mostWaiting is the maximum number of frames that are read at the end. The socket holds fewer
+// frames, but more may arrive in the meantime.
 const mostWaiting = 1000
 
-// read reports the claims on a socket until ctx ends, and then the waiting claims, because the
-// process may not have had time for them.
+// read reports the claims on a socket until ctx ends. Then it reports the queued claims, because
+// the process may not have had time for them.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
 	raw, err := c.SyscallConn()
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
@@ -138,7 +138,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 		for range mostWaiting {
 			n, err := unix.Read(int(fd), frame[:])
 			if err != nil && err != unix.EINTR {
-				return // none is left
+				return // no frame is left
 			}
 			take(max(n, 0))
 		}

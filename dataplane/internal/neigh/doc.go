@@ -1,3 +1,3 @@
-// Package neigh communicates with the neighbors on a link by ARP and NDP: it announces addresses,
-// asks for their owners, and reads other hosts' claims.
+// Package neigh communicates with the neighbors on a link by ARP and NDP. It announces addresses,
+// asks for their owners, and receives claims of other hosts.
 package neigh

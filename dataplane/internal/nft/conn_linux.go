@@ -51,10 +51,10 @@ func (c *Conn) Close() error {
 	return c.sock.Close()
 }
 
-// Error is the kernel's refusal of a transaction, which had no effect.
+// Error is the kernel's refusal of a transaction. The transaction had no effect.
 type Error struct {
-	// Step is the refused command in nft's words, shortened if necessary. It is empty if the kernel
-	// named none.
+	// Step is the refused command in the syntax of nft, shortened if necessary. It is empty if the
+	// kernel did not name a command.
 	Step string
 	// Detail is the kernel's explanation, which is often empty.
 	Detail string
@@ -79,12 +79,12 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// echoed is an upper bound of a socket's buffer space for an element that the kernel returns.
+// echoed is the maximum space in a socket's buffer for an element that the kernel returns.
 const echoed = 1 << 10
 
-// Commit commits the transaction, and fills in its Deleted, unless these exceed the socket's
-// buffer: about 400 elements without the right to exceed the system's limit. An error of type
-// *Error names the first refused step.
+// Commit commits the transaction, and sets its Deleted. If the deleted elements exceed the socket's
+// buffer, Deleted is incomplete: without the privilege to exceed the system's limit, the buffer
+// holds about 400 elements. An error of type *Error names the first refused step.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil
@@ -104,7 +104,7 @@ func (c *Conn) Commit(t *Tx) error {
 	if err := c.sock.Send(b); err != nil {
 		return fmt.Errorf("sending a transaction of %d bytes to nf_tables: %w", len(b), err)
 	}
-	last := from + uint32(len(steps)) - 2 // the last message before the end of the batch is acknowledged
+	last := from + uint32(len(steps)) - 2 // the kernel acknowledges the last message before the end of the batch
 	refused, err := c.answers(last, t)
 	if err == nil && refused == nil {
 		c.commits++
@@ -132,13 +132,13 @@ type refusal struct {
 	seq uint32
 }
 
-// answers waits for the acknowledgement of message last, or the first refusal. Echoed elements
-// precede it.
+// answers waits for the acknowledgement of message last or for the first refusal. Before that, it
+// processes echoed elements.
 func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	for {
 		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
-			continue // the buffer overflowed, but the first refusals were received
+			continue // the buffer has overflowed, but it holds the first refusals
 		}
 		if err != nil {
 			return nil, fmt.Errorf("waiting for nf_tables: %w", err)
@@ -180,9 +180,9 @@ func detail(m *nlsock.Messages) string {
 	return ""
 }
 
-// grow makes a socket buffer hold n bytes, because a transaction is sent at once, and records its
-// size. Without the right to exceed the system's limit (in a user namespace) it is 2 x
-// net.core.wmem_max or rmem_max.
+// grow enlarges a socket buffer to n bytes, because a transaction is sent in a single message, and
+// records the new size. Without the privilege to exceed the system's limit (in a user namespace),
+// the size is at most 2 x net.core.wmem_max or rmem_max.
 func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	if n <= *room {
 		return nil
@@ -196,7 +196,7 @@ func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	return errors.Join(controlled, err)
 }
 
-// Generation returns the number of the last transaction in this namespace, by any program.
+// Generation returns the number of the last transaction in this network namespace, by any program.
 func (c *Conn) Generation() (id uint32, err error) {
 	err = c.list(msgGetGen, 0, false, nil, func(body []byte) {
 		for a := nlsock.In(body); a.Next(); {

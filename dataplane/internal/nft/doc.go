@@ -1,5 +1,5 @@
-// Package nft describes nf_tables objects as values, sends them to the kernel in a netlink
-// transaction, and prints them as input of "nft -f".
+// Package nft represents nf_tables objects as values, sends them to the kernel in netlink
+// transactions, and prints them in the syntax of "nft -f".
 //
 //	place := nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 //	services := &nft.Set{Name: "svc", Key: place, Verdict: true}
@@ -14,11 +14,11 @@
 //	c, err := nft.Open()
 //	err = c.Commit(&tx)
 //
-// Rules consist of statements and expressions, as nft prints them, not of the kernel's registers.
-// This package loads exactly the objects that nft would load for the same text, including the user
-// data from which nft prints sets that are declared by "typeof"; tests compare both. A transaction
-// takes effect as a whole or not at all.
+// Rules consist of statements and expressions as in nft, not of operations on the kernel's
+// registers. This package loads exactly the objects that nft would load for the same text. This
+// includes the user data from which nft prints sets that are declared with "typeof". Tests compare
+// both. A transaction takes effect completely or not at all.
 //
-// The package only supports the expressions and statements that vipd uses. It imports only nlsock
-// of vipd. Values and text are portable; Conn needs Linux.
+// The package supports only the expressions and statements that vipd uses. Of vipd's packages, it
+// imports only nlsock. Values and text are portable. Conn needs Linux.
 package nft

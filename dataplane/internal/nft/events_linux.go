@@ -13,27 +13,26 @@ import (
 // eventGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const eventGroup = 7
 
-// eventRoom is the size of the buffer for events, in bytes: thousands of changes by others, or of
-// our own generations.
+// eventRoom is the size of the buffer for events, in bytes. It holds thousands of changes by other
+// programs, or of generations of our own transactions.
 const eventRoom = 1 << 20
 
-// eventPatience is the maximum time for the kernel to report a transaction that has taken effect.
+// eventPatience is the maximum wait for the kernel to report a transaction that has taken effect.
 const eventPatience = time.Second
 
-// events has the kernel's reports of transactions: each change with its table, and then the
-// generation.
+// events processes the kernel's reports of transactions. A report consists of each change with its
+// table, followed by the generation.
 type events struct {
 	sock *nlsock.Socket
 	// generation is the generation of the last reported transaction.
 	generation uint32
-	// touched is the number of changes by other programs, by table. lost counts the losses of
-	// events.
+	// touched counts the changes by other programs in each table. lost counts the losses of events.
 	touched map[Table]uint64
 	lost    uint64
 }
 
-// Listen subscribes to the kernel's events about transactions, for Foreign. Without the privilege
-// there are none.
+// Listen subscribes to the kernel's events about transactions, for Foreign. Without the necessary
+// privilege, Foreign works without events.
 func (c *Conn) Listen() error {
 	sock, err := listen(eventRoom)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
@@ -43,7 +42,7 @@ func (c *Conn) Listen() error {
 		return err
 	}
 	e := &events{sock: sock, touched: map[Table]uint64{}}
-	if e.generation, err = c.Generation(); err != nil { // transactions before are not reported
+	if e.generation, err = c.Generation(); err != nil { // earlier transactions are not reported
 		_ = sock.Close()
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -51,7 +50,7 @@ func (c *Conn) Listen() error {
 	return nil
 }
 
-// listen opens a socket for events about transactions, with a buffer of that size.
+// listen opens a socket for events about transactions, with the given buffer size.
 func listen(room int) (*nlsock.Socket, error) {
 	sock, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, room, eventGroup)
 	if err != nil {
@@ -64,8 +63,8 @@ func listen(room int) (*nlsock.Socket, error) {
 }
 
 // Foreign returns the number of changes that other programs have made in a table, up to a
-// generation. Lost events count as a change. Without Listen, each generation that this connection
-// has not made counts.
+// generation. A loss of events counts as a change. Without Listen, it counts every transaction that
+// this connection has not made.
 func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	if c.events == nil {
 		return uint64(upTo - c.commits)
@@ -74,8 +73,8 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	return c.events.touched[t] + c.events.lost
 }
 
-// hear reads events up to a generation, because the kernel reports a transaction shortly after it
-// has taken effect.
+// hear reads events up to a generation. It may have to wait, because the kernel reports a
+// transaction shortly after it has taken effect.
 func (e *events) hear(upTo uint32) {
 	for int32(upTo-e.generation) > 0 { // generations may wrap around
 		m, err := e.sock.Within(eventPatience)
@@ -105,8 +104,8 @@ func (e *events) note(m *nlsock.Messages) {
 	}
 }
 
-// newGeneration processes the report of a generation. A report may arrive after its wait has ended.
-// A skipped generation means that a report was lost.
+// newGeneration processes the report of a generation. A report may arrive after hear has stopped
+// waiting. A skipped generation means that a report was lost.
 func (e *events) newGeneration(generation uint32) {
 	ahead := int32(generation - e.generation)
 	if ahead > 1 {
@@ -117,13 +116,13 @@ func (e *events) newGeneration(generation uint32) {
 	}
 }
 
-// deletedRoom is the size of the buffer for events about another program's transaction, in bytes:
-// about 20,000 rules, deleted and added.
+// deletedRoom is the size of the buffer for events about another program's transaction, in bytes.
+// It holds about 20,000 deleted and added rules.
 const deletedRoom = 64 << 20
 
 // DeletedRules calls rule with the chain and the attributes of each rule of a table that is deleted
-// while during runs. The kernel reads a rule's counters when packets no longer reach it. Rules
-// beyond deletedRoom may be missing.
+// while during runs. The kernel reads a rule's counters when packets no longer reach the rule.
+// Rules that exceed deletedRoom may be missing.
 func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {
 	sock, err := listen(deletedRoom)
 	if err != nil {
@@ -131,7 +130,7 @@ func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte))
 		return err
 	}
 	during()
-	sock.Drain() // the kernel reports it before the other program gets its answer
+	sock.Drain() // the kernel reports a transaction before it answers the other program
 	for {
 		m, err := sock.Receive()
 		if errors.Is(err, unix.ENOBUFS) {

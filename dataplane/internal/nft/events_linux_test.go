@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// many returns elements of a sample's set "held".
+// many returns n elements for the set "held" of a sample.
 func many(n uint32) (all []Elem) {
 	for i := range n {
 		all = append(all, Elem{Key: Bytes{}.Addr(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))})
@@ -21,7 +21,7 @@ func many(n uint32) (all []Elem) {
 	return all
 }
 
-// ownSample commits a sample as a table of ours.
+// ownSample commits a sample as a table of this process.
 func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
 	t.Helper()
 	s := newSample(IPv4)
@@ -41,8 +41,8 @@ func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
 	return s, o
 }
 
-// TestLooksAtOwnTableAlone makes transactions on several tables. A table is compared only after
-// another program has changed it.
+// TestLooksAtOwnTableAlone makes transactions on several tables. A table must be compared only
+// after another program has changed that table.
 func TestLooksAtOwnTableAlone(t *testing.T) {
 	s, o := ownSample(t, true)
 	nft := func(lines string) func() { return func() { run(t, lines, "nft", "-f", "-") } }
@@ -83,10 +83,10 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	} {
 		c.change()
 		looks := 0
-		for range 2 { // no second comparison
+		for range 2 { // the second check must not compare
 			o.Next = time.Time{}
 			if reason, err := o.Look(func() (string, error) { looks++; return "", nil }); reason != "" || err != nil {
-				t.Fatalf("%s: reason = %q, %v", c.name, reason, err)
+				t.Fatalf("%s: Look = %q, %v, want no reason", c.name, reason, err)
 			}
 		}
 		if looks != c.want {
@@ -95,7 +95,8 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	}
 }
 
-// TestListensFromNowOn commits before Listen. Earlier transactions are not awaited.
+// TestListensFromNowOn commits a transaction before Listen. Foreign must not wait for the event of
+// an earlier transaction.
 func TestListensFromNowOn(t *testing.T) {
 	s, before := ownSample(t, false)
 	now, err := before.Generation()
@@ -111,7 +112,7 @@ func TestListensFromNowOn(t *testing.T) {
 	}
 }
 
-// TestLooksWithoutEvents uses a connection without events. It compares after each foreign
+// TestLooksWithoutEvents uses a connection without events. Look must compare after each foreign
 // transaction.
 func TestLooksWithoutEvents(t *testing.T) {
 	_, o := ownSample(t, false)
@@ -127,12 +128,12 @@ func TestLooksWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestLooksAfterWhatWasNotTold loses the event of a transaction. It is noticed with the next
-// transaction, even on another table.
+// TestLooksAfterWhatWasNotTold loses the event of a transaction. The next transaction must reveal
+// the loss, even if it affects another table.
 func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	_, o := ownSample(t, true)
 	run(t, "delete table ip sample", "nft", "-f", "-")
-	o.events.sock.Discard() // like a kernel without room
+	o.events.sock.Discard() // has the effect of an overflow
 	run(t, "add table ip other", "nft", "-f", "-")
 	looks := 0
 	if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil || looks != 1 {
@@ -140,7 +141,7 @@ func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	}
 }
 
-// TestLearnsWhatItWrites makes transactions. The learned state equals a complete reading of the
+// TestLearnsWhatItWrites makes transactions. The learned state must equal a complete reading of the
 // table.
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
@@ -171,13 +172,13 @@ func TestLearnsWhatItWrites(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if now, err := o.Read(); err != nil || !maps.Equal(o.Shape, now) {
-			t.Errorf("%s: learned state =\n%v\nkernel's state =\n%v, %v", c.name, o.Shape, now, err)
+			t.Errorf("%s: learned state =\n%v\nwant the kernel's\n%v, %v", c.name, o.Shape, now, err)
 		}
 	}
 }
 
-// TestWritesBesideOtherChanges changes the table by another program before and after a transaction.
-// Its changes are never learned.
+// TestWritesBesideOtherChanges changes the table with another program before and after a
+// transaction. The other program's changes must never be learned.
 func TestWritesBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	rules := func() *Tx {
@@ -189,12 +190,12 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		return &tx
 	}
 	if err := o.Commit(rules()); err != nil || len(o.Shape) < 2 {
-		t.Fatalf("Commit without other programs = %v, learned %v", err, o.Shape)
+		t.Fatalf("Commit without other programs = %v, learned %v, want nil and at least 2 chains", err, o.Shape)
 	}
 	whole := strings.Count(o.Shape["some-10"], ":")
 	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
 	if err := o.Commit(rules()); !errors.Is(err, ErrBusy) || o.Shape["some-10"] != "" {
-		t.Fatalf("Commit after another program's change = %v, learned %v", err, o.Shape)
+		t.Fatalf("Commit after another program's change = %v, learned %v, want ErrBusy and no new chain", err, o.Shape)
 	}
 	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
 	if err := storm.Start(); err != nil {
@@ -212,7 +213,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case strings.Count(o.Shape["some-10"], ":") != whole:
-			t.Fatalf("learned %q after %d valid transactions", o.Shape["some-10"], learned)
+			t.Fatalf("learned %q after %d valid transactions, want only our rules", o.Shape["some-10"], learned)
 		default:
 			learned++
 		}
@@ -220,8 +221,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges changes tables while ours is read. Only changes of our table cause
-// another reading.
+// TestReadsBesideOtherChanges changes tables while our table is read. Only changes of our table may
+// cause another reading.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx
@@ -235,7 +236,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 			reads++
 			all, err := o.Elements(s.table, "held")
 			if err == nil && len(all) < 20_001 {
-				t.Errorf("elements = %d", len(all))
+				t.Errorf("elements = %d, want at least 20001", len(all))
 			}
 			run(t, meanwhile, "nft", "-f", "-")
 			return err
@@ -250,16 +251,16 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		once = reads == 1
 	}
 	if !once {
-		t.Error("changes of another table cause another reading")
+		t.Error("readings during changes of another table = 2 or more each time, want 1")
 	}
 	reads = 0
 	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
-		t.Errorf("readings with changes in the table = %d, %v", reads, err)
+		t.Errorf("readings with changes in the table = %d, %v, want 10 and ErrBusy", reads, err)
 	}
 }
 
-// TestRulesBesideOtherTables changes another table while the rules of a large one are listed. The
-// list is complete.
+// TestRulesBesideOtherTables changes another table while the rules of a large table are listed. The
+// list must be complete.
 func TestRulesBesideOtherTables(t *testing.T) {
 	s, o := ownSample(t, true)
 	const chains = 2000
@@ -300,7 +301,8 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnce runs trials in several processes, which create the same table. None fails.
+// TestTrialsAtOnce runs trials in several processes, which create the same table. No trial may
+// fail.
 func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)

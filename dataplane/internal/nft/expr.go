@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// TableFamily is the address family of a table.
+// TableFamily is the family of a table, such as IPv4.
 type TableFamily byte
 
-// These are the families. Each has its own tables. A table for both (inet) would need a match of
-// the family in each rule.
+// These are the families. Each family has its own tables. A table for both IP families (inet) would
+// need a match of the family in each rule.
 const (
 	IPv4   TableFamily = 2  // NFPROTO_IPV4, "ip"
-	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them
+	Netdev TableFamily = 5  // NFPROTO_NETDEV: frames of all protocols at the devices
 	IPv6   TableFamily = 10 // NFPROTO_IPV6, "ip6"
 )
 
@@ -27,33 +27,35 @@ func (f TableFamily) String() string {
 	return "ip"
 }
 
-// Expr is a value that rules read: a field of the packet, a number, or a concatenation of values.
+// Expr is a value that rules can read: a field of the packet, a number, or a concatenation of
+// values.
 type Expr interface {
-	// text returns nft's form of the expression.
+	// text returns the expression in the syntax of nft.
 	text(f TableFamily) string
-	// kind returns its type, which formats values and describes sets.
+	// kind returns the type of the value. The type determines the format of values and the
+	// description of sets.
 	kind(f TableFamily) kind
 	// load writes the expressions that load the value into register reg. temp is the first free
 	// register.
 	load(m *message, f TableFamily, reg, temp int)
-	// typeof writes the description of the expression in a set's user data.
+	// typeof writes the description of the expression to a set's user data.
 	typeof(u *userdata, f TableFamily)
 }
 
-// kind is a type of values: nft's number, the size of a value, and its byte order. IPv4 and IPv6
+// kind is a type of values: nft's number, the size of a value, and the byte order. IPv4 and IPv6
 // addresses have different kinds.
 type kind struct {
 	id    uint32
 	size  int
 	order order
-	parts []kind // of a concatenation
+	parts []kind // parts of a concatenation
 }
 
 // order is the byte order of a value, as user data encodes it.
 type order uint32
 
 const (
-	mixed  order = 0 // a concatenation
+	mixed  order = 0 // the order of a concatenation
 	native order = 1
 	wire   order = 2
 )
@@ -61,7 +63,7 @@ const (
 // registers returns the number of 32-bit registers that a value occupies.
 func (k kind) registers() int { return (k.size + 3) / 4 }
 
-// These are the numbers of nft's types (its include/datatype.h). The kernel only stores them for
+// These are the numbers of nft's types (datatype.h in nft). The kernel stores them only for
 // listings.
 const (
 	typeVerdict = 0xffffff00
@@ -74,10 +76,11 @@ const (
 	typeIface   = 20
 	typeClass   = 23
 	typeIfName  = 41
-	typeOther   = 0 // in no key or data here
+	typeOther   = 0 // not used in keys or data of this package
 )
 
-// Concat is a concatenation of values, each padded to 32 bits. It is the key of most maps.
+// Concat is a concatenation of values. Each value is padded to 32 bits. Most maps have a
+// concatenation as their key.
 type Concat []Expr
 
 func (c Concat) text(f TableFamily) string {
@@ -113,7 +116,7 @@ func (c Concat) typeof(u *userdata, f TableFamily) {
 	})
 }
 
-// Numgen is a number below Mod: random, or the next value of the rule's counter.
+// Numgen is a number below Mod: either random, or the next value of the rule's counter.
 type Numgen struct {
 	Random bool
 	Mod    uint32
@@ -171,11 +174,11 @@ func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 	})
 }
 
-// typeof describes an arbitrary number, because nft 1.0.6 crashes when it lists a set that is
-// declared by a hash.
+// typeof writes the description of a number generator, because nft 1.0.6 crashes when it lists a
+// set that is declared with a hash.
 func (Jhash) typeof(u *userdata, f TableFamily) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
 
-// Lookup is the value of a key in a map. If the map has no element, the rule ends.
+// Lookup is the value of a key in a map. If the map does not have the key, the rule ends.
 type Lookup struct {
 	Key Expr
 	In  *Set

@@ -14,19 +14,19 @@ const (
 	Oif                       // index of the outgoing interface
 	IifName                   // name of the incoming interface, padded with zeros to 16 bytes; empty for a local program's packet
 	OifName                   // name of the outgoing interface
-	Priority                  // the packet's priority: 32 bits that rules can use as a variable
+	Priority                  // the packet's priority: rules can use its 32 bits as a variable
 	Mark                      // the packet's mark
 	CtMark                    // the connection's mark
 	CtState                   // bits of the connection's state
 	CtStatus                  // status bits of the connection
 	CtDaddr                   // destination address of the packet that opened the connection
-	CtDport                   // and its destination port
+	CtDport                   // destination port of the packet that opened the connection
 	CtReplySaddr              // source address of the packets that answer the connection
-	CtReplySport              // and their source port
+	CtReplySport              // source port of the packets that answer the connection
 	Maxseg                    // maximum segment size that a TCP SYN announces
 )
 
-// source is the place where the kernel reads a field.
+// source is the place from which the kernel reads a field.
 type source byte
 
 const (
@@ -37,17 +37,17 @@ const (
 	fromTCP
 )
 
-// spec describes a field in a family.
+// spec describes a field in a table family.
 type spec struct {
 	text   string
 	kind   kind
 	source source
 	at     uint32 // offset in a header, or the key of meta or ct, or the kind of a TCP option
-	// These are nft's numbers of the field's protocol and of the field, for user data.
+	// protocol and field are nft's numbers of the field's protocol and of the field, for user data.
 	protocol, field uint32
 }
 
-// These are the numbers of protocols in nft's user data (its enum proto_desc_id).
+// These are the numbers of protocols in nft's user data (enum proto_desc_id in nft).
 const (
 	protocolTransport = 11
 	protocolIPv4      = 12
@@ -165,7 +165,7 @@ func (x Field) typeof(u *userdata, f TableFamily) {
 	}
 }
 
-// set writes the expression that sets the field from a register.
+// set writes an expression that sets the field to the value of a register.
 func (x Field) set(m *message, reg int) {
 	s := x.spec(IPv4)
 	name, key, sreg := "meta", uint16(2), uint16(3) // NFTA_META_KEY, NFTA_META_SREG

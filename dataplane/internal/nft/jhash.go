@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// Sum returns the number that the kernel computes for a value of j.Of in the form of Bytes
-// (include/linux/jhash.h, which is Bob Jenkins' lookup3, and reciprocal_scale in
-// include/linux/math.h).
+// Sum returns the number that the kernel computes for a value of j.Of. value has the format of
+// Bytes. See include/linux/jhash.h, which is Bob Jenkins' lookup3, and reciprocal_scale in
+// include/linux/math.h.
 func (j Jhash) Sum(value []byte) uint32 {
 	word := binary.NativeEndian.Uint32
 	start := 0xdeadbeef + uint32(len(value)) + j.Seed
@@ -18,7 +18,7 @@ func (j Jhash) Sum(value []byte) uint32 {
 		value = value[12:]
 	}
 	if len(value) > 0 {
-		var last [12]byte // the remaining bytes, as little-endian words on every machine
+		var last [12]byte // the remaining bytes are read as little-endian words on every machine
 		copy(last[:], value)
 		a += binary.LittleEndian.Uint32(last[:])
 		b += binary.LittleEndian.Uint32(last[4:])

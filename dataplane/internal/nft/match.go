@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Is matches a field with a value: the number of a protocol, or the index of an interface.
+// Is compares a field with a value: the number of a protocol, or the index of an interface.
 type Is struct {
 	Field Field
 	Value uint32
@@ -57,7 +57,7 @@ func bitwise(m *message, mask, xor uint32) {
 	})
 }
 
-// Bits matches a mark whose bits in Mask equal Value. With Not, it matches all others.
+// Bits matches a mark if its bits in Mask equal Value. If Not is set, it matches all other marks.
 type Bits struct {
 	Field       Field // Mark or CtMark
 	Mask, Value uint32
@@ -78,7 +78,7 @@ func (s Bits) write(m *message, f TableFamily) {
 	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
 }
 
-// State matches connections in any of several states.
+// State matches connections that are in one of several states.
 type State uint32
 
 // These are the states (include/uapi/linux/netfilter/nf_conntrack_common.h).
@@ -118,8 +118,8 @@ func (Translated) text(TableFamily) string { return "ct status dnat" }
 
 func (Translated) write(m *message, f TableFamily) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
 
-// Flags matches TCP segments whose flags in Mask equal Value. With Not, it matches all others. It
-// needs a preceding match of the protocol.
+// Flags matches TCP segments if their flags in Mask equal Value. If Not is set, it matches all
+// other segments. The rule must match the protocol first.
 type Flags struct {
 	Mask, Value TCPFlags
 	Not         bool
@@ -170,8 +170,8 @@ func (s Flags) write(m *message, _ TableFamily) {
 	compare(m, !s.Not, []byte{byte(s.Value)})
 }
 
-// OpensSCTP matches SCTP packets that open an association: their first chunk is INIT. It needs a
-// preceding match of the protocol.
+// OpensSCTP matches SCTP packets that open an association, because their first chunk is INIT. The
+// rule must match the protocol first.
 type OpensSCTP struct{}
 
 func (OpensSCTP) text(TableFamily) string { return "@th,96,8 1" }
@@ -180,13 +180,13 @@ func (OpensSCTP) write(m *message, _ TableFamily) {
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2)  // NFT_PAYLOAD_TRANSPORT_HEADER
-		m.Wire32(3, 12) // after the common header
+		m.Wire32(3, 12) // the first chunk follows the common header
 		m.Wire32(4, 1)
 	})
 	compare(m, true, []byte{1})
 }
 
-// In matches values in a set. With Not, it matches values outside the set.
+// In matches values in a set. If Not is set, it matches values outside the set.
 type In struct {
 	Of  Expr
 	Set *Set

@@ -6,7 +6,7 @@ import "vipd/dataplane/internal/nlsock"
 type message struct {
 	nlsock.Writer
 	seq uint32
-	// echo requests that the kernel returns deleted elements with counters.
+	// echo makes the kernel return deleted elements with counters.
 	echo bool
 }
 
@@ -15,27 +15,27 @@ func (m *message) open(kind, flags int, family TableFamily) {
 	m.header(subsystem<<8|kind, flags, byte(family), 0)
 }
 
-// header starts a message with its nfgenmsg. Its resource fits in a byte here.
+// header starts a message with its nfgenmsg. In this package, every resource fits in a byte.
 func (m *message) header(kind, flags int, family, resource byte) {
 	m.Begin(uint16(kind), uint16(flags), m.seq, family, 0, 0, resource) // version 0
 	m.seq++
 }
 
-// nest writes an attribute that contains the attributes written by inside, at most 64 KiB.
+// nest writes an attribute that contains the attributes written by inside. It holds at most 64 KiB.
 func (m *message) nest(kind uint16, inside func()) {
 	m.Nest(kind)
 	inside()
 	m.Unnest()
 }
 
-// value writes a constant as nf_tables' data: nested in kind.
+// value writes a constant in the format of nf_tables' data, nested in kind.
 func (m *message) value(kind uint16, v []byte) {
 	m.Nest(kind)
 	m.Bytes(dataValue, v...)
 	m.Unnest()
 }
 
-// verdict writes a verdict as nf_tables' data: nested in kind.
+// verdict writes a verdict in the format of nf_tables' data, nested in kind.
 func (m *message) verdict(kind uint16, code uint32, chain string) {
 	m.Nest(kind)
 	m.Nest(dataVerdict)

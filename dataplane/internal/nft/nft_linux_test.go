@@ -76,7 +76,7 @@ func (s *sample) sets() []*Set {
 	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
 }
 
-// rules holds the rules of each chain.
+// rules returns the rules of each chain.
 func (s *sample) rules() map[string][]Rule {
 	place := Concat{Daddr, L4proto, Dport}
 	with := func(e Expr) Concat { return append(place[:3:3], e) }
@@ -170,15 +170,15 @@ func (s *sample) tx() *Tx {
 }
 
 var (
-	// handles are numbers that differ between loads.
+	// handles matches the handles of objects, which differ between loads.
 	handles = regexp.MustCompile(`(?m)^(ip6? \S+ \S+) \d+( \d+)?$`)
-	// swap is a no-op on the single byte of a protocol, which nft 1.0.6 adds before lookups in sets
-	// with ranges.
+	// swap matches a byte swap of the single byte of a protocol. nft 1.0.6 adds this no-op before
+	// lookups in sets with ranges.
 	swap = regexp.MustCompile(`(?m)^  \[ byteorder reg \d+ = hton\(reg \d+, 2, 1\) \]\n`)
 )
 
-// state returns nft's and the kernel's view: the listing, the bytecode of rules, and the headers of
-// sets.
+// state returns the table as shown by nft and by the kernel: the listing, the bytecode of rules,
+// and the headers of sets.
 func state(t *testing.T, c *Conn, s *sample) string {
 	t.Helper()
 	var b strings.Builder
@@ -197,8 +197,8 @@ func state(t *testing.T, c *Conn, s *sample) string {
 }
 
 // TestLoadsWhatNftLoads loads a table with this package, and its text with nft. The kernel's state
-// and nft's listing are equal. The listing names an interface that does not exist, and must load
-// again, as at boot.
+// and nft's listing must be equal. The listing must load again, as at boot, although it names an
+// interface that does not exist.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []TableFamily{IPv4, IPv6} {
@@ -212,13 +212,13 @@ func TestLoadsWhatNftLoads(t *testing.T) {
 			run(t, "", "nft", "delete", "table", f.String(), s.table.Name)
 			run(t, tx.Text(), "nft", "-f", "-")
 			if theirs := state(t, c, s); ours != theirs {
-				t.Errorf("loaded table differs:\n%s", difference(ours, theirs))
+				t.Errorf("loaded table differs from nft's, want no difference:\n%s", difference(ours, theirs))
 			}
-			// The listing can be loaded.
+			// nft must be able to load the listing.
 			listing := run(t, "", "nft", "list", "table", f.String(), s.table.Name)
 			run(t, "flush ruleset\n"+listing, "nft", "-f", "-")
 			if again := run(t, "", "nft", "list", "table", f.String(), s.table.Name); again != listing {
-				t.Errorf("nft's listing differs after reading it back:\n%s", difference(again, listing))
+				t.Errorf("nft's listing differs after loading it, want no difference:\n%s", difference(again, listing))
 			}
 			run(t, "", "nft", "flush", "ruleset")
 		})
@@ -264,10 +264,10 @@ func TestRefusals(t *testing.T) {
 	}
 	var refused *Error
 	if err := c.Commit(&tx); !errors.As(err, &refused) || !errors.Is(err, syscall.ENOENT) || refused.Step != "delete element ip sample held { 10.96.0.9 }" {
-		t.Errorf("Commit = %v", err)
+		t.Errorf("Commit = %v, want ENOENT at the deleted element", err)
 	}
 	if after, err := c.Generation(); err != nil || after != before {
-		t.Errorf("generation before = %d, after = %d, %v", before, after, err)
+		t.Errorf("generation before = %d, after = %d, %v, want no change", before, after, err)
 	}
 	tx = Tx{}
 	tx.Add(s.table, s.held, absent)
@@ -279,7 +279,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestReads reads a loaded table, and many elements of a transaction. Everything is found.
+// TestReads reads a loaded table, and many elements that a transaction has added. All objects must
+// be found.
 func TestReads(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -295,27 +296,27 @@ func TestReads(t *testing.T) {
 	}
 	held, err := c.Elements(s.table, "held")
 	if err != nil || len(held) != number+1 {
-		t.Errorf("elements = %d, %v", len(held), err)
+		t.Errorf("elements = %d, %v, want %d", len(held), err, number+1)
 	}
 	svc, err := c.Elements(s.table, "svc")
 	if err != nil || len(svc) != 1 || svc[0].Goto != "some-10" || svc[0].Comment != "web/http 0011aabb 10" {
-		t.Errorf("svc = %+v, %v", svc, err)
+		t.Errorf("svc = %+v, %v, want one element to some-10", svc, err)
 	}
 	special, err := c.Elements(s.table, "special")
 	if err != nil || len(special) != 1 || special[0].Goto != "checks" {
-		t.Errorf("special = %+v, %v", special, err)
+		t.Errorf("special = %+v, %v, want one element to checks", special, err)
 	}
 	chains, err := c.Chains(s.table)
 	if err != nil || len(chains) != 11 {
-		t.Errorf("chains = %v, %v", chains, err)
+		t.Errorf("chains = %v, %v, want 11", chains, err)
 	}
 	sets, err := c.Sets(s.table)
 	if err != nil || len(sets) != len(s.sets()) {
-		t.Errorf("sets = %v, %v", sets, err)
+		t.Errorf("sets = %v, %v, want %d", sets, err, len(s.sets()))
 	}
 	rules, err := c.Rules(s.table, "")
 	if err != nil || len(rules) != 35 || rules[0].Handle == 0 {
-		t.Errorf("%d rules = %v, %v", len(rules), rules, err)
+		t.Errorf("%d rules = %v, %v, want 35 with handles", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)
@@ -323,7 +324,7 @@ func TestReads(t *testing.T) {
 		rules, err3 := c.Rules(x, "")
 		elems, err4 := c.Elements(x, "held")
 		if there, err5 := c.HasTable(x); len(chains)+len(sets)+len(rules)+len(elems) > 0 || there || errors.Join(err, err2, err3, err4, err5) != nil {
-			t.Errorf("%s has chains %v, sets %v, rules %v, elements %v, error %v", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
+			t.Errorf("%s has chains %v, sets %v, rules %v, elements %v, error %v, want none", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
 		}
 	}
 }
@@ -340,7 +341,7 @@ func withoutHandle(body []byte) string {
 	return b.String()
 }
 
-// TestKernelThatIsSilent sends requests to a silent kernel. No request waits forever.
+// TestKernelThatIsSilent sends requests to a silent kernel. Each request must time out.
 func TestKernelThatIsSilent(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

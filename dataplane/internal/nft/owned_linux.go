@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owned is a table that this process writes. A single request shows whether there were transactions
-// since the last check, and the kernel's events show whether other programs have changed the table.
-// Owned remembers the chains and rules that it has written.
+// Owned is a table that this process writes. A single request reveals whether transactions have
+// happened since the last check. The kernel's events reveal whether other programs have changed the
+// table. Owned records the chains and rules that it has written.
 type Owned struct {
 	*Conn
 	Table Table
-	// Shape is the last known state of the table; nil means that it must be read.
+	// Shape is the last known state of the table. It is nil if the table must be read.
 	Shape Shape
-	// seen is the generation of the last check. foreign is the number of foreign changes in the
-	// table by then.
+	// seen is the generation of the last check. foreign is the number of changes by other programs
+	// at that time.
 	seen    uint32
 	foreign uint64
-	// Next is the earliest time of the next read of the table after a change by others.
+	// Next is the earliest time at which the table is read again after a change by another program.
 	Next time.Time
 }
 
-// Shape is the state of a table without its elements: the state of each chain, and of the table
-// itself under the empty name.
+// Shape is the state of a table without its elements. It maps each chain to its state, and the
+// empty name to the state of the table itself.
 type Shape map[string]string
 
 // Remove deletes the table if it exists.
@@ -39,14 +39,14 @@ func (o *Owned) Remove() error {
 	o.Shape = nil
 	var tx Tx
 	tx.DeleteTable(o.Table)
-	if err := o.Conn.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) { // another trial may have just deleted it
+	if err := o.Conn.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) { // another trial may have deleted the table
 		return fmt.Errorf("deleting the table %s: %w", o.Table, err)
 	}
 	return nil
 }
 
-// Try creates the table of a transaction, and deletes it. An error names the missing feature of the
-// kernel. It first deletes the table of an interrupted trial.
+// Try creates the table of a transaction, and then deletes it. An error names the feature that the
+// kernel does not support. Try first deletes the table of an interrupted trial.
 func (o *Owned) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
@@ -83,9 +83,9 @@ func (s Shape) add(chains []Found, rules []FoundRule) {
 	}
 }
 
-// Commit commits a transaction, and learns the chains that it has written, or the whole table if
-// Shape is nil. ErrBusy means that another program has changed the table since the last Look or
-// Steady, so its state may be that program's work.
+// Commit commits a transaction, and learns the state of the written chains, or of the whole table
+// if Shape is nil. It returns ErrBusy if another program has changed the table since the last Look
+// or Steady, because then the state may be the other program's.
 func (o *Owned) Commit(tx *Tx) error {
 	if err := o.Conn.Commit(tx); err != nil {
 		return err
@@ -141,8 +141,8 @@ func (o *Owned) learn(written []string) (Shape, error) {
 	return all, nil
 }
 
-// Changed describes how the chains and rules differ from their learned state. Additional chains of
-// others do not matter.
+// Changed describes a difference between the chains and rules and their learned state, or returns
+// "". It ignores additional chains of other programs.
 func (o *Owned) Changed() (string, error) {
 	now, err := o.Read()
 	if err != nil {
@@ -163,15 +163,15 @@ func (o *Owned) Changed() (string, error) {
 	return "", nil
 }
 
-// Reading a table uses at most one part in lookShare of the time, and the pause is at most
-// longestPause: checks run once a second, and a change must be found within two.
+// Reading a table uses at most one part in lookShare of the time. The pause is at most
+// longestPause, because checks run once a second and a change must be found within two seconds.
 const (
 	lookShare    = 100
 	longestPause = time.Second
 )
 
-// Look calls compare if another program has changed the table since the last Look, unless the table
-// was read a moment ago.
+// Look calls compare if another program has changed the table since the last Look. It does not call
+// compare if the table was read very recently.
 func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
 	if err != nil || now == o.seen {
@@ -197,14 +197,14 @@ func (o *Owned) Look(compare func() (reason string, err error)) (reason string, 
 	return reason, err
 }
 
-// ErrBusy means that another program changes the table while it is read or written.
+// ErrBusy means that another program changed the table while it was being read or written.
 var ErrBusy = errors.New("another program changes it at the same time")
 
 // Tries is the number of attempts after ErrBusy.
 const Tries = 10
 
-// Steady calls read, repeats it if another program has changed the table in the meantime, and
-// records that the table was read.
+// Steady calls read and records that the table was read. It calls read again if another program has
+// changed the table in the meantime.
 func (o *Owned) Steady(read func() error) error {
 	for range Tries {
 		before, err := o.Generation()
@@ -227,8 +227,8 @@ func (o *Owned) Steady(read func() error) error {
 	return ErrBusy
 }
 
-// Cleanup deletes the named tables in both families. It returns descriptions of the steps, which a
-// dry run does not execute.
+// Cleanup deletes the named tables in both families. It returns a description of each step. A dry
+// run changes nothing.
 func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	c, err := Open()
 	if err != nil {
@@ -238,7 +238,7 @@ func Cleanup(dry bool, names ...string) (done []string, failed error) {
 		for _, name := range names {
 			o := Owned{Conn: c, Table: Table{f, name}}
 			if there, err := c.HasTable(o.Table); err != nil || !there {
-				continue // a kernel without nf_tables has none
+				continue // a kernel without nf_tables has no tables
 			}
 			if !dry {
 				if err := o.Remove(); err != nil {

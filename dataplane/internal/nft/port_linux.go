@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// The address of each connection of this process consists of its process id in the low pidBits, and
-// a number above 0 in the other bits. The kernel includes the sender's address in its events about
-// a transaction. Other programs have only their process id, or random addresses.
+// The netlink address of each connection of this process consists of its process id in the low
+// pidBits, and a positive number in the other bits. The kernel includes the sender's address in its
+// events about a transaction. Other programs use only their process id, or random addresses.
 const pidBits = 22
 
 // openOwn opens a socket with such an address.
@@ -22,15 +22,15 @@ func openOwn() (*nlsock.Socket, error) {
 	})
 }
 
-// SkipOwn drops events of this process's transactions from a socket that listens to nf_tables; with
-// generations, it keeps their generations. Otherwise the thousands of elements of a load would
-// displace the events of other programs.
+// SkipOwn makes a socket that listens to nf_tables drop events of this process's transactions. If
+// generations is set, it keeps their generations. Otherwise thousands of elements in a single
+// transaction would displace the events of other programs.
 func SkipOwn(s *nlsock.Socket, generations bool) error {
 	wire := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, subsystem<<8|msgNewGen))
 	const loadWord, loadHalf = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
 	const and, equal, end = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-	const kindAt, portAt = 4, 12 // in a nlmsghdr
+	const kindAt, portAt = 4, 12 // offsets in a nlmsghdr
 	program := []unix.SockFilter{
 		{Code: loadWord, K: portAt},
 		{Code: and, K: wire(1<<pidBits - 1)},

@@ -2,15 +2,15 @@ package nft
 
 import "fmt"
 
-// Raw is a range of header bytes, for tables of the family netdev, which has no protocol fields:
-// for example an address of an ARP packet, or the target of a neighbor solicitation.
+// Raw is a range of header bytes, for tables of the family netdev, which has no protocol fields.
+// Examples are an address in an ARP packet, and the target of a neighbor solicitation.
 type Raw struct {
 	Header Header
 	// Offset and Size are in bytes.
 	Offset, Size uint32
 }
 
-// Header is the header that the offsets of Raw refer to.
+// Header is the header to which the offsets of a Raw refer.
 type Header uint32
 
 // These are the headers. The network header of an ARP frame is the ARP packet.
@@ -48,8 +48,8 @@ func (r Raw) load(m *message, _ TableFamily, reg, _ int) {
 
 func (Raw) typeof(*userdata, TableFamily) { panic("nft: no set here is declared by bytes of a header") }
 
-// As is a field of IPv4 or IPv6 in a table of the family netdev. It needs a preceding match of the
-// frame's protocol.
+// As is a field of IPv4 or IPv6 in a table of the family netdev. The rule must match the frame's
+// protocol first.
 type As struct {
 	Family TableFamily
 	Field  Field
@@ -63,7 +63,7 @@ func (a As) load(m *message, _ TableFamily, reg, temp int) { a.Field.load(m, a.F
 
 func (a As) typeof(u *userdata, _ TableFamily) { a.Field.typeof(u, a.Family) }
 
-// Equal matches bytes of a header.
+// Equal matches a range of header bytes with a value.
 type Equal struct {
 	Of    Raw
 	Value []byte
@@ -101,8 +101,8 @@ func (s NotLocal) write(m *message, _ TableFamily) {
 	compare(m, false, Bytes{}.Number(local))
 }
 
-// GoesBack matches packets whose destination this host reaches by their incoming interface. The
-// host's own addresses are not reached by any interface. It works in prerouting.
+// GoesBack matches packets whose destination this host reaches through their incoming interface. It
+// never matches packets to the host's own addresses. It works in prerouting.
 type GoesBack struct{}
 
 func (GoesBack) text(TableFamily) string { return "fib daddr . iif oif != 0" }
@@ -136,7 +136,7 @@ func (s EtherType) write(m *message, _ TableFamily) {
 	compare(m, true, []byte{byte(s >> 8), byte(s)})
 }
 
-// Constant is the constant key 0, which nft writes as a mark without bits.
+// Constant is the constant key 0. nft prints it as a mark without bits.
 type Constant struct{}
 
 func (Constant) text(TableFamily) string { return "meta mark & 0x00000000" }

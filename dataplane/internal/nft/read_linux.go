@@ -14,11 +14,11 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// errChanged means that the data changed while it was listed.
+// errChanged means that the data changed while it was being listed.
 var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix.EAGAIN)
 
-// list sends a request and calls each with the attributes of each answer. It returns errChanged if
-// the list changed while it was read.
+// list sends a request, and calls each with the attributes of each answer. It returns errChanged if
+// the data changed while it was being listed.
 func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message), each func(body []byte)) error {
 	c.sock.Discard()
 	q := &message{seq: c.seq}
@@ -63,8 +63,8 @@ func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message),
 	}
 }
 
-// dump repeats list if the data has changed, up to a limit. reset discards the results of an
-// earlier attempt. A missing table has no content.
+// dump calls list, and repeats it a limited number of times if the data has changed. reset must
+// discard the results of the previous attempt. A missing table has no content.
 func (c *Conn) dump(kind int, x Table, ask func(*message), reset func(), each func(body []byte)) (err error) {
 	for range 10 {
 		reset()
@@ -84,7 +84,7 @@ func (c *Conn) HasTable(x Table) (bool, error) {
 	return state != "", err
 }
 
-// tableState returns "awake", "dormant" if the table's chains receive no packets, or "" if the
+// tableState returns "awake", "dormant" if the table's chains do not receive packets, or "" if the
 // table is missing.
 func (c *Conn) tableState(x Table) (state string, err error) {
 	err = c.list(msgGetTable, x.Family, false, func(m *message) { m.String(tableName, x.Name) }, func(body []byte) {
@@ -104,13 +104,14 @@ func (c *Conn) tableState(x Table) (state string, err error) {
 // Found is an existing chain or set.
 type Found struct {
 	Name string
-	// Use is the number of a chain's rules and elements, plus those that lead to it; 0 for sets.
+	// Use is the number of a chain's rules and elements, plus those that lead to the chain. It is 0
+	// for sets.
 	Use uint32
-	// Policy is the kernel's number of a base chain's policy.
+	// Policy is the kernel's number for the policy of a base chain.
 	Policy uint32
 }
 
-// Chains returns the chains of a table, or none if the table is missing.
+// Chains returns the chains of a table. A missing table has no chains.
 func (c *Conn) Chains(x Table) (all []Found, err error) {
 	err = c.dump(msgGetChain, x, nil, func() { all = nil }, func(body []byte) {
 		if f, table := chainIn(body); table == x.Name {
@@ -126,7 +127,7 @@ func (c *Conn) HasChain(x Table, name string) (bool, error) {
 	return len(found) > 0, err
 }
 
-// chain returns the chain of this name, or none if it is missing.
+// chain returns the chain with this name, or nothing if it is missing.
 func (c *Conn) chain(x Table, name string) (found []Found, err error) {
 	ask := func(m *message) {
 		m.String(chainTable, x.Name)
@@ -158,7 +159,7 @@ func chainIn(body []byte) (f Found, table string) {
 	return f, table
 }
 
-// Sets returns the named sets and maps of a table, or none if the table is missing.
+// Sets returns the named sets and maps of a table. A missing table has no sets.
 func (c *Conn) Sets(x Table) (all []Found, err error) {
 	ask := func(m *message) { m.String(setTable, x.Name) }
 	err = c.dump(msgGetSet, x, ask, func() { all = nil }, func(body []byte) {
@@ -173,16 +174,16 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 	return all, err
 }
 
-// FoundRule is an existing rule. Content is a hash of its expressions without counters, because
-// since Linux 6.18 a replaced rule keeps its handle.
+// FoundRule is an existing rule. Content is a hash of its expressions without counters. It is
+// necessary because a replaced rule keeps its handle since Linux 6.18.
 type FoundRule struct {
 	Chain           string
 	Handle, Content uint64
 }
 
 // Rules returns the rules of a chain in order, or of all chains if chain is empty. Missing objects
-// have no rules. Like with Elements, foreign changes elsewhere do not matter: the kernel finds its
-// position in the list by the number of this table's rules that it has listed.
+// have no rules. As for Elements, changes of other tables do not matter. The kernel restores its
+// position in the list from the number of this table's rules that it has listed.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
@@ -207,9 +208,9 @@ func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	return all, elsewhere(err)
 }
 
-// elsewhere returns err, unless it means that the table is missing, or that something changed
-// during the read of a list which transactions on other tables do not affect. Steady and Commit
-// notice changes of this table.
+// elsewhere returns nil if err means that the table is missing, or that the data changed during a
+// list that other tables do not affect. Otherwise it returns err. Steady and Commit detect changes
+// of this table.
 func elsewhere(err error) error {
 	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -217,8 +218,8 @@ func elsewhere(err error) error {
 	return err
 }
 
-// ChainRules calls begin, and then rule with the attributes of each rule of a chain in order. It
-// starts again if the rules have changed. there is false if the chain is missing.
+// ChainRules calls begin, and then calls rule with the attributes of each rule of a chain in order.
+// It starts again if the rules have changed. It returns false if the chain is missing.
 func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs []byte)) (there bool, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
@@ -231,13 +232,13 @@ func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs [
 	if err != nil || there {
 		return there, err
 	}
-	return c.HasChain(x, chain) // a missing chain has no rules either
+	return c.HasChain(x, chain) // a missing chain also has no rules
 }
 
-// Elements returns the elements of a set, or none if the set is missing. Changes of other programs
-// elsewhere do not affect the kernel's list of a set, but they may never stop while a large set is
-// read: its time grows with the square of the number of elements (6 ms for 10,000, 250 ms for
-// 100,000).
+// Elements returns the elements of a set. A missing set has no elements. Changes of other sets do
+// not affect the kernel's list of a set, so they do not cause another attempt. Otherwise the
+// attempts might never end for a large set, because the time of a list grows with the square of the
+// number of elements (6 ms for 10,000, 250 ms for 100,000).
 func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 	ask := func(m *message) {
 		m.String(elemsTable, x.Name)
@@ -247,7 +248,7 @@ func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 	return all, elsewhere(err)
 }
 
-// Find reads single elements of a set by their keys. A missing element is an error.
+// Find reads single elements of a set by their keys. If an element is missing, it returns an error.
 func (c *Conn) Find(x Table, s *Set, elems []Elem) (all []FoundElem, err error) {
 	size := s.Key.kind(x.Family).size
 	ask := func(m *message) {
@@ -335,8 +336,8 @@ func contentOf(exprs []byte) uint64 {
 	return h.Sum64()
 }
 
-// Counted returns the packets of a counter from the kernel's form of an expression. ok is false for
-// other expressions.
+// Counted decodes a counter from the kernel's form of an expression, and returns its packets. ok is
+// false for other expressions.
 func Counted(expr []byte) (packets uint64, ok bool) {
 	for a := nlsock.In(expr); a.Next(); {
 		switch {

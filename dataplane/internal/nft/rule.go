@@ -11,7 +11,8 @@ type Rule struct {
 	Do []Stmt
 }
 
-// Stmt is a statement of a rule: a match, or an action on the packets that have matched so far.
+// Stmt is a statement of a rule: a match, or an action on the packets that all previous statements
+// have matched.
 type Stmt interface {
 	text(f TableFamily) string
 	write(m *message, f TableFamily)
@@ -33,14 +34,15 @@ func (r Rule) write(m *message, f TableFamily) {
 	})
 }
 
-// These are the first registers of statements: first for their value, and spare, after the four
-// that nft uses for a statement, for intermediate results.
+// These are the first registers of statements. first is for the value of a statement. spare is for
+// intermediate results; it follows the four registers that nft uses for a statement.
 const (
 	first = 0
 	spare = 4
 )
 
-// Vmap executes the verdict of a map. Packets without an element continue.
+// Vmap executes the verdict that a map has for a key. If the map does not have the key, the packet
+// continues.
 type Vmap struct {
 	Of Expr
 	In *Set
@@ -57,7 +59,7 @@ func (s Vmap) write(m *message, f TableFamily) {
 	})
 }
 
-// AddBits sets bits of a mark, and preserves the others.
+// AddBits sets bits of a mark and keeps the others.
 type AddBits struct {
 	Field Field // Mark or CtMark
 	Bits  uint32
@@ -73,7 +75,7 @@ func (s AddBits) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// ClearBits clears bits of a mark, and leaves its others as they are.
+// ClearBits clears bits of a mark and keeps the others.
 type ClearBits struct {
 	Field Field // Mark or CtMark
 	Bits  uint32
@@ -90,7 +92,7 @@ func (s ClearBits) write(m *message, f TableFamily) {
 }
 
 // SetField sets a field (Priority, Mark, CtMark, Maxseg) to a computed value. The kernel never
-// increases Maxseg. It needs a preceding match of the flags.
+// increases Maxseg. The rule must match the TCP flags first.
 type SetField struct {
 	Field Field
 	To    Expr
@@ -103,14 +105,13 @@ func (s SetField) write(m *message, f TableFamily) {
 	s.Field.set(m, first)
 }
 
-// OnlyACK clears all flags of a TCP segment except for ACK. It needs a preceding match of the
-// protocol.
+// OnlyACK clears all flags of a TCP segment except for ACK. The rule must match the protocol first.
 type OnlyACK struct{}
 
 func (OnlyACK) text(TableFamily) string { return "tcp flags set ack" }
 
 func (OnlyACK) write(m *message, _ TableFamily) {
-	const at, size = 12, 2 // the header length and the flags, because nft writes no single bytes
+	const at, size = 12, 2 // covers the header length and the flags, because nft does not write single bytes
 	m.expr(listElem, "payload", func() {
 		m.Wire32(1, register(first))
 		m.Wire32(2, 2) // NFT_PAYLOAD_TRANSPORT_HEADER
@@ -148,8 +149,8 @@ func (ClearPriority) write(m *message, _ TableFamily) {
 	Priority.set(m, first)
 }
 
-// Update adds an element to a dynamic map, or replaces and refreshes it. If Data is nil, Map is a
-// set. The packet continues in any case.
+// Update adds an element to a dynamic map. If the element exists, Update replaces its data and
+// restarts its timeout. If Data is nil, Map is a set. The packet always continues.
 type Update struct {
 	Map     *Set
 	Key     Expr
@@ -167,8 +168,8 @@ func (s Update) text(f TableFamily) string {
 
 func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
 
-// Delete removes the element of a key from a dynamic map. nft requires its data, but the kernel
-// ignores it.
+// Delete removes the element with a key from a dynamic map. nft requires the element's data, but
+// the kernel ignores it.
 type Delete struct {
 	Map  *Set
 	Key  Expr
@@ -215,7 +216,7 @@ func (s DNAT) write(m *message, f TableFamily) {
 	})
 }
 
-// Redirect sends the connection to a port of this host. It needs a preceding match of the protocol.
+// Redirect sends the connection to a port of this host. The rule must match the protocol first.
 type Redirect struct{ To Lookup }
 
 func (s Redirect) text(f TableFamily) string { return "redirect to :" + s.To.text(f) }
@@ -225,8 +226,8 @@ func (s Redirect) write(m *message, f TableFamily) {
 	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
 
-// ClampMSS reduces the maximum segment size of a TCP SYN to the MTU of both directions of its path.
-// It needs a preceding match of the flags.
+// ClampMSS limits the maximum segment size of a TCP SYN to the MTU of its path in both directions.
+// The rule must match the TCP flags first.
 type ClampMSS struct{}
 
 func (ClampMSS) text(TableFamily) string { return "tcp option maxseg size set rt mtu" }
@@ -292,14 +293,14 @@ func reject(m *message, kind uint32, code byte) {
 	})
 }
 
-// Jump jumps to a chain, and returns if that chain makes no decision.
+// Jump continues in another chain, and returns if that chain does not decide.
 type Jump string
 
 func (s Jump) text(TableFamily) string { return "jump " + string(s) }
 
 func (s Jump) write(m *message, _ TableFamily) { verdict(m, codeJump, string(s)) }
 
-// Goto continues in a chain, and does not return.
+// Goto continues in another chain, and does not return.
 type Goto string
 
 func (s Goto) text(TableFamily) string { return "goto " + string(s) }

@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// Set is a named set or map. Expressions declare its key and data, like nft's "typeof".
+// Set is a named set or map. Expressions declare the types of its key and data, as with nft's
+// "typeof".
 type Set struct {
 	Name string
 	Key  Expr
-	// Data makes it a map to such values; Verdict makes it a map to verdicts. Without either it is
-	// a set.
+	// Data is the type of the values of a map. Verdict reports whether the values are verdicts.
+	// Without either, the object is a set.
 	Data    Expr
 	Verdict bool
-	// Interval allows ranges of a concatenated key (Elem.KeyEnd).
+	// Interval permits ranges of a concatenated key (Elem.KeyEnd).
 	Interval bool
-	// Timed allows elements to expire (Elem.Timeout, Update).
+	// Timed permits elements with a timeout (Elem.Timeout, Update).
 	Timed bool
-	// Counter counts packets and bytes of each element.
+	// Counter enables a counter of packets and bytes for each element.
 	Counter bool
-	// Dynamic allows rules to add elements (Update, Delete).
+	// Dynamic permits rules to add elements (Update, Delete).
 	Dynamic bool
-	// Size is the maximum number of elements; 0 means no limit.
+	// Size is the maximum number of elements. Zero means no limit.
 	Size uint32
 }
 
@@ -47,7 +48,7 @@ func (s *Set) dataKind(f TableFamily) kind {
 	return s.Data.kind(f)
 }
 
-// text returns the declaration without the elements.
+// text returns the declaration of the set without its elements.
 func (s *Set) text(f TableFamily) string {
 	var b strings.Builder
 	data := ""
@@ -96,7 +97,7 @@ func (s *Set) flags(f TableFamily) (flags uint32) {
 	return flags
 }
 
-// write writes the attributes of the set after its table.
+// write writes the attributes of the set that follow its table.
 func (s *Set) write(m *message, f TableFamily, id uint32) {
 	key, data := s.Key.kind(f), kind{}
 	m.String(setName, s.Name)
@@ -162,29 +163,29 @@ func (s *Set) userdata(f TableFamily, key, data kind) []byte {
 
 // Elem is an element of a set or map.
 type Elem struct {
-	// Key holds each part of the set's key, padded to 32 bits (Bytes). With KeyEnd it is the start
-	// of a range.
+	// Key holds the parts of the set's key, each padded to 32 bits (see Bytes). If KeyEnd is set,
+	// Key is the start of a range.
 	Key, KeyEnd []byte
-	// Data is the value of a map; Goto is the chain in a map to verdicts.
+	// Data is the value in a map. Goto is the chain in a map to verdicts.
 	Data []byte
 	Goto string
-	// Timeout is the lifetime of the element; 0 means forever.
+	// Timeout is the lifetime of the element. Zero means no limit.
 	Timeout time.Duration
-	// Comment appears in listings. It has at most 127 bytes.
+	// Comment appears in listings. It must have at most 127 bytes.
 	Comment string
 }
 
 // FoundElem is an existing element.
 type FoundElem struct {
 	Elem
-	// Expires is the time until its removal; 0 means never.
+	// Expires is the time until the element is removed. Zero means that it is not removed.
 	Expires time.Duration
-	// Packets is the counter of the element, if the set has counters.
+	// Packets is the element's packet counter, if the set has counters.
 	Packets uint64
 }
 
-// write writes the element of a set with these sizes of keys and data: a single port has two bytes,
-// although Bytes pads it.
+// write writes the element of a set with the given sizes of key and data. The sizes are necessary
+// because a single port has two bytes, but Bytes pads it.
 func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Nest(listElem)
 	m.value(elemKey, e.Key[:min(key, len(e.Key))])
@@ -230,7 +231,8 @@ func (e *Elem) text(s *Set, f TableFamily, withData bool) string {
 	return b.String()
 }
 
-// duration returns nft's form of d: in seconds, or in milliseconds if that is not a whole number.
+// duration formats d in the syntax of nft: in seconds if that is a whole number, otherwise in
+// milliseconds.
 func duration(d time.Duration) string {
 	if d%time.Second == 0 {
 		return fmt.Sprintf("%ds", d/time.Second)
@@ -238,7 +240,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
-// format prints a value of this type, or a range.
+// format formats a value of this type or a range.
 func (k kind) format(v, end []byte) string {
 	parts := k.parts
 	if parts == nil {
@@ -262,7 +264,7 @@ func (k kind) format(v, end []byte) string {
 	return strings.Join(texts, " . ")
 }
 
-// between prints a range, as a network if possible.
+// between formats a range, as a network if possible.
 func between(first, last []byte, firstText, lastText string) string {
 	if a, ok := netip.AddrFromSlice(first); ok && len(first) >= 4 {
 		for bits := a.BitLen(); bits >= 0; bits-- {
@@ -294,7 +296,7 @@ func (k kind) formatOne(v []byte) string {
 	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(v)), 10)
 }
 
-// protocol returns nft's word for a transport protocol.
+// protocol returns nft's name of a transport protocol.
 func protocol(n byte) string {
 	switch n {
 	case 1:
@@ -311,13 +313,13 @@ func protocol(n byte) string {
 	return strconv.Itoa(int(n))
 }
 
-// mustAddr decodes an address that this package wrote, or whose length was checked.
+// mustAddr decodes an address. The caller must have checked its length.
 func mustAddr(v []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(v)
 	return a
 }
 
-// Last returns the last address of a network, which ends the range of its addresses.
+// Last returns the last address of a network, which is the end of its range.
 func Last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -331,7 +333,7 @@ func lastOf(p netip.Prefix) string { return Last(p).String() }
 // Bytes is a key or data under construction. Each part is padded to 32 bits.
 type Bytes []byte
 
-// Addr appends an address, which has its family's length.
+// Addr appends an address, whose length depends on its family.
 func (b Bytes) Addr(a netip.Addr) Bytes { return append(b, a.AsSlice()...) }
 
 // Proto appends the number of a transport protocol.

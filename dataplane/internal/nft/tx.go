@@ -15,10 +15,10 @@ type Table struct {
 // String returns nft's name of the table: "ip vipd".
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
-// Chain is a chain. AddRule adds its rules.
+// Chain is a chain. Its rules are added with AddRule.
 type Chain struct {
 	Name string
-	// Hook makes it a base chain. If nil, other chains lead to it.
+	// Hook makes the chain a base chain. If nil, other chains lead to it.
 	Hook *Hook
 }
 
@@ -26,24 +26,24 @@ type Chain struct {
 type Hook struct {
 	Type  ChainType
 	Point Point
-	// Priority orders the base chains of a point; lower values are first.
+	// Priority orders the base chains of a point. Chains with lower values are first.
 	Priority int32
-	// Device is the device whose frames a chain of the family netdev receives.
+	// Device is the device whose frames the chain receives, if its table has the family netdev.
 	Device string
 }
 
 // ChainType is the type of a base chain.
 type ChainType string
 
-// These are the types. Chains of type nat only see the first packet of a connection.
+// These are the types. Only the first packet of a connection traverses chains of type nat.
 const (
 	NAT    ChainType = "nat"
 	Filter ChainType = "filter"
 	Route  ChainType = "route" // of output: a packet with a changed mark is routed again
 )
 
-// Point is the point in the kernel at which a base chain receives packets. The numbers are the
-// kernel's.
+// Point is the point in the kernel at which a base chain receives packets. It has the kernel's
+// numbers.
 type Point uint32
 
 // These are the points.
@@ -54,7 +54,8 @@ const (
 	Output      Point = 3
 	Postrouting Point = 4
 
-	// These belong to the family netdev, before and after all others. Egress needs Linux 5.16.
+	// These points belong to the family netdev. They precede and follow all other points. Egress
+	// needs Linux 5.16.
 	Ingress Point = 0
 	Egress  Point = 1
 )
@@ -73,23 +74,24 @@ func (h *Hook) text() string {
 	return fmt.Sprintf("{ type %s hook %s priority %d; policy accept; }", h.Type, point, h.Priority)
 }
 
-// Tx is a transaction. Its steps take effect in order, all or none. The zero value is empty.
+// Tx is a transaction. Its steps take effect in order, all or none. The zero value is an empty
+// transaction.
 type Tx struct {
 	ops []op
-	// Bytes is its size when it was last sent.
+	// Bytes is the size of the transaction when it was last sent.
 	Bytes int
-	// Deleted has the deleted elements of sets with counters, as of the last commit. The kernel
-	// reads their counters when no packet can find them any longer, so no count is lost.
+	// Deleted holds the deleted elements of sets with counters, from the last commit. The kernel
+	// reads their counters when packets can no longer reach the elements, so no count is lost.
 	Deleted []FoundElem
 }
 
 // op is a step of a transaction.
 type op struct {
 	table Table
-	text  string // everything except elements: the command without "add" and the table; elements are printed on demand
+	text  string // the command without "add", the table and the elements, which are printed on demand
 	verb  string // add, create, delete, flush
 	what  string // table, chain, rule, map, set, element
-	chain string // the chain that a chain or rule step refers to
+	chain string // the chain of a step about a chain or rule
 	write func(*message)
 	set   *Set
 	elems []Elem
@@ -98,7 +100,7 @@ type op struct {
 // Len returns the number of steps.
 func (t *Tx) Len() int { return len(t.ops) }
 
-// counting returns the number of deleted elements of sets with counters.
+// counting returns the number of deleted elements that have counters.
 func (t *Tx) counting() (n int) {
 	for i := range t.ops {
 		if o := &t.ops[i]; o.set != nil && o.set.Counter && o.verb == "delete" {
@@ -119,8 +121,8 @@ func (t *Tx) chains() map[string]bool {
 	return all
 }
 
-// deletesTable reports whether the transaction deletes a table, including chains that others have
-// added.
+// deletesTable reports whether the transaction deletes a table, including chains that other
+// programs have added.
 func (t *Tx) deletesTable() bool {
 	return slices.ContainsFunc(t.ops, func(o op) bool { return o.what == "table" && o.verb == "delete" })
 }
@@ -128,17 +130,18 @@ func (t *Tx) deletesTable() bool {
 // Append adds the steps of another transaction.
 func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
 
-// AddTable creates a table, unless it exists.
+// AddTable creates a table if it does not exist.
 func (t *Tx) AddTable(x Table) { t.newTable(x, "", 0) }
 
-// ClaimTable creates a table that only this connection can change. The table stays when the
-// connection ends, and then any program can change it. It needs Linux 6.9. A transaction that
-// replaces a table starts with TouchTable.
+// ClaimTable creates a table that only this connection can change. The table remains when the
+// connection ends, and any program can change it then. It needs Linux 6.9. A transaction that
+// replaces a table must start with TouchTable.
 func (t *Tx) ClaimTable(x Table) {
 	t.newTable(x, " { flags owner, persist; }", tableOwner|tablePersist)
 }
 
-// TouchTable creates a table, unless it exists. It does not change its flags.
+// TouchTable creates a table if it does not exist. It does not change the flags of an existing
+// table.
 func (t *Tx) TouchTable(x Table) { t.newTable(x, "") }
 
 func (t *Tx) newTable(x Table, text string, flags ...uint32) {
@@ -152,7 +155,7 @@ func (t *Tx) newTable(x Table, text string, flags ...uint32) {
 	}})
 }
 
-// DeleteTable removes a table with its content. The transaction fails if the table is missing.
+// DeleteTable removes a table with its content. The transaction fails if the table does not exist.
 func (t *Tx) DeleteTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "delete", what: "table", write: func(m *message) {
 		m.open(msgDelTable, 0, x.Family)
@@ -161,7 +164,7 @@ func (t *Tx) DeleteTable(x Table) {
 	}})
 }
 
-// AddChain creates a chain, unless it exists.
+// AddChain creates a chain if it does not exist.
 func (t *Tx) AddChain(x Table, c *Chain) {
 	text := " " + c.Name
 	if c.Hook != nil {
@@ -186,7 +189,7 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	}})
 }
 
-// DeleteChain removes an empty chain without rules that lead to it.
+// DeleteChain removes a chain. The chain must be empty, and no rule may lead to it.
 func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name)
 	t.ops[len(t.ops)-1].chain = name
@@ -209,7 +212,7 @@ func (t *Tx) AddRule(x Table, chain string, r Rule) {
 	}})
 }
 
-// AddSet creates a set or map, unless it exists.
+// AddSet creates a set or map if it does not exist.
 func (t *Tx) AddSet(x Table, s *Set) {
 	id := uint32(len(t.ops) + 1) // must be unique in the transaction
 	t.ops = append(t.ops, op{table: x, verb: "add", what: s.word(), text: s.text(x.Family), write: func(m *message) {
@@ -225,7 +228,7 @@ func (t *Tx) FlushSet(x Table, s *Set) {
 	t.named(x, "flush", s.word(), msgDelSetElem, elemsSet, s.Name)
 }
 
-// named adds a step that only needs the name of an object.
+// named adds a step that needs only the name of an object.
 func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name string) {
 	t.ops = append(t.ops, op{table: x, verb: verb, what: what, text: " " + name, write: func(m *message) {
 		m.open(kind, 0, x.Family)
@@ -235,7 +238,7 @@ func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name 
 	}})
 }
 
-// Add adds elements to a set. Existing elements stay; their data must be the same.
+// Add adds elements to a set. Existing elements remain, and must have the same data.
 func (t *Tx) Add(x Table, s *Set, elems ...Elem) {
 	t.elements(x, s, "add", msgNewSetElem, flagCreate, elems)
 }
@@ -282,7 +285,7 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 	}})
 }
 
-// Text returns the transaction as input of "nft -f".
+// Text returns the transaction in the syntax of "nft -f".
 func (t *Tx) Text() string {
 	var b strings.Builder
 	for i := range t.ops {
@@ -305,9 +308,9 @@ func (o *op) String() string {
 	return o.verb + " " + o.what + " " + o.table.String() + text
 }
 
-// encode returns the transaction as netlink messages with numbers from seq on, and the step of each
-// message. Only the last step's message requests an acknowledgement, because the kernel always
-// reports errors. With echo the kernel also returns the content of Deleted.
+// encode returns the transaction as netlink messages with sequence numbers from seq, and the step
+// of each message. Only the message of the last step requests an acknowledgement, because the
+// kernel always reports errors. If echo is set, the kernel also returns the deleted elements.
 func (t *Tx) encode(seq uint32, echo bool) (b []byte, steps []int) {
 	m := &message{seq: seq, echo: echo}
 	note := func(step int) {

@@ -3,11 +3,11 @@ package nft
 import "encoding/binary"
 
 // userdata writes the data that nft stores with objects for its own listings: attributes with a
-// byte for the type and a byte for the length (libnftnl's udata.h). Without it, nft lists a set
-// that is declared by "typeof" with types that it can't read.
+// byte for the type and a byte for the length (libnftnl's udata.h). Without this data, nft lists a
+// set that is declared with "typeof" with types that it can't parse.
 type userdata struct{ b []byte }
 
-// Kinds of expressions (nft's enum expr_types).
+// These are the kinds of expressions (nft's enum expr_types).
 const (
 	exprVerdict = 1
 	exprPayload = 7
@@ -17,7 +17,7 @@ const (
 	exprNumgen  = 23
 )
 
-// Attributes of sets (libnftnl's enum nftnl_udata_set_types).
+// These are the attributes of sets (libnftnl's enum nftnl_udata_set_types).
 const (
 	udataKeyOrder     = 0
 	udataDataOrder    = 1
@@ -44,14 +44,14 @@ func (u *userdata) nest(kind int, inside func()) {
 	u.b[at+1] = byte(len(u.b) - at - 2)
 }
 
-// expr describes an expression: its kind, and the attributes that inside writes.
+// expr writes the description of an expression: its kind, and the attributes that inside writes.
 func (u *userdata) expr(kind uint32, inside func()) {
 	u.uint32(0, kind)
 	u.nest(1, inside)
 }
 
-// comment returns the user data of a rule's or element's comment, or nil. nft accepts at most 127
-// bytes.
+// comment returns the user data of a rule's or element's comment, or nil if the comment is empty.
+// nft accepts at most 127 bytes.
 func comment(s string) []byte {
 	if s == "" {
 		return nil

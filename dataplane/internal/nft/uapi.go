@@ -1,8 +1,8 @@
 package nft
 
 // These are numbers of the kernel's interface: include/uapi/linux/netfilter/nf_tables.h,
-// nfnetlink.h and netfilter.h of Linux 6.1. golang.org/x/sys/unix only has them for Linux, and
-// lacks some.
+// nfnetlink.h and netfilter.h of Linux 6.1. golang.org/x/sys/unix has only some of them, and only
+// for Linux.
 const (
 	subsystem = 10 // NFNL_SUBSYS_NFTABLES
 
@@ -26,7 +26,7 @@ const (
 	msgNewGen     = 15
 	msgGetGen     = 16
 
-	// Flags of messages (linux/netlink.h).
+	// These are the flags of messages (linux/netlink.h).
 	flagRequest = 0x1
 	flagAck     = 0x4
 	flagEcho    = 0x8
@@ -34,7 +34,7 @@ const (
 	flagCreate  = 0x400
 	flagAppend  = 0x800
 
-	// Attributes of tables, chains and rules.
+	// These are the attributes of tables, chains and rules.
 	tableName     = 1
 	tableFlags    = 2
 	tableDormant  = 0x1 // NFT_TABLE_F_DORMANT
@@ -61,11 +61,11 @@ const (
 	verdictCode   = 1
 	verdictChain  = 2
 	genID         = 1
-	eventTable    = 1 // of all objects in a table: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, ..., and NFTA_TABLE_NAME
+	eventTable    = 1 // the table's name in events about any object: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, ..., and NFTA_TABLE_NAME
 	policyAccept  = 1
 	udataRuleText = 0 // the comment in a rule's or an element's user data (NFTNL_UDATA_RULE_COMMENT)
 
-	// Attributes of sets and elements.
+	// These are the attributes of sets and elements.
 	setTable       = 1
 	setName        = 2
 	setFlags       = 3
@@ -99,15 +99,15 @@ const (
 	setEval     = 0x20
 	setConcat   = 0x80
 
-	// These are verdicts: the kernel's signed numbers, read as unsigned.
+	// These are verdicts. They are the kernel's signed numbers, converted to unsigned.
 	codeDrop   = 0
 	codeAccept = 1
 	codeReturn = 0xfffffffb
 	codeGoto   = 0xfffffffc
 	codeJump   = 0xfffffffd
 
-	// The four registers of 16 bytes have the numbers 1 to 4, and their 32-bit parts the numbers
-	// from 8 on.
+	// The four registers of 16 bytes have the numbers 1 to 4. Their 32-bit parts have the numbers
+	// from 8.
 	regVerdict = 0
 	reg32      = 8
 )

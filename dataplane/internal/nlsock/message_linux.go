@@ -8,30 +8,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMalformed means that a message does not have its documented form.
+// ErrMalformed means that a message does not have its documented format.
 var ErrMalformed = errors.New("the kernel's message is malformed")
 
 // Messages reads a sequence of netlink messages.
 type Messages struct {
 	rest []byte
-	// Kind, Flags and Seq are fields of the header: the type, unix.NLM_F_..., and the number of the
-	// request.
+	// Kind, Flags and Seq are fields of the header: the type, the flags (unix.NLM_F_...), and the
+	// sequence number of the request.
 	Kind  uint16
 	Flags uint16
 	Seq   uint32
 	// Body is the message without the header.
 	Body []byte
-	// Err is ErrMalformed after a message that could not be read; Next returns false then.
+	// Err is ErrMalformed if a message could not be parsed. Next then returns false.
 	Err error
 }
 
-// Read returns the messages that were received from a socket.
+// Read returns a reader of the messages that were received from a socket.
 func Read(b []byte) Messages { return Messages{rest: b} }
 
-// Empty reports whether nothing is left.
+// Empty reports whether no data is left.
 func (m *Messages) Empty() bool { return len(m.rest) == 0 }
 
-// Next moves to the next message, and reports whether there is one.
+// Next moves to the next message, and reports whether it exists.
 func (m *Messages) Next() bool {
 	if len(m.rest) == 0 || m.Err != nil {
 		return false
@@ -51,8 +51,8 @@ func (m *Messages) Next() bool {
 	return true
 }
 
-// Refusal returns the content of an acknowledgement or of the end of a list (unix.NLMSG_ERROR,
-// unix.NLMSG_DONE): a syscall.Errno, nil for success, or ErrMalformed.
+// Refusal returns the result in an acknowledgement or at the end of a list (unix.NLMSG_ERROR,
+// unix.NLMSG_DONE). The result is a syscall.Errno, nil for success, or ErrMalformed.
 func (m *Messages) Refusal() error {
 	if len(m.Body) < 4 {
 		if m.Kind == unix.NLMSG_DONE {
@@ -69,21 +69,21 @@ func (m *Messages) Refusal() error {
 // Attributes reads a sequence of attributes.
 type Attributes struct {
 	rest []byte
-	// Kind is the type, without the flags for nests and byte order.
+	// Kind is the type, without the flags for nesting and byte order.
 	Kind  uint16
 	Value []byte
-	// Err is ErrMalformed after an attribute that could not be read, or the error of a reader of
-	// values; Next returns false then.
+	// Err is ErrMalformed if an attribute could not be parsed, or the error of a reader of values.
+	// Next then returns false.
 	Err error
 }
 
-// In returns the attributes in b.
+// In returns a reader of the attributes in b.
 func In(b []byte) Attributes { return Attributes{rest: b} }
 
-// Rest returns the unread part.
+// Rest returns the unread data.
 func (a *Attributes) Rest() []byte { return a.rest }
 
-// Next moves to the next attribute, and reports whether there is one.
+// Next moves to the next attribute, and reports whether it exists.
 func (a *Attributes) Next() bool {
 	if len(a.rest) == 0 || a.Err != nil {
 		return false
@@ -102,5 +102,6 @@ func (a *Attributes) Next() bool {
 	return true
 }
 
-// aligned returns the offset of the next message or attribute, which is a multiple of 4.
+// aligned rounds an offset up to the start of the next message or attribute, which is a multiple of
+// 4.
 func aligned(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }

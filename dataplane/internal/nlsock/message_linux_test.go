@@ -42,7 +42,7 @@ func message(b []byte, p part) []byte {
 	b = binary.NativeEndian.AppendUint16(b, p.kind)
 	b = binary.NativeEndian.AppendUint16(b, p.flags)
 	b = binary.NativeEndian.AppendUint32(b, p.seq)
-	b = binary.NativeEndian.AppendUint32(b, 99) // the port, which readers ignore
+	b = binary.NativeEndian.AppendUint32(b, 99) // readers ignore the port
 	return append(b, p.value...)
 }
 
@@ -52,7 +52,7 @@ func attribute(b []byte, p part) []byte {
 	return append(b, p.value...)
 }
 
-// written writes a sequence of parts, and returns the ends of each, without and with padding.
+// written writes a sequence of parts. It returns the end of each part, without and with padding.
 func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2]int) {
 	for _, p := range parts {
 		b = write(b, p)
@@ -63,8 +63,8 @@ func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2
 	return b, ends
 }
 
-// whole returns the number of complete parts in n bytes, and whether the bytes end with the last
-// part.
+// whole returns the number of complete parts in the first n bytes, and whether these bytes end with
+// a complete part.
 func whole(ends [][2]int, n int) (parts int, even bool) {
 	even = n == 0
 	for _, e := range ends {
@@ -75,8 +75,8 @@ func whole(ends [][2]int, n int) (parts int, even bool) {
 	return parts, even
 }
 
-// TestReadsWhatWasWritten reads complete and truncated sequences. All complete parts are read, and
-// a truncation is an error.
+// TestReadsWhatWasWritten reads complete and truncated sequences. All complete parts must be read,
+// and a truncation must be an error.
 func TestReadsWhatWasWritten(t *testing.T) {
 	for seed := range uint64(100) {
 		parts := someParts(rand.New(rand.NewPCG(seed, 0)))
@@ -109,8 +109,8 @@ func TestReadsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// TestRefusesShortLengths reads lengths smaller than a header, which would stop a reader from
-// advancing. They are errors.
+// TestRefusesShortLengths reads lengths that are smaller than a header. They must be errors,
+// because a reader would not advance.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)
@@ -128,7 +128,8 @@ func TestRefusesShortLengths(t *testing.T) {
 	}
 }
 
-// TestRefusal distinguishes success, refusal and malformed messages.
+// TestRefusal reads acknowledgements, refusals and malformed messages. Refusal must distinguish
+// them.
 func TestRefusal(t *testing.T) {
 	refused := -int32(unix.EBUSY)
 	for _, c := range []struct {

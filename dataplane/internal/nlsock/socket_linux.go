@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received is larger than the maximum size of an answer of the kernel, which is 32 KiB.
+// received is the size of the read buffer. It exceeds the maximum size of an answer of the kernel,
+// which is 32 KiB.
 const received = 64 << 10
 
-// ErrLost means that some answers are missing because the buffer was full.
+// ErrLost means that some answers were lost because the buffer was full.
 var ErrLost = errors.New("some of the kernel's answers were lost")
 
-// Silence is the maximum time for an answer of the kernel. Usually it needs milliseconds per
-// message.
+// Silence is the default of Socket.Patience. Usually the kernel answers within milliseconds.
 const Silence = 5 * time.Second
 
 // Socket is a netlink socket. Except for Close and SetReadDeadline, calls of its methods must not
@@ -34,7 +34,7 @@ type Socket struct {
 	seq  uint32
 	// drain reports whether Receive returns unix.EAGAIN instead of waiting.
 	drain bool
-	// read is called when the socket is readable; n and err are its results.
+	// read is called when the socket is readable. n and err are its results.
 	read func(fd uintptr) bool
 	n    int
 	err  error
@@ -44,7 +44,8 @@ type Socket struct {
 // network namespace.
 func Open(protocol int) (*Socket, error) { return OpenAt(protocol, slices.Values([]uint32{0})) }
 
-// OpenAt opens a socket with the first unused address (Port) of ports; 0 lets the kernel choose.
+// OpenAt opens a socket with the first unused address (Port) of ports. The address 0 lets the
+// kernel choose.
 func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -62,13 +63,13 @@ func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("connecting a %s socket to the kernel: %w", name(protocol), err)
 	}
-	// Without this option, refusals contain the refused message, which is only slower.
+	// Without this option, refusals contain the refused message, which is slower.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	return Over(fd)
 }
 
 // Subscribe opens a socket that receives the kernel's events of some groups. Its buffer has room
-// bytes, as far as this process may enlarge it.
+// bytes, or as many as this process may request.
 func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	s, err := Open(protocol)
 	if err != nil {
@@ -76,7 +77,7 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	}
 	failed := s.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) // the host's maximum
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) // limited by the host's maximum
 		}
 		for _, group := range groups {
 			err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
@@ -88,8 +89,8 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	return s, nil
 }
 
-// Filter restricts the socket to messages that a program accepts. Earlier messages are not
-// affected.
+// Filter restricts the socket to messages that a BPF program accepts. Messages that were received
+// before are not affected.
 func (s *Socket) Filter(program []unix.SockFilter) (err error) {
 	failed := s.Control(func(fd uintptr) {
 		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -129,13 +130,13 @@ func Over(fd int) (*Socket, error) {
 	return s, nil
 }
 
-// Close closes the socket, after current system calls. Later calls of Receive fail.
+// Close closes the socket after system calls in progress. Later calls of Receive fail.
 func (s *Socket) Close() error { return s.file.Close() }
 
-// Control calls f with the socket's descriptor, for its options.
+// Control calls f with the socket's descriptor, to set options.
 func (s *Socket) Control(f func(fd uintptr)) error { return s.raw.Control(f) }
 
-// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded from t on.
+// SetReadDeadline makes Receive fail with os.ErrDeadlineExceeded after t.
 func (s *Socket) SetReadDeadline(t time.Time) error { return s.file.SetReadDeadline(t) }
 
 // Drain makes Receive return unix.EAGAIN instead of waiting.
@@ -153,7 +154,7 @@ func (s *Socket) Port() (port uint32, err error) {
 	return port, errors.Join(failed, err)
 }
 
-// Discard discards received messages, which would otherwise be mistaken for the next answer.
+// Discard discards received messages. Otherwise they would be mistaken for the next answer.
 func (s *Socket) Discard() {
 	_ = s.raw.Control(func(fd uintptr) {
 		var b [4096]byte
@@ -166,7 +167,7 @@ func (s *Socket) Discard() {
 	})
 }
 
-// Next returns the number of the next message.
+// Next returns the sequence number for the next message.
 func (s *Socket) Next() uint32 {
 	s.seq++
 	return s.seq
@@ -185,7 +186,7 @@ func (s *Socket) Send(b []byte) error {
 	return errors.Join(waiting, err)
 }
 
-// Receive waits for messages, which are valid until its next call. unix.ENOBUFS means that the
+// Receive waits for messages. They are valid until the next call. unix.ENOBUFS means that the
 // kernel dropped messages because the buffer was full.
 func (s *Socket) Receive() (Messages, error) {
 	if err := s.raw.Read(s.read); err != nil {
@@ -197,8 +198,8 @@ func (s *Socket) Receive() (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Answer is Receive for a required answer: it waits no longer than Patience. Later answers are
-// still received, so the caller numbers its requests, or discards them.
+// Answer calls Receive for a required answer, and waits no longer than Patience. A late answer is
+// still received later. So the caller must number its requests, or discard late answers.
 func (s *Socket) Answer() (Messages, error) {
 	m, err := s.Within(s.Patience)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -207,8 +208,8 @@ func (s *Socket) Answer() (Messages, error) {
 	return m, err
 }
 
-// Within is Receive with a time limit. Messages that arrived in time are received, even if this
-// process did not run for longer.
+// Within calls Receive with a time limit. Messages that arrived in time are received even if this
+// process did not run for a while.
 func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return Messages{}, err
@@ -227,15 +228,16 @@ func (s *Socket) Within(patience time.Duration) (Messages, error) {
 }
 
 // Refusals reads the answers to messages with the numbers first to last, of which the last one
-// requests an acknowledgement. It returns the kernel's refusal of each as a syscall.Errno, or nil.
-// With ErrLost, nil may also mean that the answer was lost. It skips answers to earlier messages.
+// requests an acknowledgement. For each message, it returns the kernel's refusal as a
+// syscall.Errno, or nil. If it also returns ErrLost, nil may mean that the answer was lost. It
+// skips answers to earlier messages.
 func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 	refusals := make([]error, last-first+1)
 	lost := false
 	for {
 		m, err := s.Answer()
 		switch {
-		case errors.Is(err, unix.ENOBUFS): // the kernel processes messages while they are sent, so all its answers were sent
+		case errors.Is(err, unix.ENOBUFS): // the kernel processes messages during the call of send, so it has sent all answers
 			lost, s.drain = true, true
 			continue
 		case lost && errors.Is(err, unix.EAGAIN):
@@ -253,7 +255,7 @@ func (s *Socket) Refusals(first, last uint32) ([]error, error) {
 				return nil, ErrMalformed
 			}
 			refusals[i] = m.Refusal()
-			if errors.Is(refusals[i], unix.EPERM) { // netfilter answers no further messages then
+			if errors.Is(refusals[i], unix.EPERM) { // then netfilter does not answer further messages
 				for j := i; j < uint32(len(refusals)); j++ {
 					refusals[j] = refusals[i]
 				}

@@ -20,15 +20,15 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// question is a request about network devices: all of them, or a missing device.
+// question is a request about network devices: either about all devices or about a missing device.
 func question(flags uint16, seq uint32) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[4], body[5], body[6] = 0xff, 0xff, 0xff
 	return message(nil, part{unix.RTM_GETLINK, flags | unix.NLM_F_REQUEST, seq, body})
 }
 
-// TestAsksTheKernel requests a list and a missing device. It receives the list, its end, and a
-// refusal without the refused message.
+// TestAsksTheKernel requests a list and a missing device. It must receive the list, the end of the
+// list, and a refusal without the refused message.
 func TestAsksTheKernel(t *testing.T) {
 	s := open(t)
 	if err := s.Send(question(unix.NLM_F_DUMP, 7)); err != nil {
@@ -43,7 +43,7 @@ func TestAsksTheKernel(t *testing.T) {
 		for m.Next() {
 			switch {
 			case m.Seq != 7 || m.Kind == unix.NLMSG_ERROR:
-				t.Fatalf("got %+v", m)
+				t.Fatalf("message = %+v, want an answer to message 7", m)
 			case m.Kind == unix.NLMSG_DONE:
 				done = true
 				if err := m.Refusal(); err != nil {
@@ -73,7 +73,8 @@ func TestAsksTheKernel(t *testing.T) {
 	}
 }
 
-// TestWaitsNoLonger waits until the deadline, until the socket is closed, or not at all.
+// TestWaitsNoLonger calls Receive with a deadline, with a socket that is closed, and with Drain.
+// Receive must return in time.
 func TestWaitsNoLonger(t *testing.T) {
 	for name, end := range map[string]func(*Socket){
 		"deadline": func(s *Socket) { _ = s.SetReadDeadline(time.Unix(0, 1)) },
@@ -97,7 +98,7 @@ func TestWaitsNoLonger(t *testing.T) {
 	}
 }
 
-// TestLateReaders stops the process while the kernel answers. Answers that arrived in time are
+// TestLateReaders stops the process while the kernel answers. Answers that arrived in time must be
 // received.
 func TestLateReaders(t *testing.T) {
 	s := open(t)
@@ -115,16 +116,17 @@ func TestLateReaders(t *testing.T) {
 	}
 }
 
-// TestNamesTheSocket opens a socket of a missing protocol. The error names it.
+// TestNamesTheSocket opens a socket of a protocol that does not exist. The error must name the
+// protocol.
 func TestNamesTheSocket(t *testing.T) {
 	const none = 31 // one below MAX_LINKS
 	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {
-		t.Errorf("Open = %v, %v", s, err)
+		t.Errorf("Open = %v, %v, want EPROTONOSUPPORT", s, err)
 	}
 }
 
-// TestAnswerIsNotAwaitedForEver sends a request to a silent kernel. The wait ends, and a late
-// answer is still received.
+// TestAnswerIsNotAwaitedForEver sends a request to a silent kernel. The wait must end, and a late
+// answer must still be received.
 func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 	s := open(t)
 	s.Patience = time.Millisecond
@@ -136,6 +138,6 @@ func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != 8 {
-		t.Errorf("answer = %+v, %v", m, err)
+		t.Errorf("answer = %+v, %v, want the answer to message 8", m, err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// These belong to headers and attributes (include/uapi/linux/netlink.h). They do not use package
-// unix, because this file is also built on other systems.
+// These constants belong to headers and attributes (include/uapi/linux/netlink.h). Package unix is
+// not used, because this file is also built on other systems.
 const (
 	flagRequest = 1       // NLM_F_REQUEST
 	flagAck     = 4       // NLM_F_ACK
@@ -14,24 +14,24 @@ const (
 	alignTo     = 4       // NLA_ALIGNTO
 )
 
-// Writer writes a sequence of messages, each from Begin to End, with attributes in between. The
-// zero Writer is ready.
+// Writer writes a sequence of messages. Begin starts a message, and End ends it. Attributes are
+// written between these calls. The zero Writer is ready to use.
 type Writer struct {
-	// B is the output; B[:0] discards it.
+	// B is the output. To discard it, set it to B[:0].
 	B     []byte
 	begun int   // start of the last message
 	nests []int // starts of the open nests
 }
 
-// Begin starts a message with its type, its flags in addition to NLM_F_REQUEST, its number, and the
-// header of the protocol, whose length is a multiple of 4.
+// Begin starts a message with the given type, flags in addition to NLM_F_REQUEST, sequence number
+// and protocol header. The length of the header must be a multiple of 4.
 func (w *Writer) Begin(kind, flags uint16, seq uint32, header ...byte) {
 	w.begun = len(w.B)
-	w.B = append(w.B, 0, 0, 0, 0) // the length, see End
+	w.B = append(w.B, 0, 0, 0, 0) // End sets the length
 	w.B = binary.NativeEndian.AppendUint16(w.B, kind)
 	w.B = binary.NativeEndian.AppendUint16(w.B, flags|flagRequest)
 	w.B = binary.NativeEndian.AppendUint32(w.B, seq)
-	w.B = append(w.B, 0, 0, 0, 0) // the port, which the kernel knows
+	w.B = append(w.B, 0, 0, 0, 0) // the port, which the kernel sets
 	w.B = append(w.B, header...)
 }
 
@@ -40,13 +40,13 @@ func (w *Writer) End() {
 	binary.NativeEndian.PutUint32(w.B[w.begun:], uint32(len(w.B)-w.begun))
 }
 
-// Ask makes the kernel acknowledge the last message.
+// Ask requests an acknowledgement of the last message.
 func (w *Writer) Ask() {
 	flags := w.B[w.begun+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|flagAck)
 }
 
-// Nest starts an attribute that contains attributes. It holds at most 64 KiB.
+// Nest starts an attribute that contains other attributes. It holds at most 64 KiB.
 func (w *Writer) Nest(kind uint16) {
 	w.nests = append(w.nests, len(w.B))
 	w.Attribute(kind|flagNested, 0)
@@ -63,7 +63,8 @@ func (w *Writer) Unnest() {
 // Nested returns the current size of the innermost open nest.
 func (w *Writer) Nested() int { return len(w.B) - w.nests[len(w.nests)-1] }
 
-// Attribute writes the header of an attribute. The caller appends its value of that size to B.
+// Attribute writes the header of an attribute. The caller must then append a value of the given
+// size to B.
 func (w *Writer) Attribute(kind uint16, size int) {
 	w.B = binary.NativeEndian.AppendUint16(w.B, uint16(4+size))
 	w.B = binary.NativeEndian.AppendUint16(w.B, kind)

@@ -10,13 +10,13 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// BatchSize is the number of messages that are sent at once. The smallest socket buffer has room
-// for the kernel's answers, even if it refuses all of them.
+// BatchSize is the number of messages that are sent at once. The smallest socket buffer can hold
+// the kernel's answers, even if the kernel refuses all messages.
 const BatchSize = 64
 
 // Batches is a socket for many addresses and routes. The kernel applies all messages of a system
-// call, and only answers refused messages and the last message. Single messages need two calls
-// each, and the library needs as much time again.
+// call, and answers only refused messages and the last message. Sending messages one by one would
+// need two system calls for each message, and the library would double the time.
 type Batches struct {
 	*nlsock.Socket
 	out nlsock.Writer
@@ -31,14 +31,15 @@ func Open() (*Batches, error) {
 	return &Batches{Socket: s}, nil
 }
 
-// Message is a request of rtnetlink: its type, its flags in addition to NLM_F_REQUEST, and the data
-// after the header.
+// Message is a request of rtnetlink: its type, its flags in addition to NLM_F_REQUEST, and its
+// body.
 type Message struct {
 	Kind, Flags uint16
 	Body        []byte
 }
 
-// Do applies messages in order, and continues after a failure. It returns an error or nil for each.
+// Do applies messages in order, and continues after a failure. It returns an error or nil for each
+// message.
 func (b *Batches) Do(messages []Message) []error {
 	errs := make([]error, 0, len(messages))
 	for part := range slices.Chunk(messages, BatchSize) {
@@ -47,7 +48,7 @@ func (b *Batches) Do(messages []Message) []error {
 	return errs
 }
 
-// doSome is Do for a single system call.
+// doSome applies messages in a single system call.
 func (b *Batches) doSome(messages []Message) []error {
 	b.out.B = b.out.B[:0]
 	var last uint32
@@ -62,15 +63,16 @@ func (b *Batches) doSome(messages []Message) []error {
 	if err == nil {
 		errs, err = b.Refusals(last-uint32(len(messages))+1, last)
 	}
-	if err != nil { // the kernel's progress is unknown; repeating a completed message is not an error
+	if err != nil { // the kernel's progress is unknown, but repeating a completed message is not an error
 		errs = slices.Repeat([]error{err}, len(messages))
 	}
 	return errs
 }
 
 // NewAddress returns a message that adds a VIP to a device. The kernel never chooses the VIP as the
-// source of the host's own connections, even if it is the first address of the device: IPv4 uses
-// the scope RT_SCOPE_HOST for that, and IPv6 lifetimes. Neither affects its answers to ARP and NDP.
+// source of the host's own connections, even if it is the first address of the device: For IPv4,
+// the scope RT_SCOPE_HOST prevents this, and for IPv6, the lifetimes do. Neither affects the
+// kernel's answers to ARP and NDP.
 func NewAddress(a netip.Addr, device int) Message {
 	flags, scope := byte(0), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {
@@ -90,7 +92,7 @@ func DropAddress(a netip.Addr, device int) Message {
 	return Message{unix.RTM_DELADDR, 0, address(a, device, 0, 0).B}
 }
 
-// address returns an ifaddrmsg about an address on a device.
+// address returns an ifaddrmsg for an address on a device.
 func address(a netip.Addr, device int, flags, scope byte) *nlsock.Writer {
 	family := byte(unix.AF_INET)
 	if a.Is6() {
@@ -102,8 +104,8 @@ func address(a netip.Addr, device int, flags, scope byte) *nlsock.Writer {
 	return body
 }
 
-// LocalRoute returns a message about a local route to an address through a device. Without a
-// source, a new route has none, and a removed route may have any.
+// LocalRoute returns a message that adds or removes a local route to an address through a device.
+// If source is invalid, a new route has no source, and a removed route may have any source.
 func LocalRoute(kind, flags uint16, a, source netip.Addr, device int, protocol byte) Message {
 	family, scope := byte(unix.AF_INET), byte(unix.RT_SCOPE_HOST)
 	if a.Is6() {

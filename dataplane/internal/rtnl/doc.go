@@ -1,2 +1,2 @@
-// Package rtnl adds and removes many addresses and routes at once, by netlink.
+// Package rtnl adds and removes many addresses and routes at once over netlink.
 package rtnl

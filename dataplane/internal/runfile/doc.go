@@ -1,3 +1,4 @@
-// Package runfile identifies this boot and this network namespace. A process's record of what it
-// has created in the kernel is invalid after the next boot, and in another network namespace.
+// Package runfile identifies the current boot and network namespace. A process's record of the
+// objects that it has created in the kernel is invalid after the next boot and in other network
+// namespaces.
 package runfile

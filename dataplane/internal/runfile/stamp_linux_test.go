@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStamp compares stamps in two network namespaces. The namespaces differ, and the boot is the
-// same.
+// TestStamp compares stamps in two network namespaces. The namespaces must differ, and the boot
+// must be the same.
 func TestStamp(t *testing.T) {
 	boot, namespace, err := Stamp()
 	if err != nil || len(boot) != len("01234567-0123-0123-0123-0123456789ab") || namespace == "" {
-		t.Fatalf("Stamp() = %q, %q, %v", boot, namespace, err)
+		t.Fatalf("Stamp() = %q, %q, %v, want a boot id and a namespace", boot, namespace, err)
 	}
 	if b, n, err := Stamp(); b != boot || n != namespace || err != nil {
-		t.Errorf("Stamp() = %q, %q, %v; earlier %q, %q", b, n, err, boot, namespace)
+		t.Errorf("Stamp() = %q, %q, %v; want %q, %q", b, n, err, boot, namespace)
 	}
 	t.Run("in another namespace", func(t *testing.T) {
 		runtime.LockOSThread() // the thread ends with this goroutine
@@ -23,7 +23,7 @@ func TestStamp(t *testing.T) {
 			t.Skip("needs root: ", err)
 		}
 		if b, n, err := Stamp(); b != boot || n == namespace || n == "" || err != nil {
-			t.Errorf("Stamp() = %q, %q, %v; in the other namespace %q, %q", b, n, err, boot, namespace)
+			t.Errorf("Stamp() = %q, %q, %v; want boot %q and a namespace other than %q", b, n, err, boot, namespace)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-// Package worker runs deferred work, such as ending connections whose time is over, in a goroutine
-// separate from the changes that cause it. It keeps no state: the called function determines what
-// is due.
+// Package worker runs deferred work, such as ending connections whose drain time is over. The work
+// runs in a goroutine that is separate from the changes that cause it. The package keeps no state:
+// the called function determines which work is due.
 package worker

@@ -8,20 +8,20 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Loop calls a function when something is due. Its goroutine starts with the first call of Look,
-// and ends with Close. It is safe for concurrent use.
+// Loop calls a function when work is due. Its goroutine starts with the first call of Look, and
+// ends with Close. It is safe for concurrent use.
 type Loop struct {
-	wake wake.Signal // holds a token: check again
+	wake wake.Signal // sent to request a call
 	work func(ctx context.Context) time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	stop    context.CancelFunc
 	closed  bool
 	running sync.WaitGroup
 }
 
-// New returns a Loop that has not started. work does what is due, and returns the time of the next
-// call, or zero to wait for Look. Its context ends with Close.
+// New returns a Loop that has not started. work does the work that is due, and returns the time of
+// the next call, or zero to wait for Look. Its context ends with Close.
 func New(work func(ctx context.Context) time.Time) *Loop {
 	return &Loop{wake: wake.New(), work: work}
 }
@@ -48,7 +48,7 @@ func (l *Loop) run(ctx context.Context) {
 		case <-l.wake:
 		case <-timer.C:
 		}
-		if ctx.Err() != nil { // even if a check was requested
+		if ctx.Err() != nil { // even if Look was called
 			return
 		}
 		timer.Stop()
@@ -58,7 +58,7 @@ func (l *Loop) run(ctx context.Context) {
 	}
 }
 
-// Close ends the goroutine, and waits for it. The Loop can't be started again.
+// Close ends the goroutine and waits for its end. The Loop can't be started again.
 func (l *Loop) Close() {
 	l.mu.Lock()
 	l.closed = true

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestLoop calls Look, and returns times of the next call. The loop must call at each of them. The
-// function is called when requested and when due.
+// TestLoop calls Look, and returns times of the next call. The loop must call the function when
+// Look is called, and at each of these times.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -46,7 +46,7 @@ func TestLoop(t *testing.T) {
 		l.Look()
 		want(2 * time.Hour)
 		time.Sleep(90 * time.Second)
-		l.Look() // and a minute after this call, not after the last
+		l.Look() // the next call is a minute after this call, not after the previous one
 		want(2*time.Hour+time.Minute, 2*time.Hour+90*time.Second)
 		time.Sleep(59 * time.Second)
 		want()
@@ -56,8 +56,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// TestClose closes a Loop during a call. Its context ends, Close waits for it, and no other call
-// starts.
+// TestClose closes a Loop during a call. The call's context must end, Close must wait for it, and
+// no other call may start.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, ends atomic.Int64
@@ -73,19 +73,20 @@ func TestClose(t *testing.T) {
 		l.Look()
 		l.Close()
 		if ends.Load() != 1 {
-			t.Error("Close did not wait")
+			t.Error("ended calls when Close returned = 0, want 1")
 		}
 		l.Look()
 		l.Close()
 		if synctest.Wait(); calls.Load() != 1 {
-			t.Error("the worker was called after Close")
+			t.Errorf("calls after Close = %d, want 1 as before", calls.Load())
 		}
 	})
 }
 
-// TestNeverLooked closes a Loop that was not started.
+// TestNeverLooked closes a Loop that was not started. Close must return, and the function must not
+// be called.
 func TestNeverLooked(t *testing.T) {
-	l := New(func(context.Context) time.Time { t.Error("called"); return time.Time{} })
+	l := New(func(context.Context) time.Time { t.Error("calls = 1, want none"); return time.Time{} })
 	l.Close()
 	l.Look()
 	l.Close()

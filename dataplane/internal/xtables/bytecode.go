@@ -7,8 +7,8 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Bytecode formats a program for the match bpf: its length and instructions in decimals. Offsets
-// are relative to the family's header.
+// Bytecode formats a program for the match bpf: its length and its instructions in decimal. Offsets
+// are relative to the header of the address family.
 func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {

@@ -7,17 +7,17 @@ import (
 
 // Chain is the wanted state of a chain.
 type Chain struct {
-	// Name has up to 28 characters. An existing chain with this name is replaced; rules of other
-	// chains still lead to it.
+	// Name has up to 28 characters. An existing chain with this name is replaced. Rules of other
+	// chains that lead to it remain.
 	Name string
-	// Rules are in the syntax of iptables-restore, without "-A" and the name.
+	// Rules are in the syntax of iptables-restore, without "-A" and the name of the chain.
 	Rules []string
 }
 
 // NewChain returns a chain with these rules.
 func NewChain(name string, rules ...string) Chain { return Chain{Name: name, Rules: rules} }
 
-// Input returns the input of a restore that replaces chains of a table, and runs further lines in
+// Input returns the input of a restore that replaces chains of a table. It runs further lines in
 // the same transaction.
 func Input(table string, chains []Chain, further ...string) string {
 	var b strings.Builder
@@ -37,11 +37,11 @@ func Input(table string, chains []Chain, further ...string) string {
 	return b.String()
 }
 
-// TrialChain is the chain that is created and deleted to prove that rules can be written.
+// TrialChain is a chain that is created and deleted to prove that rules can be written.
 const TrialChain = "VIPD-TRIAL"
 
-// Trial returns the input of a restore that creates the trial chain of a table, with rules, and
-// deletes it.
+// Trial returns the input of a restore that creates the trial chain of a table with rules, and then
+// deletes the chain.
 func Trial(table string, rules ...string) string {
 	return Input(table, []Chain{NewChain(TrialChain, rules...)}) + endTrial(table)
 }
@@ -50,19 +50,20 @@ func endTrial(table string) string {
 	return Input(table, []Chain{NewChain(TrialChain)}, "-X "+TrialChain)
 }
 
-// Group is a group of chains that must change together, in one transaction.
+// Group is a group of chains that must change together in a transaction.
 type Group struct {
-	// Write are the chains to create or replace. They may lead to each other in any order, to
+	// Write lists the chains to create or replace. They may lead to each other in any order, to
 	// existing chains, and to chains of earlier groups.
 	Write []Chain
-	// Delete has the chains to empty and delete after the writes: no rule may lead to them then.
+	// Delete lists the chains to delete after the writes. At that time, no rule may lead to them.
 	// Missing chains are not an error.
 	Delete []string
 }
 
-// Join returns the lines of a restore that make rule the only rule of a base chain that leads to
-// any of the chains. rule has the form of -S; the empty rule only removes others. An existing rule
-// stays in its place: other programs may have put their rules before it, and would do so again.
+// Join returns the lines of a restore after which rule is the only rule of a base chain that leads
+// to any of the chains. rule has the form of -S. If rule is empty, the lines only remove rules. An
+// existing rule keeps its position, because other programs may have inserted their rules before it
+// and would do so again.
 func Join(rules []string, base, rule string, chains ...string) (lines []string) {
 	there := rule == ""
 	for _, r := range rules {

@@ -14,9 +14,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// FullCounts returns the number of packets that each rule has matched since it was written, for the
-// chains whose names have the prefix, in the order of the rules. The nat table only sees the first
-// packet of each connection.
+// FullCounts returns the number of packets that each rule has matched since the rule was written.
+// It does so for the chains whose names have the prefix, in the order of the rules. Only the first
+// packet of each connection traverses the nat table.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	if t.variant == NFT {
@@ -67,7 +67,7 @@ func listedCounts(text string) map[string][]uint64 {
 			counts[words[1]] = nil
 		case words[0] == "-A":
 			var packets uint64
-			for i := 2; i+2 < len(words); i++ { // the last match, because a comment may contain the same text
+			for i := 2; i+2 < len(words); i++ { // uses the last match, because a comment may contain the same text
 				if words[i] == "-c" {
 					packets, _ = strconv.ParseUint(words[i+1], 10, 64)
 				}
@@ -84,7 +84,7 @@ func countsNFT(ctx context.Context, family inet.Family, table string, chains []s
 		counts[chain] = append(counts[chain], countOf(attrs))
 	}, func(chain string) {
 		if _, some := counts[chain]; !some {
-			counts[chain] = nil // it has no rules
+			counts[chain] = nil // a chain without rules
 		}
 	})
 	return counts, err

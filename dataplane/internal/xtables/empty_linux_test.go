@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty provides empty tables to a test, and empties them afterwards.
+// empty gives a test empty tables, and empties them afterwards.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)

@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// UnsupportedError means that this host lacks a feature, with advice how to get it.
+// UnsupportedError means that this host does not support a feature. It includes advice about how to
+// enable the feature.
 type UnsupportedError struct {
 	// Feature is the missing feature, such as "ip6tables".
 	Feature string
@@ -31,18 +32,20 @@ func (e *UnsupportedError) Error() string {
 // Unwrap returns the cause.
 func (e *UnsupportedError) Unwrap() error { return e.Err }
 
-// ErrIncompatible means that a table can't be read because it has rules that iptables can't print.
+// ErrIncompatible means that iptables can't read a table, because the table contains rules that
+// iptables can't print.
 var ErrIncompatible = errors.New("it holds rules that iptables can't read: give them their own table; nft list ruleset shows them")
 
-// OpError is the failure of a program of iptables.
+// OpError is the failure of an iptables program.
 type OpError struct {
 	// Op is the operation, such as "iptables-nft-restore".
 	Op string
-	// Line is the number of the refused line, counted from 1; 0 means that the program named none.
+	// Line is the number of the refused line, starting at 1. Zero means that the program did not
+	// name a line.
 	Line int
 	// Input is the text of that line.
 	Input string
-	// Text is the program's message in one line.
+	// Text is the program's message as a single line.
 	Text string
 	// Err is the program's exit status.
 	Err error
@@ -63,7 +66,7 @@ func (e *OpError) Error() string {
 // Unwrap returns the program's exit status.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// IsBusy reports whether another program held the tables for too long, so a retry will help.
+// IsBusy reports whether another program held the tables for too long. If so, a retry will help.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false
@@ -73,13 +76,13 @@ func IsBusy(err error) bool {
 		errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not be started
 }
 
-// IsIncompatible reports whether err says that a table holds rules of nft that iptables can neither
-// read nor change.
+// IsIncompatible reports whether err means that a table holds rules of nft that iptables can
+// neither read nor change.
 func IsIncompatible(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "is incompatible, use 'nft' tool")
 }
 
-// failure returns the error of a program from its output to stderr. input is the program's input,
+// failure returns the error of a program, given its output to stderr. input is the program's input,
 // or "".
 func failure(op, input, stderr string, err error) *OpError {
 	e := &OpError{Op: op, Text: firstReason(stderr), Err: err}
@@ -88,8 +91,8 @@ func failure(op, input, stderr string, err error) *OpError {
 	if n < 1 || n > len(lines) {
 		return e
 	}
-	// iptables-nft notices a missing target of a jump only at COMMIT, and names a line at the end
-	// or after it. The quoted name identifies the rule.
+	// iptables-nft detects a missing target of a jump only at COMMIT, and reports a line number at
+	// or after the end. So the quoted name identifies the rule.
 	if name := quotedName(stderr); name != "" && targetOf(lines[n-1]) != name && strings.HasSuffix(e.Text, "does not exist") {
 		for i := n - 2; i >= 0 && !strings.HasPrefix(lines[i], "*"); i-- {
 			if targetOf(lines[i]) == name {
@@ -101,7 +104,7 @@ func failure(op, input, stderr string, err error) *OpError {
 	return e
 }
 
-// refusedLine finds the number of the refused line in the shapes that the programs write:
+// refusedLine finds the number of the refused line in the formats that the programs use:
 //
 //	iptables-restore: line 3 failed                             legacy, at the commit
 //	line 7: CHAIN_DEL failed (Device or resource busy): ...     nft, at the commit
@@ -119,7 +122,7 @@ func refusedLine(stderr string) int {
 	return n
 }
 
-// quotedName returns the first name in quotes: a chain, a set or a target.
+// quotedName returns the first quoted name, which may be a chain, a set or a target.
 func quotedName(stderr string) string {
 	if m := regexp.MustCompile("[`']([^`']+)'").FindStringSubmatch(stderr); m != nil {
 		return m[1]
@@ -127,8 +130,8 @@ func quotedName(stderr string) string {
 	return ""
 }
 
-// firstReason returns the program's message in one line, without its advice and the line number,
-// which OpError has separately.
+// firstReason returns the program's message as a single line. It omits the advice and the line
+// number, because OpError has them separately.
 func firstReason(stderr string) string {
 	var parts []string
 	for line := range strings.Lines(stderr) {

@@ -17,11 +17,10 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// Find returns the tool of a family. Auto selects the variant with the host's other rules: the
-// variant of plain "iptables" if that has any, otherwise the other variant if that has any,
-// otherwise the variant of plain "iptables". A trial chain proves that the tool works. Otherwise
-// the error is an [UnsupportedError] with advice, or satisfies IsBusy if another program held the
-// tables for too long.
+// Find returns the tool of a family. Auto selects the variant that contains the host's other rules.
+// If both or neither contain rules, it selects the variant of the program "iptables". A trial chain
+// must prove that the tool works. If it does not work, the error is an [UnsupportedError] with
+// advice. If another program held the tables for too long, the error satisfies IsBusy.
 func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, variant)
@@ -35,8 +34,8 @@ func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Lo
 	return tool, nil
 }
 
-// Existing returns the tools of every variant of a family that may hold rules, without writing
-// anything. It serves to remove the remains of an earlier process in any variant.
+// Existing returns the tools of every variant of a family that may contain rules. It writes
+// nothing. Its callers remove the rules of an earlier process in every variant.
 func Existing(ctx context.Context, family inet.Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool
@@ -51,12 +50,12 @@ func Existing(ctx context.Context, family inet.Family) []*Tool {
 	return tools
 }
 
-// finder implements Find. Its fields replace the environment in tests.
+// finder implements Find. Tests set its fields to replace the environment.
 type finder struct {
 	family inet.Family
 	run    command
 	look   func(program string) (path string, err error)
-	// loaded returns the legacy tables that were used in this network namespace.
+	// loaded returns the legacy tables that are loaded in this network namespace.
 	loaded     func(inet.Family) []string
 	privileged func() bool
 }
@@ -68,7 +67,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	case NFT, Legacy:
 		tool.program = f.program(variant)
 		if _, err := f.look(tool.program); err != nil {
-			// Some systems only have the plain names.
+			// Some systems have only the programs without a suffix.
 			if of, plainErr := f.plainVariant(ctx); plainErr != nil || of != variant {
 				return nil, f.unsupported(tool.program, err)
 			}
@@ -107,11 +106,11 @@ func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	if strings.Contains(stdout, "nf_tables") {
 		return NFT, nil
 	}
-	return Legacy, nil // versions before 1.8 only know legacy, and do not report it
+	return Legacy, nil // versions before 1.8 support only legacy, and do not report the variant
 }
 
-// inUse reports whether others have rules in the variant. In legacy it only reads loaded tables,
-// because reading a table loads it.
+// inUse reports whether other programs have rules in the variant. In legacy it reads only tables
+// that are loaded, because reading a table loads it.
 func (f *finder) inUse(ctx context.Context, program string, variant Variant) bool {
 	if _, err := f.look(program + "-save"); err != nil {
 		return false
@@ -141,7 +140,7 @@ func hasForeignRules(saved string) bool {
 // program returns the name of the family's program of a variant.
 func (f *finder) program(b Variant) string { return f.family.Program() + "-" + string(b) }
 
-// unsupported returns an error with advice for err.
+// unsupported converts err to an error with advice.
 func (f *finder) unsupported(feature string, err error) error {
 	if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 		return err
@@ -158,13 +157,13 @@ func (f *finder) unsupported(feature string, err error) error {
 	return &UnsupportedError{Feature: feature, Need: need, Err: err}
 }
 
-// HasTable reports whether the table may have rules. Reading a table of the legacy variant would
-// load it, which slows down all packets.
+// HasTable reports whether the table may contain rules. It does not read a table of the legacy
+// variant, because that would load the table, which slows down all packets.
 func (t *Tool) HasTable(table string) bool {
 	return t.variant == NFT || slices.Contains(legacyTables(t.family), table)
 }
 
-// legacyTables returns the loaded tables of the calling thread's network namespace.
+// legacyTables returns the tables that are loaded in the calling thread's network namespace.
 func legacyTables(family inet.Family) []string {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if family == inet.IPv6 {
@@ -172,7 +171,7 @@ func legacyTables(family inet.Family) []string {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil // not loaded, or not readable: the trial shows it
+		return nil // not loaded or not readable, which the trial will reveal
 	}
 	return strings.Fields(string(text))
 }

@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// script is a host with scripted answers, by program and arguments. Other programs are not
+// script simulates a host. It maps a program and its arguments to an answer. Other programs are not
 // installed.
 type script map[string]string
 
@@ -85,8 +85,8 @@ func TestFindVariant(t *testing.T) {
 	}
 }
 
-// TestBusyIsNotUnsupported classifies messages of iptables. Temporary failures are busy, and others
-// are not.
+// TestBusyIsNotUnsupported classifies messages of iptables. Temporary failures must be busy, and
+// others must not.
 func TestBusyIsNotUnsupported(t *testing.T) {
 	f := finder{privileged: func() bool { return true }}
 	for text, busy := range map[string]bool{

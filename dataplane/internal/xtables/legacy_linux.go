@@ -17,13 +17,14 @@ import (
 // hooks is NF_INET_NUMHOOKS (linux/netfilter.h).
 const hooks = 5
 
-// hookName returns the kernel's chain of a hook, in the order of enum nf_inet_hooks
+// hookName returns the kernel's chain for a hook, in the order of enum nf_inet_hooks
 // (linux/netfilter.h).
 func hookName(hook int) string {
 	return [hooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[hook]
 }
 
-// These are the options of linux/netfilter_ipv4/ip_tables.h; ip6_tables.h has the same numbers.
+// These are the socket options in linux/netfilter_ipv4/ip_tables.h. ip6_tables.h has the same
+// numbers.
 const (
 	optGetInfo    = 64 // IPT_SO_GET_INFO
 	optGetEntries = 65 // IPT_SO_GET_ENTRIES
@@ -42,8 +43,8 @@ type getInfo struct {
 	size       uint32
 }
 
-// legacySocket reads legacy's tables in the network namespace in which it was opened. Reading an
-// unused table loads it.
+// legacySocket reads tables of the legacy variant in the network namespace in which it was opened.
+// Reading an unused table loads it.
 type legacySocket struct {
 	fd     int
 	family inet.Family
@@ -65,7 +66,7 @@ func openLegacy(family inet.Family) (*legacySocket, error) {
 
 func (s *legacySocket) close() { _ = unix.Close(s.fd) }
 
-// get is getsockopt for options that also read a request from b.
+// get calls getsockopt for options that also read a request from b.
 func (s *legacySocket) get(option uintptr, b unsafe.Pointer, size int) error {
 	n := uint32(size)
 	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), s.level, option, uintptr(b), uintptr(unsafe.Pointer(&n)), 0)
@@ -104,18 +105,18 @@ func legacyStamp(family inet.Family, table string) (Stamp, error) {
 	return i.stamp(), nil
 }
 
-// entriesAt is the offset of the entries in struct ipt_get_entries: after the table's name and a
-// size, aligned.
+// entriesAt is the offset of the entries in struct ipt_get_entries. They follow the table's name
+// and a size, with alignment.
 const entriesAt = (tableNameLen + 4 + 7) &^ 7
 
 // attempts is the maximum number of reads of a table that changes during the read.
 const attempts = 10
 
-// errInterrupted means that rules changed while they were read.
+// errInterrupted means that rules changed while they were being read.
 var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
 
-// readLegacy calls read with a copy of the table, which needs memory of its size: 30 MB for 114,000
-// rules.
+// readLegacy calls read with a copy of the table. The copy uses as much memory as the table: 30 MB
+// for 114,000 rules.
 func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
 	if runtime.GOARCH == "386" { // 386 has another alignment
 		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}
@@ -139,8 +140,8 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	if err != nil {
 		return err
 	}
-	// The buffer is not on the heap, because a probe would trigger a garbage collection, and the
-	// heap would keep it.
+	// The buffer is not on the heap. Otherwise a check would trigger a garbage collection, and the
+	// heap would keep the memory.
 	buf, err := unix.Mmap(-1, 0, entriesAt+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("making room for table %s of %d bytes: %w", table, info.size, err)
@@ -149,7 +150,7 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	copy(buf[:tableNameLen-1], table)
 	binary.NativeEndian.PutUint32(buf[tableNameLen:], info.size)
 	err = s.get(optGetEntries, unsafe.Pointer(&buf[0]), len(buf))
-	if errors.Is(err, unix.EAGAIN) { // its size has changed
+	if errors.Is(err, unix.EAGAIN) { // the table's size has changed
 		return errInterrupted
 	}
 	if err != nil {
@@ -176,17 +177,17 @@ func layoutOf(family inet.Family) entryLayout {
 	return entryLayout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}
 }
 
-// These belong to struct xt_entry_target (linux/netfilter/x_tables.h).
+// These constants belong to struct xt_entry_target (linux/netfilter/x_tables.h).
 const (
 	targetNameAt  = 2
 	targetNameLen = 29 // XT_EXTENSION_MAXNAMELEN
-	targetLen     = 32 // its data follows: a verdict, or the name of a chain
+	targetLen     = 32 // followed by a verdict or the name of a chain
 )
 
-// blob is a legacy table in the kernel's form: one chain after another. A chain of the kernel
-// starts at the entry of its hook. Any other chain starts after an entry with the target ERROR,
-// which has the chain's name. The last entry of each chain is its policy. A last ERROR ends the
-// table.
+// blob is a legacy table in the kernel's format, which is a sequence of chains. A chain of the
+// kernel starts at the entry of its hook. Any other chain starts after an entry with the target
+// ERROR, which contains the chain's name. The last entry of each chain is its policy. A final ERROR
+// ends the table.
 type blob struct {
 	entries []byte
 	info    getInfo
@@ -195,20 +196,20 @@ type blob struct {
 
 // rule is an entry of a blob.
 type rule struct {
-	at     int    // its offset
+	at     int    // offset of the entry
 	count  uint64 // number of matched packets
 	jumpTo int    // offset of the chain to which it leads, or -1
-	// onward reports whether it has no target, so packets continue.
+	// onward reports whether the rule has no target, so packets continue with the next rule.
 	onward bool
 }
 
-// errBlob means that a table has an unknown layout.
+// errBlob means that the layout of a table is unknown.
 var errBlob = errors.New("reading legacy's table: it is not laid out as expected")
 
-// walk calls chain at the start of each chain, and rule for each of its rules. name is valid until
-// chain returns.
+// walk calls chain at the start of each chain, and rule for each of the chain's rules. name is
+// valid until chain returns.
 func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
-	last := -1 // the previous entry of the same chain
+	last := -1 // offset of the previous entry of the same chain
 	for at := 0; at < len(b.entries); {
 		target, next, ok := b.entry(at)
 		if !ok {
@@ -234,10 +235,10 @@ func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
 	return nil
 }
 
-// chains returns the table's chains, each with the number of its rules plus the rules that lead to
-// it.
+// chains returns the table's chains. For each chain, it returns the number of its rules plus the
+// number of rules that lead to it.
 func (b *blob) chains() (chains []nft.Found, err error) {
-	begin := map[int]int{} // from the offset of a chain's rules to its index
+	begin := map[int]int{} // maps the offset of a chain's rules to the chain's index
 	var leads []int
 	err = b.walk(func(name []byte, at int) {
 		begin[at] = len(chains)
@@ -282,7 +283,7 @@ func (b *blob) rule(at int) rule {
 		count:  binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
 		jumpTo: -1,
 	}
-	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the standard target has no name
+	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the name of the standard target is empty
 		verdict := int(int32(binary.NativeEndian.Uint32(b.entries[target+targetLen:])))
 		if r.onward = verdict == next; verdict >= 0 && !r.onward {
 			r.jumpTo = verdict
@@ -291,7 +292,7 @@ func (b *blob) rule(at int) rule {
 	return r
 }
 
-// errorName returns the name in a target, if the target is ERROR.
+// errorName returns the name in a target. ok is false if the target is not ERROR.
 func errorName(target []byte) (name []byte, ok bool) {
 	if string(cString(target[targetNameAt:targetNameAt+targetNameLen])) != "ERROR" {
 		return nil, false

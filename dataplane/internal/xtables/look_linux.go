@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether to compare a table with its expected state: if it has changed
-// since it was last found correct. The cost of a comparison grows with the table, and other
-// programs may change rules all the time. So after a credit, comparisons are share times their
-// duration apart. If the stamp shows a change, the pause is at most maxSeenPause: probes run once a
-// second, and a change must be found within two seconds, even on a busy machine. The zero Look
-// knows nothing, and checks sizes.
+// Look decides at each probe whether to compare a table with its expected state. It does so if the
+// table has changed since it was last found correct. The cost of a comparison grows with the table,
+// and other programs may change rules constantly. So after an initial credit, the pause between
+// comparisons is share times their duration. If the stamp reveals a change, the pause is at most
+// maxSeenPause, because probes run once a second and a change must be found within two seconds,
+// even on a busy machine. The zero Look has no stamp, and checks sizes.
 type Look struct {
-	// always requests comparisons even if legacy's stamp shows no change, because the stamp can
-	// miss a change.
+	// always requests comparisons even if the stamp reveals no change, because the stamp of legacy
+	// can miss a change.
 	always bool
-	// maxPause is the maximum pause if the stamp shows no change; 0 means maxSizesPause.
+	// maxPause is the maximum pause if the stamp reveals no change. Zero means maxSizesPause.
 	maxPause time.Duration
 
 	// stamp is the table's stamp when it was last compared or written. sure reports whether the
-	// table was correct then.
+	// table was correct at that time.
 	stamp Stamp
 	sure  bool
-	// recheckAt is the time of a comparison in any case, because others may have changed the table
-	// during our write. It is zero if they have not.
+	// recheckAt is the time of an unconditional comparison, because other programs may have changed
+	// the table during our write. It is zero if no such comparison is necessary.
 	recheckAt time.Time
-	// owed is the unpaid time of comparisons at the end of the last comparison, and ended the time
-	// of that end.
+	// owed is the time that comparisons have exceeded their share by, when the last comparison
+	// ended. ended is the time of that end.
 	owed  time.Duration
 	ended time.Time
 }
@@ -34,17 +34,17 @@ type Look struct {
 const (
 	// share limits comparisons to one part in share of the time.
 	share = 200
-	// credit is the time for comparisons without a pause.
+	// credit is the total time of comparisons that do not require a pause.
 	credit = 20 * time.Millisecond
-	// maxSeenPause is the maximum pause before a comparison if the stamp shows a change.
+	// maxSeenPause is the maximum pause before a comparison if the stamp reveals a change.
 	maxSeenPause = time.Second
-	// maxSizesPause and maxContentPause are the maximum pauses if the stamp shows no change, for
-	// sizes and for contents.
+	// maxSizesPause and maxContentPause are the maximum pauses for comparing sizes and contents if
+	// the stamp reveals no change.
 	maxSizesPause   = 10 * time.Second
 	maxContentPause = 2 * time.Minute
 )
 
-// stamper returns stamps, and the number of its transactions. [Tool] implements it.
+// stamper returns stamps and the number of its own transactions. [Tool] implements it.
 type stamper interface {
 	Stamp(table string) (Stamp, error)
 	Commits() uint32
@@ -52,8 +52,8 @@ type stamper interface {
 
 var _ stamper = (*Tool)(nil)
 
-// Probe calls compare if the table is due, and returns its result. If the table has fewer entries
-// than ours, it does not wait, because that proves that something is missing.
+// Probe calls compare if a comparison is due, and returns its result. If the table has fewer
+// entries than ours, the comparison is due immediately, because an object must be missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -68,7 +68,7 @@ func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string
 		return "", nil
 	}
 	reason, err = compare()
-	// The next stamp shows a change during the comparison.
+	// The next stamp will reveal a change during the comparison.
 	l.stamp, l.sure, l.recheckAt = stamp, reason == "" && err == nil, time.Time{}
 	l.charge(began, time.Now())
 	return reason, err
@@ -78,7 +78,7 @@ func (l *Look) unchanged(stamp Stamp, now time.Time) bool {
 	return l.sure && stamp == l.stamp && (l.recheckAt.IsZero() || now.Before(l.recheckAt)) && (stamp.Generation != 0 || !l.always)
 }
 
-// remainingCost returns the unpaid time of comparisons.
+// remainingCost returns the time by which comparisons still exceed their share.
 func (l *Look) remainingCost(now time.Time) time.Duration {
 	return max(0, l.owed-now.Sub(l.ended)/share)
 }
@@ -93,15 +93,16 @@ func (l *Look) charge(began, ended time.Time) {
 	l.owed, l.ended = min(l.remainingCost(began)+ended.Sub(began), credit+cmp.Or(l.maxPause, maxSizesPause)/share), ended
 }
 
-// Found records that the table was read, and is correct from now on. stamp is from before the
-// reading; the zero Stamp means unknown.
+// Found records that the table was read and is correct. stamp is the stamp from before the reading,
+// or the zero Stamp if it is unknown.
 func (l *Look) Found(stamp Stamp) {
 	l.stamp, l.sure, l.recheckAt = stamp, stamp != Stamp{}, time.Time{}
 }
 
-// Writing is called before we change the table, and its result afterwards. If other programs may
-// have changed the table at the same time, it is compared: in nft at the next probe, because our
-// transactions are counted, and in legacy, which does not count them, after maxSeenPause.
+// Writing must be called before vipd changes the table. The returned function must be called
+// afterwards. If other programs may have changed the table at the same time, the table will be
+// compared. In nft, this happens at the next probe, and only if transactions other than ours took
+// effect. In legacy, which does not count transactions, it happens after maxSeenPause.
 func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	before, err := s.Stamp(table)
 	untouched := l.sure && err == nil && before == l.stamp
@@ -120,11 +121,12 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 // Contents returns a Look at the content of chains.
 func Contents() Look { return Look{always: true, maxPause: maxContentPause} }
 
-// Watch consists of a Look at the sizes of chains, and a Look at their content, which is more
-// expensive and has its own pace. The zero Watch knows nothing.
+// Watch consists of a Look that compares the sizes of chains, and a Look that compares their
+// content. The latter is more expensive and has its own pauses. The zero Watch has no stamps.
 type Watch struct{ sizes, content Look }
 
-// Probe is [Look.Probe] with both comparisons. The content is compared if the sizes are correct.
+// Probe calls [Look.Probe] for both comparisons. It compares the content only if the sizes are
+// correct.
 func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -137,13 +139,13 @@ func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content f
 	return w.content.probe(stamp, func() int { return 0 }, content)
 }
 
-// Found is [Look.Found].
+// Found calls [Look.Found] for both comparisons.
 func (w *Watch) Found(stamp Stamp) {
 	w.sizes.Found(stamp)
 	w.content.Found(stamp)
 }
 
-// Writing is [Look.Writing].
+// Writing calls [Look.Writing] for both comparisons.
 func (w *Watch) Writing(s stamper, table string) (wrote func()) {
 	sizes, content := w.sizes.Writing(s, table), w.content.Writing(s, table)
 	return func() {

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// small is a table of ours with a jump from the kernel's chain OUTPUT.
+// small writes a small table of ours with a jump from the kernel's chain OUTPUT.
 func small(t *testing.T, tool *Tool) model {
 	t.Helper()
 	groups := []Group{
@@ -38,7 +38,7 @@ func modelOf(groups []Group) model {
 }
 
 // TestCompareNotices damages the table in each way, and repairs it. Compare must report each
-// damage. Compare reports each damage.
+// damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -63,7 +63,7 @@ func TestCompareNotices(t *testing.T) {
 			sizes := m.sizes()
 			sizes["VIPD-SERVICES"]++
 			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-				t.Fatalf("Compare before the change = %q, %v", reason, err)
+				t.Fatalf("Compare before the change = %q, %v, want no difference", reason, err)
 			}
 			before, err := tool.Stamp("nat")
 			must(t, err)
@@ -73,7 +73,7 @@ func TestCompareNotices(t *testing.T) {
 			after, err := tool.Stamp("nat")
 			must(t, err)
 			if changed := after != before; changed != (c.damage != "") && !(tool.Variant() == Legacy && c.name == "a jump leads elsewhere") {
-				t.Errorf("%s: stamp changed = %t (%+v, %+v)", c.name, changed, before, after)
+				t.Errorf("%s: stamp changed = %t (%+v, %+v), want a change only after damage", c.name, changed, before, after)
 			}
 			reason, err := tool.Compare(ctx, "nat", nil, sizes)
 			if want := c.reason != "" && !strings.Contains(c.reason, "too many"); err != nil || (reason != "") != want {
@@ -88,7 +88,8 @@ func TestCompareNotices(t *testing.T) {
 	})
 }
 
-// TestStamp reads stamps. Reading changes nothing, and in legacy the stamp counts our entries.
+// TestStamp reads stamps. Reading must not change them, and in legacy the stamp must count our
+// entries.
 func TestStamp(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -106,9 +107,9 @@ func TestStamp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after, err := tool.Stamp("nat"); err != nil || after != before {
-			t.Fatalf("stamp after reading = %+v, %v, earlier %+v", after, err, before)
+			t.Fatalf("stamp after reading = %+v, %v, want %+v", after, err, before)
 		}
-		const ofOthers = 4 + 2*2 + 1 // rules and chains of foreignRules, and the jump
+		const ofOthers = 4 + 2*2 + 1 // entries of foreignRules, and of the jump
 		ours := 2 * len(m)
 		for _, rules := range m {
 			ours += len(rules)
@@ -117,25 +118,25 @@ func TestStamp(t *testing.T) {
 			t.Fatalf("entries = %d, earlier %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
 		}
 		if got, err := tool.Stamp("no-such-table"); tool.Variant() == Legacy && (err == nil || got != Stamp{}) {
-			t.Fatalf("stamp of a missing table = %+v, %v", got, err)
+			t.Fatalf("stamp of a missing table = %+v, %v, want an error", got, err)
 		}
 	})
 }
 
-// TestCountsPackets sends packets. The rules that matched have counted them.
+// TestCountsPackets sends packets. The rules that match must count them.
 func TestCountsPackets(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		small(t, tool)
-		// Without a rule that translates, the kernel tracks no connections, and the table sees no
-		// packets.
+		// Without a rule that translates packets, the kernel does not track connections, and
+		// packets do not traverse the table.
 		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
 		to := netip.MustParseAddr("127.0.0.1")
 		if tool.Family() == inet.IPv6 {
 			to = netip.IPv6Loopback()
 		}
 		for port, packets := range map[uint16]int{1001: 3, 1002: 2, 1003: 1} {
-			for range packets { // a connection each, because the nat table only sees the first packet
+			for range packets { // opens a connection for each packet, because only first packets traverse the nat table
 				conn, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
 				must(t, err)
 				_, err = conn.Write(make([]byte, 72))
@@ -150,7 +151,7 @@ func TestCountsPackets(t *testing.T) {
 			"VIPD-EMPTY":    nil,
 		}
 		checkCounts(t, tool, want)
-		// A rewritten chain starts at zero.
+		// The counters of a rewritten chain must start at zero.
 		if _, err := tool.Write(t.Context(), "nat", []Group{{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +169,7 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	}
 }
 
-// TestSaved reads rules in the form of other programs. It ends at visit's error.
+// TestSaved reads rules in the format of other programs. It must stop at an error of visit.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -194,13 +195,13 @@ func TestSaved(t *testing.T) {
 		visits := 0
 		_, err = tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { visits++; return enough })
 		if !errors.Is(err, enough) || visits != 1 {
-			t.Errorf("error of visit = %v, after %d visits", err, visits)
+			t.Errorf("error = %v after %d visits, want visit's error after 1", err, visits)
 		}
 	})
 }
 
-// TestTry tries rules that this kernel supports, and others. Unsupported rules fail with the
-// reason, and nothing is left.
+// TestTry tries rules, some of which this kernel does not support. Unsupported rules must fail with
+// the reason, and no trial chain may remain.
 func TestTry(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -224,11 +225,11 @@ func TestTry(t *testing.T) {
 		run := tool.run
 		tool.run = func(ctx context.Context, input, program string, args ...string) (string, string, error) {
 			stdout, stderr, err := run(ctx, input, program, args...)
-			end() // after it is written
+			end() // ends ctx after the trial chain was written
 			return stdout, stderr, errors.Join(hurried.Err(), err)
 		}
 		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
-			t.Errorf("Try without time = %v", err)
+			t.Errorf("Try with an ended context = %v, want context.Canceled", err)
 		}
 		tool.run = run
 		if after := saved(t, tool, "nat"); after != before {
@@ -237,8 +238,8 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// TestLooksDuringWrites reads unchanged chains while others in the table are written. All results
-// are correct.
+// TestLooksDuringWrites reads unchanged chains while other chains in the table are written. All
+// results must be correct.
 func TestLooksDuringWrites(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -281,7 +282,7 @@ func TestLooksDuringWrites(t *testing.T) {
 			}
 			for chain, list := range counts {
 				if len(list) != 1 {
-					t.Fatalf("counts of %[2]s, which has one rule = %[1]v", list, chain)
+					t.Fatalf("counts of %[2]s = %[1]v, want 1 because it has one rule", list, chain)
 				}
 			}
 		}
@@ -291,8 +292,8 @@ func TestLooksDuringWrites(t *testing.T) {
 	})
 }
 
-// TestNativeChains adds chains of nft to the table. Saved reads the table if they hide nothing, and
-// otherwise returns an error. Chains can always be listed, written and deleted.
+// TestNativeChains adds chains of nft to the table. Saved must read the table, unless these chains
+// hide rules. It must always be possible to list, write and delete chains.
 func TestNativeChains(t *testing.T) {
 	empty(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -308,7 +309,7 @@ func TestNativeChains(t *testing.T) {
 				t.Fatalf("nft %s: %v: %s", rule, err, out)
 			}
 		}
-		// This is the usual file of a gateway.
+		// These are the usual rules of a gateway.
 		nft("add table nat")
 		nft("add chain nat postrouting { type nat hook postrouting priority 100; }")
 		nft("add rule nat postrouting oifname eth0 masquerade")
@@ -337,8 +338,8 @@ func TestNativeChains(t *testing.T) {
 	})
 }
 
-// TestWriteTellsCounts replaces, in a single write, chains whose rules have counted, and a chain
-// that another program has deleted. The counts are returned.
+// TestWriteTellsCounts replaces chains whose rules have counted packets, and a chain that another
+// program has deleted, in a single write. The counts must be returned.
 func TestWriteTellsCounts(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -346,7 +347,7 @@ func TestWriteTellsCounts(t *testing.T) {
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
 		if tool.Variant() == NFT && tool.Family() == inet.IPv6 {
-			first = make([]uint64, 2) // its iptables does not accept counters
+			first = make([]uint64, 2) // the iptables of this system does not accept counters
 		}
 		for _, c := range []struct {
 			asked []string
@@ -366,7 +367,7 @@ func TestWriteTellsCounts(t *testing.T) {
 		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
-			t.Errorf("rules with a missing chain = %v, %v", got, err)
+			t.Errorf("counts with a missing chain = %v, %v, want those of VIPD-A", got, err)
 		}
 	})
 }

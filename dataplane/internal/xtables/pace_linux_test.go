@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// changing is a table that others change.
+// changing simulates a table that other programs change.
 type changing struct {
 	stamp   Stamp
 	commits uint32
@@ -15,14 +15,14 @@ type changing struct {
 func (c *changing) Stamp(string) (Stamp, error) { return c.stamp, nil }
 func (c *changing) Commits() uint32             { return c.commits }
 
-// write changes the table like vipd.
+// write changes the table as vipd would.
 func (c *changing) write() {
 	c.stamp.Generation++
 	c.commits++
 }
 
-// TestLookKnowsItsOwn changes a table between probes in several ways. The next probe compares it
-// only if necessary.
+// TestLookKnowsItsOwn changes a table between probes in several ways. The next probe must compare
+// the table only if necessary.
 func TestLookKnowsItsOwn(t *testing.T) {
 	nft, legacy := Stamp{Generation: 7}, Stamp{Entries: 100}
 	change := func(c *changing) {
@@ -38,7 +38,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		wary      bool
 		happens   func(*Look, *changing)
 		compared  bool
-		afterward bool // repeated after a probe in which the table was correct
+		afterward bool // reports whether the change is made after a probe that found the table correct
 	}{
 		{"nothing is known", nft, false, func(*Look, *changing) {}, true, false},
 		{"it was read", nft, false, func(l *Look, c *changing) { l.Found(c.stamp) }, false, false},
@@ -91,9 +91,9 @@ func TestLookKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// TestLookPaces changes a table ten times a second, and probes it as often. A change must be
-// compared within maxSeenPause, and at once if comparing is cheap. In legacy, whose stamp may hide
-// a change, comparisons without a visible change must use at most their share.
+// TestLookPaces changes a table ten times a second, and probes it as often. A change must cause a
+// comparison within maxSeenPause, and immediately if comparisons are cheap. In legacy, whose stamp
+// may hide a change, comparisons without a visible change must use at most their share.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
@@ -121,18 +121,18 @@ func TestLookPaces(t *testing.T) {
 					t.Errorf("comparisons of %s each (damage seen = %t) took %s, want at most %s", takes, seen, spent, most)
 				}
 				if longest > pause+100*time.Millisecond {
-					t.Errorf("comparisons of %s each (damage seen = %t): longest pause = %s", takes, seen, longest)
+					t.Errorf("comparisons of %s each (damage seen = %t): longest pause = %s, want at most %s", takes, seen, longest, pause)
 				}
 				if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
-					t.Errorf("comparisons of only %s each: longest pause = %s", takes, longest)
+					t.Errorf("comparisons of only %s each: longest pause = %s, want none", takes, longest)
 				}
 			})
 		}
 	}
 }
 
-// TestLookFindsChangesInTime makes a comparison take 150 ms, as on a busy machine. A damage just
-// after a comparison is found within two seconds by probes every second.
+// TestLookFindsChangesInTime makes a comparison take 150 ms, as on a busy machine. Probes run every
+// second. Damage just after a comparison must be found within two seconds.
 func TestLookFindsChangesInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, w := &changing{stamp: Stamp{Generation: 1}}, &Watch{}
@@ -160,7 +160,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 			<-tick.C
 		}
 		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // including the comparisons
-			t.Errorf("after %s the damage is %q", took, found)
+			t.Errorf("damage after %s = %q, want %q within 2 s", took, found, broken)
 		}
 	})
 }

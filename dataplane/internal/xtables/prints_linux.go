@@ -14,21 +14,21 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// ChainHash identifies the content of a chain. Values are comparable with ==, but only within a
+// ChainHash identifies the content of a chain. Values can be compared with ==, but only within a
 // process.
 type ChainHash struct {
 	// Rules is the number of the chain's rules.
 	Rules int
-	// Sum is a hash of the rules in the kernel's form, in order, without their counters.
+	// Sum is a hash of the rules in the kernel's format, in order and without their counters.
 	Sum uint64
 }
 
 // seed is the seed of all hashes.
 var seed = maphash.MakeSeed()
 
-// ChainHashes returns the hashes of the existing named chains. Of the kernel's own chains, it only
-// includes the rules that lead to chains whose names have the prefix. It costs as much as
-// FullCounts.
+// ChainHashes returns the hashes of those of the named chains that exist. For the kernel's own
+// chains, it includes only rules that lead to chains whose names have the prefix. It costs as much
+// as FullCounts.
 func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
 		prints, err = hashesNFT(ctx, t.family, table, prefix, chains)
@@ -41,14 +41,14 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 	return prints, nil
 }
 
-// NotWritten returns the error of a chain whose hash differs from the rules that the programs
+// NotWritten returns an error about a chain whose hash differs from the rules that the program
 // reported as written.
 func NotWritten(table, chain string, got ChainHash) error {
 	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
 		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
 }
 
-// isHook reports whether a chain belongs to the kernel.
+// isHook reports whether a chain is one of the kernel's own chains.
 func isHook(chain string) bool {
 	for h := range hooks {
 		if hookName(h) == chain {
@@ -71,7 +71,7 @@ func hashesNFT(ctx context.Context, family inet.Family, table, prefix string, ch
 	return prints, err
 }
 
-// hashRuleNFT adds a rule without its handle, its position and its counters.
+// hashRuleNFT adds a rule to a hash, without its handle, position and counters.
 func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	for a := nlsock.In(attrs); a.Next(); {
 		switch a.Kind {
@@ -89,12 +89,12 @@ func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
 	}
 }
 
-// hashPiece adds a piece such that different sequences of pieces have different input.
+// hashPiece adds a piece to a hash. Different sequences of pieces result in different input.
 func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
 	var head [8]byte
 	binary.NativeEndian.PutUint16(head[:], kind)
 	binary.NativeEndian.PutUint32(head[4:], uint32(len(piece)))
-	_, _ = sum.Write(head[:]) // a hash never fails
+	_, _ = sum.Write(head[:]) // Write never fails
 	_, _ = sum.Write(piece)
 }
 
@@ -136,11 +136,11 @@ func hashesLegacy(family inet.Family, table, prefix string, chains []string) (ma
 	return prints, err
 }
 
-// hash adds a rule without its counters and the offsets of the chains that it leads to.
+// hash adds a rule to a hash, without its counters and the offset of the chain to which it leads.
 func (b *blob) hash(sum *maphash.Hash, r rule, to string) {
 	target, next, _ := b.entry(r.at)
 	entry := b.entries[r.at:next]
-	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // its own matches; a cache of the kernel follows
+	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // the matches in the entry itself, which a cache of the kernel follows
 	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // further matches
 	if r.jumpTo >= 0 || r.onward {
 		hashPiece(sum, 2, []byte(to))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChainHashes changes chains in several ways. A hash changes only with the content of its
-// chain.
+// TestChainHashes changes chains in several ways. A hash must change exactly if the content of its
+// chain changes.
 func TestChainHashes(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -40,11 +40,11 @@ func TestChainHashes(t *testing.T) {
 			after := prints()
 			for _, name := range chains {
 				if (before[name] != after[name]) != (name == c.chain) {
-					t.Errorf("fingerprint after %q of %s = %v, earlier %v", c.damage, name, after[name], before[name])
+					t.Errorf("hash after %q of %s = %v, earlier %v, want a change only of the damaged chain", c.damage, name, after[name], before[name])
 				}
 			}
 			if _, ok := after["VIPD-ABSENT"]; ok || len(after) != len(chains)-1 || !maps.Equal(after, prints()) {
-				t.Errorf("fingerprints after %q = %v, and then %v", c.damage, after, prints())
+				t.Errorf("hashes after %q = %v, and then %v, want the same existing chains", c.damage, after, prints())
 			}
 			must(t, tool.Restore(t.Context(), "*nat\n-F\n-X\nCOMMIT\n"))
 		}

@@ -17,14 +17,14 @@ type Lead struct {
 	Chain string
 	// Rule is the rule as iptables-save prints it, without "-A" and the name of the chain.
 	Rule string
-	// Target is the chain that it leads to.
+	// Target is the chain to which the rule leads.
 	Target string
 }
 
 // Saved calls visit for each chain of the table whose name has the prefix, with its rules as
 // iptables-save prints them, without "-A" and the name. It returns the rules of other chains that
-// lead to those. It only keeps the rules of one chain at a time. An error of visit ends it, and is
-// returned. ErrIncompatible means that the table can't be read.
+// lead to these chains. It holds the rules of only one chain in memory at a time. An error of visit
+// ends the call and is returned. It returns ErrIncompatible if iptables can't read the table.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"
@@ -42,7 +42,8 @@ func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain
 	return r.leads, nil
 }
 
-// savedReader reads the output of a save program: all chains, and then the rules of each chain.
+// savedReader parses the output of a save program, which consists of all chains, followed by the
+// rules of each chain.
 type savedReader struct {
 	prefix   string
 	visit    func(chain string, rules []string) error
@@ -62,7 +63,7 @@ func (r *savedReader) line(line string) error {
 		chain, rule, _ := strings.Cut(line[len("-A "):], " ")
 		r.err = r.rule(chain, rule)
 	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, " is incompatible"):
-		r.err = ErrIncompatible // foreign chains next to the kernel's, "contains incompatible base-chains", hide nothing
+		r.err = ErrIncompatible // the comment about "incompatible base-chains" is harmless, because such chains are next to the kernel's and hide no rules
 	}
 	return r.err
 }
@@ -87,7 +88,7 @@ func (r *savedReader) rule(chain, rule string) error {
 	return nil
 }
 
-// flush visits the last chain whose rules were read.
+// flush calls visit for the last chain whose rules were read.
 func (r *savedReader) flush() error {
 	if r.chain == "" {
 		return nil
@@ -98,7 +99,7 @@ func (r *savedReader) flush() error {
 	return r.visit(chain, rules)
 }
 
-// end visits the last chain, and the chains without rules.
+// end calls visit for the last chain, and for the chains without rules.
 func (r *savedReader) end() error {
 	if err := r.flush(); err != nil {
 		return err
@@ -111,7 +112,7 @@ func (r *savedReader) end() error {
 	return nil
 }
 
-// stream runs a program, and calls line for each line of output until line returns an error.
+// stream runs a program, and calls line for each line of its output until line returns an error.
 func stream(ctx context.Context, line func(string) error, program string, args ...string) (stderr string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -6,25 +6,26 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Stamp identifies the state of a table cheaply. Values are comparable with ==.
+// Stamp identifies the state of a table, and is cheap to read. Values can be compared with ==.
 type Stamp struct {
 	// Generation is the number of nft's last transaction in this network namespace, in any table
 	// and by any program. It is 0 in legacy.
 	Generation uint32
-	// Entries is the number of entries of legacy's table; it is 0 in nft. A rule is one entry, and
-	// a user-defined chain has two more. Fewer entries than ours alone prove that something of ours
-	// is missing.
+	// Entries is the number of entries in a legacy table, and 0 in nft. A rule is an entry, and a
+	// user-defined chain has two additional entries. If the table has fewer entries than our rules
+	// alone need, one of our objects is missing.
 	Entries int
-	// Bytes is the size of those entries.
+	// Bytes is the total size of the entries.
 	Bytes int
-	// layout holds the offsets of the starts and ends of the kernel's chains in legacy's table.
+	// layout holds the offsets at which the kernel's chains start and end in a legacy table.
 	layout [2 * hooks]uint32
 }
 
-// Stamp returns the table's stamp in about 20 us. While it stays the same, no rule has changed. In
-// nft that is exact, but changes to other tables also change it. In legacy it misses a change that
-// keeps the number, the size, and the offsets of built-in chains, such as the replacement of a rule
-// by a rule of the same form. With an error it returns the zero Stamp.
+// Stamp returns the table's stamp in about 20 us. If the stamp is unchanged, the rules are
+// unchanged. In nft this is exact, but changes of other tables also change the stamp. In legacy,
+// the stamp misses a change that keeps the number and size of entries and the offsets of built-in
+// chains. An example is the replacement of a rule with a rule of the same form. If Stamp returns an
+// error, it returns the zero Stamp.
 func (t *Tool) Stamp(table string) (Stamp, error) {
 	if t.variant == Legacy {
 		return legacyStamp(t.family, table)

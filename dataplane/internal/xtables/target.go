@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// targetOf returns the target of a rule's jump or goto. It ignores comments.
+// targetOf returns the target of the jump or goto in a rule. It ignores comments.
 func targetOf(rule string) string {
 	var words []string
 	for len(rule) > 0 {

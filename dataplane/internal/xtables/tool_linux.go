@@ -19,15 +19,15 @@ import (
 // waitSeconds is the maximum time for which a program waits for the lock of the tables.
 const waitSeconds = 5
 
-// Tool is a variant of iptables for one family. Its methods are safe for concurrent use. Each runs
-// the program in the network namespace of its caller's thread.
+// Tool is a variant of iptables for one family. Its methods are safe for concurrent use. Each
+// method runs the program in the network namespace of the calling thread.
 type Tool struct {
 	family  inet.Family
 	variant Variant
 	why     string
-	program string // such as iptables-nft; -restore and -save are appended
+	program string // such as iptables-nft, to which -restore and -save are appended
 	run     command
-	// reader creates the reader of rules on its first call.
+	// reader returns the reader of rules. It creates the reader on its first call.
 	reader func() (*iptables.IPTables, error)
 	// commits counts the successful transactions.
 	commits atomic.Uint32
@@ -43,18 +43,18 @@ func (t *Tool) Family() inet.Family { return t.family }
 // Variant returns NFT or Legacy.
 func (t *Tool) Variant() Variant { return t.variant }
 
-// Why returns a short reason for the choice of the variant, such as "configured".
+// Why returns a short reason why the variant was chosen, such as "configured".
 func (t *Tool) Why() string { return t.why }
 
 // Restore runs input, in the syntax of iptables-restore. It does not change anything that input
 // does not name. Each COMMIT is a transaction. An error is an [OpError] that quotes the refused
-// line; earlier blocks stay done.
+// line. Earlier transactions remain in effect.
 func (t *Tool) Restore(ctx context.Context, input string) error {
 	_, err := t.restore(ctx, input)
 	return err
 }
 
-// restore is Restore, and returns the program's output, even if it fails later.
+// restore implements Restore. It returns the program's output, even if the program fails later.
 func (t *Tool) restore(ctx context.Context, input string) (stdout string, err error) {
 	op := t.program + "-restore"
 	dataplane.Wrote(ctx, len(input))
@@ -66,15 +66,16 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 	return stdout, nil
 }
 
-// Commits returns the number of this Tool's transactions, without those of a failed restore.
+// Commits returns the number of this Tool's transactions. It does not include the transactions of a
+// failed restore.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// outputWait is the maximum time for reading a program's output after its end, because this process
-// may have to wait for a processor.
+// outputWait is the maximum time for reading a program's output after the program has ended,
+// because this process may have to wait for a processor.
 const outputWait = 10 * time.Second
 
-// execute is the command that starts programs. When ctx ends, the program is killed; its
-// transaction either took effect or did not.
+// execute is the default command. When ctx ends, it kills the program. The program's transaction
+// has then taken effect completely or not at all.
 func execute(ctx context.Context, input, program string, args ...string) (string, string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)

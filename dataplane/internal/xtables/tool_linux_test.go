@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// everyTool runs test with each variant and family that this host has.
+// everyTool runs test with each variant and family that works on this host.
 func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	for _, variant := range []Variant{NFT, Legacy} {
 		for _, family := range inet.Families() {
@@ -29,7 +29,7 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	}
 }
 
-// prefixed returns a filter of chains whose names have the prefix.
+// prefixed returns a function that reports whether a chain's name has the prefix.
 func prefixed(prefix string) func(chain string) bool {
 	return func(chain string) bool { return strings.HasPrefix(chain, prefix) }
 }
@@ -76,11 +76,11 @@ func TestTool(t *testing.T) {
 			t.Fatalf("INPUT = %q, want %q", input, want)
 		}
 
-		// A rewritten chain must lose its old rules; undeclared chains must keep theirs.
+		// A rewritten chain must lose its old rules. Undeclared chains must keep their rules.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
-			t.Fatalf("after rewriting VIPD-B: VIPD-B = %q, VIPD-A = %q", b, a)
+			t.Fatalf("after rewriting VIPD-B: VIPD-B = %q, VIPD-A = %q, want the new rule and one rule", b, a)
 		}
 		chains, err := tool.Chains(ctx, "filter", prefixed("VIPD-"))
 		must(t, err)
@@ -101,13 +101,13 @@ func TestTool(t *testing.T) {
 		must(t, err)
 		checkExists(t, tool, "VIPD-A", false)
 		if after := saved(t, tool, "filter"); after != before {
-			t.Fatalf("foreign rules changed:\n%s\nbefore:\n%s", after, before)
+			t.Fatalf("foreign rules =\n%s\nwant\n%s", after, before)
 		}
 	})
 }
 
-// join makes rule the only rule of a base chain that leads to the chains, and returns the necessary
-// lines.
+// join makes rule the only rule of a base chain that leads to the chains. It returns the lines that
+// were necessary.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
 	rules, err := tool.Rules(t.Context(), table, base)
@@ -138,11 +138,11 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput delays reading a program's output. The call succeeds.
+// TestLateOutput delays the reading of a program's output. The call must succeed.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {
-		t.Errorf("output = %q, %v", out, err)
+		t.Errorf("output = %q, %v, want \"late\\n\"", out, err)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost adds foreign rules in a variant. Auto selects that variant.
+// TestFollowsTheHost adds foreign rules in a variant. Auto must select that variant.
 func TestFollowsTheHost(t *testing.T) {
 	empty(t)
 	log := slog.New(slog.DiscardHandler)
@@ -181,7 +181,7 @@ func TestFollowsTheHost(t *testing.T) {
 		got, err := Find(t.Context(), inet.IPv4, Auto, log)
 		must(t, err)
 		if got.Variant() != variant {
-			t.Errorf("variant of the host = %s, of auto = %s (%s)", variant, got.Variant(), got.program)
+			t.Errorf("variant of auto = %s (%s), want the host's %s", got.Variant(), got.program, variant)
 		}
 		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 	}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// trialEnd limits the removal of a trial's chain.
+// trialEnd is the maximum time for removing a trial chain.
 const trialEnd = 20 * time.Second
 
-// Try writes rules to a trial chain of the table, reads them, and removes the chain. It shows
+// Try writes rules to a trial chain of the table, reads them, and removes the chain. It determines
 // whether this kernel and these programs support the matches and targets of the rules. The error
-// names the refused or missing rule. read has the rules as these programs print them. Nothing is
-// left, even if ctx ends.
+// names the refused or missing rule. read holds the rules as the programs print them. The trial
+// chain is removed even if ctx ends.
 func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
 	_, err = t.Write(ctx, table, []Group{{Write: []Chain{{Name: TrialChain, Rules: rules}}}})
 	if err == nil {

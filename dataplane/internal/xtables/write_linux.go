@@ -10,50 +10,52 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// blockLimit limits the content of a COMMIT after the first group. 0 means no limit.
+// blockLimit limits the content of a COMMIT, except that a block has at least one group. Zero means
+// no limit.
 type blockLimit struct{ chains, rules int }
 
 // nftBlock is the best size of a COMMIT for iptables-nft-restore, whose time grows with the square
-// of the chains. Writing 13,336 chains with 113,335 rules into an empty table took 2.0 to 2.2 s
-// (legacy: 0.7 s in one COMMIT) with 100 to 300 chains per COMMIT, 2.5 s with 1,000, and 4.7 to 5.8
-// s in one. The order of the chains, and whether all are declared before the first rule, made no
-// difference above the noise of 5 %.
+// of the number of chains. Writing 13,336 chains with 113,335 rules into an empty table took 2.0 to
+// 2.2 s (legacy: 0.7 s in one COMMIT) with 100 to 300 chains per COMMIT, 2.5 s with 1,000, and 4.7
+// to 5.8 s in one. The order of the chains, and whether all are declared before the first rule,
+// made no difference above the noise of 5 %.
 func nftBlock() blockLimit { return blockLimit{chains: 300, rules: 1500} }
 
-// nftCrowdedBlock is the best size if the table has many rules in use, because the kernel walks
-// through them at each COMMIT. Writing all of those chains again took 12.7 s with 300 chains per
-// COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
+// nftCrowdedBlock is the best size of a COMMIT if the table has many rules in use, because the
+// kernel scans these rules at each COMMIT. Writing all of the above chains again took 12.7 s with
+// 300 chains per COMMIT, 7.1 s with 1,000, 5.1 s with 2,000, and 9.8 s with 4,000.
 func nftCrowdedBlock() blockLimit { return blockLimit{chains: 2000, rules: 10000} }
 
-// crowdedEntries is the number of rules and jumps that make a table crowded.
+// crowdedEntries is the number of rules and jumps above which a table is crowded.
 const crowdedEntries = 20000
 
-// minBlockRules is the block size below which smaller blocks do not help.
+// minBlockRules is the minimum number of rules in a block. Smaller blocks would not help.
 const minBlockRules = 50
 
 // Write applies groups in order, and returns the number of applied groups. If it is smaller than
-// the number of groups, err is about groups[done]: neither that group nor a later group has taken
-// effect. Only if ctx ends, another program holds the tables (IsBusy), or the program does not
-// start, more groups may have been applied. Writing the same groups again is always correct.
+// the number of groups, err describes the failure of groups[done], and neither that group nor later
+// groups have taken effect. More groups may have been applied if ctx ends, if another program holds
+// the tables (IsBusy), or if the program does not start. Writing the same groups again is always
+// correct.
 //
-// A refused rule is an [OpError] that quotes it. Legacy's kernel only accepts or refuses a whole
-// group: the error then names a chain of the group, and quotes COMMIT.
+// The error for a refused rule is an [OpError] that quotes the rule. The kernel of the legacy
+// variant accepts or refuses a whole group. In this case the error names a chain of the group and
+// quotes COMMIT.
 //
 // Small groups share a transaction, because each transaction is expensive: nft scans all rules of
 // the table (0.4 us each), and legacy copies them (4 us each). If the kernel limits the size of a
-// transaction (in a user namespace nft accepts about 500 rules), blocks become smaller. A group
-// that alone is too large is refused with "Message too long".
+// transaction, Write uses smaller blocks. For example, nft accepts about 500 rules in a user
+// namespace. A single group that is too large is refused with "Message too long".
 func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done int, err error) {
 	return t.writer(ctx, table, groups).write(ctx, groups)
 }
 
-// WriteCounted is [Tool.Write], and returns the counters of the rules of the named chains, as
-// FullCounts does. In nft the kernel reports each deleted rule with its last counter. In legacy,
-// reading counters takes a quarter of the time of writing, and the writer returns the counters that
-// it has read. Packets between reading and writing are lost, because the program drops the kernel's
-// last counters: 2.8 % of 30,000 flows in three seconds with 12 changes, about 7 ms for each
-// change. Chains whose counters can't be read are missing in the result, which does not prevent the
-// write.
+// WriteCounted works like [Tool.Write]. It also returns the last counters of the rules of the named
+// chains, as FullCounts does. In nft, the kernel reports each deleted rule with its last counter.
+// In legacy, the writer reads the counters before it writes, which adds a quarter to the time.
+// Packets between reading and writing are not counted: in a test with 12 changes in three seconds,
+// this affected 2.8 % of 30,000 flows, or about 7 ms for each change. Chains whose counters can't
+// be read are written, but are missing in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {
@@ -86,8 +88,8 @@ func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer
 	return w
 }
 
-// crowded reports whether a table of nft is crowded. If it can't be read, crowded returns false,
-// and the write will show the reason.
+// crowded reports whether a table of nft is crowded. It returns false if the table can't be read,
+// because the write will then return the error.
 func (t *Tool) crowded(ctx context.Context, table string) bool {
 	n := 0
 	chains, err := t.list(ctx, table)
@@ -102,13 +104,13 @@ type writer struct {
 	tool  *Tool
 	table string
 	limit blockLimit
-	// asked has the chains whose counters the next run lists, and counts has the results.
+	// asked lists the chains whose counters the next run reads. counts holds the results.
 	asked  []string
 	counts map[string][]uint64
 }
 
-// write implements Write. If a run fails, it finds the responsible group with as few further runs
-// as possible. Writing a group twice is harmless.
+// write implements Write. If a run fails, it finds the refused group with as few further runs as
+// possible. Writing a group twice is harmless.
 func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	if len(groups) == 0 {
 		return 0, nil
@@ -128,13 +130,13 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	}
 	b, group := blockAt(blocks, op.Line)
 	switch {
-	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is missing, and nothing was written
+	case op.Line > 1 && op.Line <= 1+asked: // one of the chains with counters is missing, and nothing was written
 		return w.write(ctx, groups)
 	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > minBlockRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}
 		n, err := w.write(ctx, groups[b.lo:])
 		return b.lo + n, err
-	case group >= 0: // groups before it were undone with it, or are done
+	case group >= 0: // earlier groups were either undone together with it or applied
 		if n, earlier := w.write(ctx, groups[b.lo:group]); earlier != nil {
 			return b.lo + n, earlier
 		}
@@ -151,7 +153,7 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	return len(groups), nil
 }
 
-// describe names a group by its first chain.
+// describe describes a group by its first chain.
 func (g *Group) describe() string {
 	names := len(g.Write) + len(g.Delete)
 	switch {
@@ -165,15 +167,16 @@ func (g *Group) describe() string {
 	return fmt.Sprintf("chain %s and %d more", g.Write[0].Name, names-1)
 }
 
-// block is the groups lo to hi-1 in one COMMIT, with their lines in the input.
+// block is a COMMIT with the groups from lo up to but not including hi, and the numbers of their
+// lines in the input.
 type block struct {
 	lo, hi int
 	first  []int // the first line of each group
 	commit int   // the line of COMMIT
 }
 
-// blockAt returns the block and the group of a line. The group is -1 for a line that belongs to no
-// group, such as COMMIT. An unknown line belongs to a block of all groups.
+// blockAt returns the block and the group that contain a line. The group is -1 if the line belongs
+// to no group, such as COMMIT. If the line is unknown, blockAt returns a block of all groups.
 func blockAt(blocks []block, line int) (b block, group int) {
 	i := sort.Search(len(blocks), func(i int) bool { return line <= blocks[i].commit })
 	if line == 0 || i == len(blocks) {
@@ -186,8 +189,8 @@ func blockAt(blocks []block, line int) (b block, group int) {
 	return b, b.lo + sort.SearchInts(b.first, line+1) - 1
 }
 
-// render writes the input of a run. A chain in two groups results in two blocks, so both groups
-// take effect.
+// render returns the input of a run. If a chain occurs in two groups, they are in different blocks,
+// so both take effect.
 func (w *writer) render(groups []Group) (string, []block) {
 	var out strings.Builder
 	var blocks []block
@@ -235,8 +238,8 @@ func (g *Group) render(put func(parts ...string)) {
 	}
 }
 
-// fill returns the end of the block that starts with groups[lo]: that group, and as many more as
-// the limit allows.
+// fill returns the end of the block that starts with groups[lo]. The block contains that group, and
+// as many further groups as the limit permits.
 func (w *writer) fill(groups []Group, lo int) int {
 	chains, rules := 0, 0
 	seen := map[string]bool{}

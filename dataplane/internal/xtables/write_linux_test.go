@@ -25,7 +25,7 @@ const foreignRules = `*nat
 COMMIT
 `
 
-// foreign are the other programs' rules in the table.
+// foreign returns the rules of other programs in the table.
 func foreign(t *testing.T, tool *Tool) string {
 	t.Helper()
 	var b strings.Builder
@@ -40,7 +40,7 @@ func foreign(t *testing.T, tool *Tool) string {
 // model is the wanted state of our chains.
 type model map[string][]string
 
-// sizes is the wanted result of Compare.
+// sizes returns the sizes that Compare must find.
 func (m model) sizes() map[string]int {
 	sizes := map[string]int{}
 	for name, rules := range m {
@@ -54,13 +54,13 @@ func (m model) sizes() map[string]int {
 	return sizes
 }
 
-// check compares every way of reading the table with the model.
+// check compares the model with every way of reading the table.
 func (m model) check(t *testing.T, tool *Tool) {
 	t.Helper()
 	got := model{}
 	_, err := tool.Saved(t.Context(), "nat", "VIPD-", func(chain string, rules []string) error {
 		if _, twice := got[chain]; twice {
-			t.Errorf("Saved visited chain %s twice", chain)
+			t.Errorf("Saved visited chain %s twice, want once", chain)
 		}
 		got[chain] = rules
 		return nil
@@ -81,7 +81,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	}
 	for chain, rules := range m {
 		if list, ok := full[chain]; !ok || len(list) != len(rules) {
-			t.Fatalf("counts of %[2]s, which has %[3]d rules = %[1]v", list, chain, len(rules))
+			t.Fatalf("counts of %[2]s = %[1]v, want %[3]d", list, chain, len(rules))
 		}
 	}
 }
@@ -106,8 +106,8 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	return "-p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination " + fmt.Sprintf(to4, n)
 }
 
-// randomGroup writes some chains of rank and lower ranks and deletes unused chains. Chains lead
-// only to higher ranks, so there are no loops.
+// randomGroup writes some chains of the given rank and lower ranks, and deletes unused chains.
+// Chains lead only to higher ranks, so there are no loops.
 func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
@@ -150,7 +150,7 @@ func (g *Group) applyWrites(m model) {
 	}
 }
 
-// TestWriteFollowsModel writes random groups, several at a time. The table equals the model.
+// TestWriteFollowsModel writes random groups, several at a time. The table must equal the model.
 func TestWriteFollowsModel(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -165,7 +165,7 @@ func TestWriteFollowsModel(t *testing.T) {
 					groups = append(groups, randomGroup(rng, tool.Family(), m))
 				}
 				if n, err := tool.Write(t.Context(), "nat", groups); err != nil || n != len(groups) {
-					t.Fatalf("seed %d, step %d: %d of %d groups written: %v\n%+v", seed, step, n, len(groups), err, groups)
+					t.Fatalf("seed %d, step %d: groups written = %d, want %d: %v\n%+v", seed, step, n, len(groups), err, groups)
 				}
 				m.check(t, tool)
 			}
@@ -179,18 +179,18 @@ func TestWriteFollowsModel(t *testing.T) {
 			model{}.check(t, tool)
 		}
 		if after := foreign(t, tool); after != before {
-			t.Fatalf("foreign rules changed:\n%s\nbefore:\n%s", after, before)
+			t.Fatalf("foreign rules =\n%s\nwant\n%s", after, before)
 		}
 	})
 }
 
-// simple returns a group of one chain with one rule.
+// simple returns a group that consists of one chain with one rule.
 func simple(i int) Group {
 	return Group{Write: []Chain{{Name: fmt.Sprintf("VIPD-C%d", i), Rules: []string{fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1)}}}}
 }
 
-// TestWriteStopsAtTheBadGroup writes each kind of refused group between valid groups. The groups
-// before it are written, and no others.
+// TestWriteStopsAtTheBadGroup writes each kind of refused group between valid groups. Only the
+// groups before the refused group may be written.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -249,7 +249,8 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	})
 }
 
-// checkWith compares chains and their sizes while foreign rules also lead to ours.
+// checkWith compares chains and their sizes. more holds the numbers of foreign rules that lead to
+// our chains.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()
@@ -257,12 +258,12 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 		sizes[name] += n
 	}
 	if reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-		t.Fatalf("Compare = %q, %v", reason, err)
+		t.Fatalf("Compare = %q, %v, want no difference", reason, err)
 	}
 }
 
-// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion between, and a
-// group larger than any block. Each group must take effect completely or not at all.
+// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion in between, and a
+// group that exceeds the size of a block. Each group must take effect completely or not at all.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -283,11 +284,11 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		n, err := tool.Write(t.Context(), "nat", groups)
 		if err != nil || n != len(groups) {
-			t.Fatalf("%d groups written, %v", n, err)
+			t.Fatalf("groups written = %d, %v, want %d", n, err, len(groups))
 		}
 		m.check(t, tool)
 
-		// Its last rule is refused, so the group must change nothing.
+		// The last rule of the group is refused, so the group must change nothing.
 		last := &big.Write[len(big.Write)-1]
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil
@@ -303,7 +304,7 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 }
 
 // TestWriteInUserNamespace writes in a user namespace, where the kernel limits an nft transaction.
-// Large writes succeed in smaller blocks.
+// Large writes must succeed in smaller blocks.
 func TestWriteInUserNamespace(t *testing.T) {
 	const mark = "VIPD_TEST_USERNS"
 	if os.Getenv(mark) == "" {
@@ -330,7 +331,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 			groups[i].applyWrites(m)
 		}
 		if n, err := tool.Write(t.Context(), "nat", groups); err != nil || n != len(groups) {
-			t.Fatalf("%d of %d groups written, %v", n, len(groups), err)
+			t.Fatalf("groups written = %d, %v, want %d", n, err, len(groups))
 		}
 		m.check(t, tool)
 		if tool.Variant() == Legacy {

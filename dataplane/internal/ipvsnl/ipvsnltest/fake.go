@@ -16,14 +16,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Fake is an [ipvsnl.Conn] without a kernel. It refuses the same changes as the kernel; a test
-// compares both over the same histories. Its methods are safe for concurrent use; its fields must
-// be set before use.
+// Fake is an in-memory [ipvsnl.Conn]. It refuses the same changes as the kernel. A test applies the
+// same histories to both. Its methods are safe for concurrent use. Its fields must be set before
+// use.
 type Fake struct {
-	// Schedulers are the available schedulers. If nil, all of IPVS's are available.
+	// Schedulers lists the available schedulers. If nil, all schedulers of IPVS are available.
 	Schedulers []string
-	// Fault, if set, is called before each change. If it returns an error, the change is not made.
-	// It must not call the Fake.
+	// Fault is called before each change. If it returns an error, the change is not made. It may be
+	// nil. It must not call the Fake.
 	Fault func(ipvsnl.Op) error
 
 	mu          sync.Mutex
@@ -36,10 +36,10 @@ type Fake struct {
 
 type fakeService struct {
 	ipvsnl.ServiceState
-	destinations []ipvsnl.DestinationState // latest first, like the kernel
+	destinations []ipvsnl.DestinationState // newest first, as in the kernel
 }
 
-// KernelSchedulers are the schedulers of Linux 6.
+// KernelSchedulers lists the schedulers of Linux 6.
 var KernelSchedulers = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"}
 
 var _ ipvsnl.Conn = (*Fake)(nil)
@@ -59,8 +59,8 @@ func (f *Fake) Ops() []ipvsnl.Op {
 	return slices.Clone(f.ops)
 }
 
-// SetDestination changes the state of a destination, such as its connections and counters, like
-// traffic.
+// SetDestination changes the state of a destination, such as its connections and counters, as
+// traffic would.
 func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*ipvsnl.DestinationState)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,14 +83,14 @@ func (f *Fake) SetConnections(all []ipvsnl.Connection) {
 	f.connections = slices.Clone(all)
 }
 
-// Flush deletes all virtual servers, like ipvsadm --clear.
+// Flush deletes all virtual servers, as ipvsadm --clear does.
 func (f *Fake) Flush() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.services)
 }
 
-// usable locks the Fake. If the Fake can't be used, it returns an error without the lock.
+// usable locks the Fake. If the Fake can't be used, it returns an error and does not lock.
 func (f *Fake) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (f *Fake) doLocked(op ipvsnl.Op) error {
 	return op.Refused(f.changeLocked(op))
 }
 
-// changeLocked performs the kernel's checks in the kernel's order.
+// changeLocked performs the kernel's checks in the same order as the kernel, and makes the change.
 func (f *Fake) changeLocked(op ipvsnl.Op) error {
 	s := f.services[op.Service.Key]
 	switch {
@@ -157,7 +157,7 @@ func (f *Fake) changeLocked(op ipvsnl.Op) error {
 	return nil
 }
 
-// hashed is the flag that the kernel sets for a virtual server in its table.
+// hashed is the flag with which the kernel marks a virtual server in its table.
 const hashed ipvsnl.Flags = 1 << 1
 
 // kept returns the part of a virtual server that the kernel stores.
@@ -198,7 +198,7 @@ func (s *fakeService) change(op ipvsnl.Op) error {
 	return nil
 }
 
-// reachable reports whether the kernel considers that packets can be sent to the address.
+// reachable reports whether the kernel would try to send packets to the address.
 func reachable(a netip.Addr) bool {
 	if a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return false

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestFake tests the parts that only the fake has: faults, recorded requests, and simulated
-// traffic.
+// TestFake uses the functions that only the Fake has: faults, recorded requests, and simulated
+// traffic. Each must take effect.
 func TestFake(t *testing.T) {
 	f, web := NewFake(), balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: balancer.TCP}
 	f.Schedulers = []string{"wrr"}
@@ -46,7 +46,7 @@ func TestFake(t *testing.T) {
 	f.SetConnections([]ipvsnl.Connection{c, c})
 	for got, err := range f.Connections(t.Context()) {
 		if got != c || err != nil {
-			t.Errorf("timeouts = %+v, %v", got, err)
+			t.Errorf("connection = %+v, %v, want %+v", got, err, c)
 		}
 		break
 	}
