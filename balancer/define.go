@@ -192,7 +192,7 @@ func (h *Health) Example() string { return `{ type = "tcp" }` }
 // SetDefaults sets the defaults that don't depend on other fields.
 func (h *Health) SetDefaults() {
 	h.Verify = true
-	h.Interval, h.Timeout = 2*time.Second, time.Second
+	h.Interval = 2 * time.Second
 	h.Rise, h.Fall = 2, 3
 	h.From = HealthFromNode
 }
@@ -229,16 +229,25 @@ const (
 	defaultHealthPath   = "/"
 )
 
-// minFastInterval is the minimum time between two checks.
-const minFastInterval = 100 * time.Millisecond
+// The minimum time between two checks, and the minimum timeout of a check.
+const (
+	minFastInterval = 100 * time.Millisecond
+	minTimeout      = time.Millisecond
+)
 
 // defaultFastInterval returns a quarter of interval, but not less than the minimum.
 func defaultFastInterval(interval time.Duration) time.Duration {
 	return min(interval, max(interval/4, minFastInterval))
 }
 
+// defaultTimeout returns a second, or half of interval if that is shorter.
+func defaultTimeout(interval time.Duration) time.Duration {
+	return min(time.Second, interval/2)
+}
+
 // fillDerived sets the defaults that depend on the interval and the type.
 func (h *Health) fillDerived() {
+	h.Timeout = cmp.Or(h.Timeout, defaultTimeout(h.Interval))
 	h.FastInterval = cmp.Or(h.FastInterval, defaultFastInterval(h.Interval))
 	if h.Type == HTTPHealth || h.Type == HTTPSHealth {
 		h.Status = cmp.Or(h.Status, defaultHealthStatus)

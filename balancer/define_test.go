@@ -122,6 +122,10 @@ func TestDefaults(t *testing.T) {
 	if diff := cmp.Diff(&checks, got.Health, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}
+	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "tcp", "interval": "1s"}}`), nil, where, "")
+	if len(problems) > 0 || got.Health.Timeout != 500*time.Millisecond {
+		t.Errorf("timeout with an interval of 1 s = %s, problems %q, want half of it", got.Health.Timeout, problems)
+	}
 }
 
 // TestValidServices decodes definitions that users may write. None must have a problem.

@@ -47,6 +47,9 @@ func newEndpointTable(e *Endpoint) endpointTable {
 // withoutDerived returns h without the defaults that fillDerived sets.
 func (h *Health) withoutDerived() *Health {
 	out := *h
+	if out.Timeout == defaultTimeout(out.Interval) {
+		out.Timeout = 0
+	}
 	if out.FastInterval == defaultFastInterval(out.Interval) {
 		out.FastInterval = 0
 	}

@@ -182,7 +182,7 @@ type Health struct {
 	Verify         bool              `toml:"verify"`
 	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // below, checks would be a significant load
 	FastInterval   time.Duration     `toml:"fast_interval"`
-	Timeout        time.Duration     `toml:"timeout" range:"1ms,"`
+	Timeout        time.Duration     `toml:"timeout"`
 	Rise           int               `toml:"rise"`
 	Fall           int               `toml:"fall"`
 	PanicThreshold int               `toml:"panic_threshold"`

@@ -46,8 +46,7 @@ func (r *tableReader) checkHealth(h *Health) {
 	}
 }
 
-// checkTimes checks the times against their limits and each other. A conflict with a default is
-// reported at the field that is set.
+// checkTimes checks the times against their limits and each other.
 func (r *tableReader) checkTimes(h *Health) {
 	if r.isBroken("health.interval") {
 		return
@@ -59,11 +58,11 @@ func (r *tableReader) checkTimes(h *Health) {
 		r.errorf("health.fast_interval", "%s is above interval, which is %s: lower it", formatted(h.FastInterval), formatted(h.Interval))
 	}
 	switch {
-	case h.Timeout < h.Interval || r.isBroken("health.timeout"):
-	case r.setsInHealth("timeout"):
+	case r.isBroken("health.timeout"):
+	case h.Timeout < minTimeout:
+		r.errorf("health.timeout", "%s is too short; %s or more is possible", formatted(h.Timeout), formatted(minTimeout))
+	case h.Timeout >= h.Interval:
 		r.errorf("health.timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
-	default:
-		r.errorf("health.interval", "%s must be above timeout, which is %s by default: set timeout too", formatted(h.Interval), formatted(h.Timeout))
 	}
 }
 

@@ -11,20 +11,21 @@ func TestWrongHealth(t *testing.T) {
 			`health.path: needs text in quotes, not the number 1`,
 		}},
 		{fields: check + `{"type": "tcp", "interval": "2s", "timeout": "2s"}`, want: []string{`health.timeout: 2s must be below interval, which is 2s`}},
-		{fields: check + `{"type": "tcp", "interval": "1s"}`, want: []string{`health.interval: 1s must be above timeout, which is 1s by default: set timeout too`}},
+		{fields: check + `{"type": "tcp", "interval": "1s"}`},
+		{fields: check + `{"type": "tcp", "interval": "1s", "timeout": "1s"}`, want: []string{`health.timeout: 1s must be below interval, which is 1s`}},
 		{fields: check + `{"type": "tcp", "interval": "1ms"}`, want: []string{`health.interval: 1ms is out of range; 100ms to 24h are possible`}},
 		{fields: check + `{"type": "tcp", "interval": "-2s", "timeout": "5s", "fast_interval": "3s"}`, want: []string{
 			`health.interval: -2s is out of range; 100ms to 24h are possible`,
 		}},
 		{fields: check + `{"type": "tcp", "interval": "25h"}`, want: []string{`health.interval: 25h is out of range; 100ms to 24h are possible`}},
-		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "0s"}`, want: []string{
-			`health.timeout: 0s is too short; 1ms or more is possible`,
+		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "1us"}`, want: []string{
 			`health.fast_interval: 3s is above interval, which is 2s: lower it`,
+			`health.timeout: 1µs is too short; 1ms or more is possible`,
 		}},
 		{fields: check + `{"type": "tcp", "fast_interval": "99ms"}`, want: []string{`health.fast_interval: 99ms is too short; 100ms or more is possible`}},
 		{fields: check + `{"type": "tcp", "fast_interval": "-1s"}`, want: []string{`health.fast_interval: -1s is negative; 0s or more is possible`}},
 		{fields: check + `{"type": "tcp", "interval": "100ms", "timeout": "50ms"}`},
-		{fields: check + `{"type": "tcp", "timeout": "-1s"}`, want: []string{`health.timeout: -1s is negative; 1ms or more is possible`}},
+		{fields: check + `{"type": "tcp", "timeout": "-1s"}`, want: []string{`health.timeout: -1s is negative; 0s or more is possible`}},
 		{fields: check + `{"type": "tcp", "rise": 0, "fall": -1, "panic_threshold": 101, "mark": -1, "port": 70000}`, want: []string{
 			`health.port: 70000 is out of range; 0 to 65535 are possible`,
 			`health.mark: -1 is out of range; 0 to 4294967295 are possible`,

@@ -210,8 +210,8 @@ func TestWrongDefaults(t *testing.T) {
 		{fields: web + `, "scheduler": null`, defaults: `{"scheduler": "x"}`},
 		{fields: web, defaults: `{"affinity_timeout": "1h"}`},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}]`, defaults: `{"proxy_protocol": "v2", "drain_timeout": "1s"}`},
-		{fields: web, defaults: `{"health": {"type": "tcp", "interval": "1s"}}`, want: []string{
-			`health.interval: from [defaults]: 1s must be above timeout, which is 1s by default: set timeout too`,
+		{fields: web, defaults: `{"health": {"type": "tcp", "interval": "1s", "timeout": "2s"}}`, want: []string{
+			`health.timeout: from [defaults]: 2s must be below interval, which is 1s`,
 		}},
 	})
 }

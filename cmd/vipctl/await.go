@@ -78,7 +78,7 @@ func abandoned(c *cli.Call, left uint64, where string) error {
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	state := fmt.Sprintf(" with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", wording.Count(left, "connection"), where, command)
+	state := fmt.Sprintf(" with %s left%s; the drain stays in place, \"vipctl undrain %s\" removes it", wording.Count(left, "connection"), where, command)
 	if errors.Is(c.Err(), context.Canceled) {
 		return cli.Interrupted("%s", state)
 	}

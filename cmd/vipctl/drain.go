@@ -65,7 +65,7 @@ func undrainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "take a drain back",
 		About: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
-			"weight and locality allow. It takes the same names as drain. A weight that was set by hand stays; \"vipctl " +
+			"weight and locality allow. It takes the same names as drain. A weight set manually stays; \"vipctl " +
 			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
 		Example: "vipctl undrain web 192.168.1.11",
 		Flags:   []cli.Flag{nodeFlag(), reasonFlag()},
@@ -179,7 +179,7 @@ func until(q api.OverrideRequest) string {
 	if q.Expires == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; taken back in %s", q.Expires)
+	return fmt.Sprintf("; expires in %s", q.Expires)
 }
 
 func runUndrain(c *cli.Call) error {
@@ -352,12 +352,12 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 // undrainedText describes the result of an undrain for a target, given whether it drained and its
 // earlier overrides.
 func undrainedText(t api.OverrideTarget, drained bool, overrides []*balancer.Override) string {
-	text := "drain taken back"
+	text := "drain removed"
 	if !drained {
 		text = "it was not draining"
 	}
 	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back", *overrides[i].Weight, t.Service, t.Address)
+		text += fmt.Sprintf("; the weight %d set manually stays: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)
 	}
 	return text
 }

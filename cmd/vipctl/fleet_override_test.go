@@ -209,7 +209,7 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	l.stop()
 	l.ends(cli.ExitInterrupted)
 	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
-		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" takes it back\n"
+		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" removes it\n"
 	if !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
@@ -238,14 +238,14 @@ func TestFleetOverrideLapses(t *testing.T) {
 	f.service("web", nil, "10.0.0.1")
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
 	stdout, _ := f.do(cli.ExitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
-	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; taken back in 1h0m0s\n") {
+	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; expires in 1h0m0s\n") {
 		t.Errorf("stdout = %q, want a drain of 1h", stdout)
 	}
 	o := f.read().Overrides.At(target)
 	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
 		t.Errorf("override = %+v, want one that expires in 1h", o)
 	}
-	if stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; taken back in 1h0m0s\n") {
+	if stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; expires in 1h0m0s\n") {
 		t.Errorf("stdout = %q, want a weight of 1h", stdout)
 	}
 	l := f.line()
@@ -383,7 +383,7 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	for _, test := range []struct{ line, want string }{
 		{"drain --node rack1 --force", "web/10.0.0.1: draining\nweb/10.0.0.2:9000: draining\n"},
-		{"undrain web 10.0.0.2", "web/10.0.0.2: drain taken back\n"},
+		{"undrain web 10.0.0.2", "web/10.0.0.2: drain removed\n"},
 		{"weight web/10.0.0.1:8443 2", "web/10.0.0.1:8443: weight 2\n"},
 	} {
 		l := f.line()

@@ -189,7 +189,7 @@ func TestDrainWaitInterrupted(t *testing.T) {
 	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != cli.ExitInterrupted {
 		t.Errorf("exit code = %d, want %d", code, cli.ExitInterrupted)
 	}
-	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" takes it back\n"
+	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" removes it\n"
 	if got := s.err.String(); !strings.HasSuffix(got, want) {
 		t.Errorf("stderr = %q, want %q at the end", got, want)
 	}

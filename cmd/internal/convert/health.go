@@ -22,7 +22,6 @@ const (
 	leastInterval    = 100 * time.Millisecond
 	greatestInterval = 24 * time.Hour
 	usualInterval    = 2 * time.Second
-	usualTimeout     = time.Second
 )
 
 // checkTimes sets the times of the health table, within the limits of vipd: timeout < interval,
@@ -40,8 +39,6 @@ func (d *draft) checkTimes(s *service, t timing) {
 	}
 	longest := below(bounded)
 	switch {
-	case t.timeout.time == 0 && bounded <= usualTimeout:
-		s.checkSpan("timeout", longest, span{why: "must be below interval"})
 	case t.timeout.time >= bounded:
 		d.note(cmp.Or(t.timeout.line, s.line), "timeout is %s: in vipd it is below interval, which is %s", seconds(longest), seconds(bounded))
 		s.checkSpan("timeout", longest, t.timeout)

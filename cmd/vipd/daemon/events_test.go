@@ -158,7 +158,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web 127.47.1.1:9002 undrained by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 drains no longer, and gets new connections",
 		"web 127.47.1.1 weight set to 5 for 1h0m0s by " + asCaller(t, "ana") + ": canary",
-		"web 127.47.1.1 weight 5 taken back by " + asCaller(t, "ben"),
+		"web 127.47.1.1 weight 5 removed by " + asCaller(t, "ben"),
 		"reloaded: 1 service (~ web), no problems: a file has changed",
 		"reloaded: 1 service (no changes), no problems: vipctl reload by " + asCaller(t, "ana"),
 	}

@@ -242,8 +242,8 @@ func TestFleetSeesNodes(t *testing.T) {
 	m.answers("127.41.0.9", "one")
 	if got, want := m.story(events.Override), `node: zone set to z9 by ana: moved
 node: mode set to iptables by ben
-node: mode iptables taken back by cleo: done
-node: zone z9 taken back by cleo: done`; got != want {
+node: mode iptables removed by cleo: done
+node: zone z9 removed by cleo: done`; got != want {
 		t.Errorf("journal =\n%s\nwant\n%s", got, want)
 	}
 	m.stop()
@@ -342,7 +342,7 @@ func TestFleetCountsDrains(t *testing.T) {
 	}{
 		{balancer.Override{Draining: &no, By: "ben", Reason: "new disk"}, "undrained by ben: new disk"},
 		{balancer.Override{Weight: &five, By: "ana"}, "weight set to 5 by ana"},
-		{balancer.Override{Weight: &back, By: "ben"}, "weight 5 taken back by ben"},
+		{balancer.Override{Weight: &back, By: "ben"}, "weight 5 removed by ben"},
 	} {
 		say(step.say)
 		wait.For(t, 10*time.Second, "the event "+step.want, func() bool {

@@ -111,7 +111,7 @@ func (srv server) postKill(w http.ResponseWriter, r *http.Request) {
 	n, err := srv.Views.Modes.Kill(r.Context(), q)
 	if n > 0 {
 		e := events.Event{
-			Kind: events.Override, Service: q.Service, Text: fmt.Sprintf("connections ended by hand: %d", n), Cause: "vipctl conns --kill" + signedBy(r),
+			Kind: events.Override, Service: q.Service, Text: fmt.Sprintf("connections ended manually: %d", n), Cause: "vipctl conns --kill" + signedBy(r),
 		}
 		if q.Backend.IsValid() {
 			e.Endpoint = q.Backend.String()

@@ -119,7 +119,7 @@ func why(e *api.Endpoint) string {
 		return "drained by definition"
 	case e.State == balancer.ZeroWeight && e.Override != nil:
 		by, _ := e.Override.Signatures()
-		return "set by hand" + byWhom(by)
+		return "set to 0 by an override" + byWhom(by)
 	case e.State == balancer.Standby:
 		return "a backup, and others are up"
 	case e.State == balancer.Remote:

@@ -15,7 +15,7 @@ type files struct{ overrides, memory *statedir.File }
 
 func newFiles(dir *statedir.Dir) files {
 	return files{
-		overrides: dir.File("overrides.json", "drains and weights by hand are refused", statedir.Small),
+		overrides: dir.File("overrides.json", "drains and weights are refused", statedir.Small),
 		memory:    dir.File("memory.json", "", statedir.Small),
 	}
 }

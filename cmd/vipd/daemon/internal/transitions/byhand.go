@@ -1,7 +1,6 @@
 package transitions
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -31,7 +30,7 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	if w, o := next.Weight, old.Weight; w != nil && (o == nil || *o != *w) {
 		add(fmt.Sprintf("weight set to %d", *w)+lasting(weight, now), weigher)
 	} else if w == nil && o != nil {
-		add(fmt.Sprintf("weight %d taken back", *o), weigher)
+		add(fmt.Sprintf("weight %d removed", *o), weigher)
 	}
 	drains, drained := next.Draining, old.Draining
 	switch {
@@ -40,7 +39,7 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 	case drained != nil && *drained && (drains == nil || !*drains), drains != nil && drained == nil:
 		add("undrained"+lasting(draining, now), drainer)
 	case drained != nil && drains == nil:
-		add("undrain taken back", drainer)
+		add("undrain removed", drainer)
 	}
 	if end, yes := renewed(old, next); yes && len(out) == 0 && is.IsSet() {
 		add("override renewed"+lasting(end, now), balancer.Signature{By: next.By, Reason: next.Reason})
@@ -64,9 +63,12 @@ func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	return b.Expires, weighed != weighs || drained != drain || !a.Until.Equal(b.Until)
 }
 
-// signature returns " by NAME", or " by hand" if the name is unknown.
+// signature returns " by NAME", or " manually" if the name is unknown.
 func signature(by string) string {
-	return " by " + cmp.Or(by, "hand")
+	if by == "" {
+		return " manually"
+	}
+	return " by " + by
 }
 
 // lasting returns " for TIME" if the override expires.
@@ -133,7 +135,7 @@ func NodeSet(was, now schema.NodeConfig) (out []events.Event) {
 		case field.was:
 			continue
 		case "":
-			text = field.name + " " + field.was + " taken back"
+			text = field.name + " " + field.was + " removed"
 		}
 		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(now.By), Cause: now.Reason})
 	}

@@ -82,7 +82,7 @@ func (t openProblem) over(now time.Time, served func(balancer.Name, string) bool
 	case t.Kind == balancer.Outage:
 		e.Text, e.Cause, e.Was = "has an endpoint again at port "+t.Port, "", "none"
 		if !served(t.Service, t.Port) {
-			e.Text = "has none at port " + t.Port + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
+			e.Text = "has no endpoint at port " + t.Port + ": those that failed their checks were removed or drained"
 		}
 	default:
 		e.Text = "problem resolved"
