@@ -173,12 +173,6 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 		return peakMemory()
 	case "use":
 		return h.use(ctx, q.Measure, q.For)
-	case "take":
-		s, ok := h.subject.(taker)
-		if !ok {
-			return 0, fmt.Errorf("this box has no %s", q.Measure)
-		}
-		return s.take(ctx, q.Measure)
 	case "rest":
 		h.subject.stop()
 		runtime.GC()
@@ -204,12 +198,8 @@ func newSubject(b backend, s spec) (subject, error) {
 		return floor{b}, nil
 	case listLayout:
 		return newListRules(b, s), nil
-	case leastLayout:
-		return least{s}, nil
 	case ipvsadmLayout:
 		return ipvsadm{s}, nil
-	case vipsLayout:
-		return newDevice(b, s)
 	}
 	return newOwn(b, s)
 }

@@ -1,6 +1,6 @@
 // Command kernel measures the kernel's cost of iptables mode, next to a host with one DNAT rule and
 // to lists of rules like kube-proxy's. It measures the first packet of a connection, and the work
-// for a change. With -ipvs it measures ipvs mode next to all of these, and next to ipvsadm and ip.
+// for a change. With -ipvs it measures ipvs mode next to all of these, and next to ipvsadm.
 //
 // Every layout of rules has a box: a process in its own network, mount and process namespaces,
 // which loads its rules there and obeys the benchmark over a pipe. All boxes exist at the same
@@ -19,9 +19,8 @@
 // A box ends with the process that started it, in any case, and nothing of it is visible outside.
 //
 // IPVS keeps an entry for each connection whose first packet it has processed, even if that packet
-// is dropped later. Its table is large enough not to matter. Messages to IPVS are counted on a
-// device of type nlmon in the box, so the count is what the kernel receives. If this machine's
-// kernel has no IPVS, -ipvs runs completely in a guest (vipd/test/guest/vm).
+// is dropped later. Its table is large enough not to matter. If this machine's kernel has no IPVS,
+// -ipvs runs completely in a guest (vipd/test/guest/vm).
 //
-//	go run ./test/bench/kernel [-quick] [-ipvs [-full]] [-only PATTERN] [-json FILE]
+//	go run ./test/bench/kernel [-quick] [-ipvs [-full]] [-only PATTERN]
 package main

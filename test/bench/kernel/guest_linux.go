@@ -87,9 +87,6 @@ func inGuest(ctx context.Context, o options, args []string) error {
 	if o.full {
 		settings.Limit = 3 * time.Hour
 	}
-	if o.json != "" {
-		settings.Writable = filepath.Dir(o.json)
-	}
 	status, err := vm.Run(ctx, settings, append([]string{self}, args...)...)
 	if err == nil && status != 0 {
 		err = errors.New("ended early") // the reason was printed

@@ -10,7 +10,6 @@ type ipvsSizes struct {
 	tool      []int  // services that ipvsadm loads
 	list      int    // services of a list like kube-proxy's
 	tree      int    // services of iptables mode
-	vips      int    // VIPs that are added at once
 	endpoints int    // of each service
 }
 
@@ -19,7 +18,7 @@ type ipvsSizes struct {
 func fullIPVSSizes(patient bool) ipvsSizes {
 	s := ipvsSizes{
 		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,
-		vips: 2_000, endpoints: 10,
+		endpoints: 10,
 	}
 	if patient {
 		s.tool, s.list = append(s.tool, 10_000), 10_000
@@ -28,7 +27,7 @@ func fullIPVSSizes(patient bool) ipvsSizes {
 }
 
 func quickIPVSSizes() ipvsSizes {
-	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, vips: 50, endpoints: 3}
+	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, endpoints: 3}
 }
 
 // ipvsBackend is the variant of iptables for ipvs mode's guard and the comparisons: Debian's
@@ -37,9 +36,6 @@ const ipvsBackend = nft
 
 // atMost returns a limit in the table of ipvs mode.
 func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
-
-// none is the limit of counts that must be 0, because 0 means no limit.
-const none = 0.5
 
 // ipvsPlan returns the rows of ipvs mode.
 func ipvsPlan(s ipvsSizes) []row {
@@ -62,16 +58,11 @@ func ipvsPlan(s ipvsSizes) []row {
 	if s.usual != s.tool[len(s.tool)-1] {
 		rows = append(rows, row{name: "load of " + n, box: usual, what: loading})
 	}
-	save, idleTree := "ipvsadm -Sn of "+n, fmt.Sprintf("CPU with nothing to do, iptables mode, %s", group(s.tree))
+	idleTree := fmt.Sprintf("CPU with nothing to do, iptables mode, %s", group(s.tree))
 	rows = append(rows,
 		row{name: "memory at most, " + n, box: usual, what: memory},
 		row{name: idleTree, box: specOf(completeLayout, s.tree), what: idle},
-		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, against: idleTree, limits: atMost(1)},
-		row{name: "one look at " + n, box: usual, what: looking},
-		row{name: save, box: usual, what: saving},
-		row{name: fmt.Sprintf("adopting %s: virtual servers", n), box: usual, what: adopting, against: save, limits: atMost(2)},
-		row{name: fmt.Sprintf("adopting %s: with addresses and guard", n), box: usual, what: adoptingAll, against: save},
-		row{name: fmt.Sprintf("adopting %s: messages that change anything", n), box: usual, what: adoptingMessages, limits: atMost(none)})
+		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, against: idleTree, limits: atMost(1)})
 	first := ""
 	for i, n := range s.changes {
 		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: specOf(ipvsLayout, n), what: endpointChanged, against: first}
@@ -82,13 +73,5 @@ func ipvsPlan(s ipvsSizes) []row {
 			first = r.name
 		}
 	}
-	vips := spec{vipsLayout, s.vips, 0}
-	byIP := fmt.Sprintf("ip -batch adds %s VIPs", group(s.vips))
-	both := byIP + " with routes"
-	return append(rows,
-		row{name: fmt.Sprintf("one endpoint changed of %s: messages", n), box: usual, what: endpointMessages, limits: atMost(5)},
-		row{name: byIP, box: vips, what: addingVIPsByIP},
-		row{name: both, box: vips, what: addingBothByIP},
-		row{name: fmt.Sprintf("vipd adds %s VIPs with routes and guard", group(s.vips)), box: vips, what: addingVIPs, against: both, limits: atMost(1.2)},
-		row{name: fmt.Sprintf("the same again, beside %s VIPs alone", group(s.vips)), box: vips, what: addingVIPs, against: byIP})
+	return rows
 }

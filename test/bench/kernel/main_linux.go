@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -72,7 +71,6 @@ type options struct {
 	// ipvs selects the table of ipvs mode, and full the whole table.
 	ipvs, full bool
 	only       *regexp.Regexp
-	json       string
 }
 
 func parse(args []string) (o options, err error) {
@@ -81,7 +79,6 @@ func parse(args []string) (o options, err error) {
 	flags.BoolVar(&o.ipvs, "ipvs", false, "measure ipvs mode, beside ipvsadm and the rules of iptables mode; in a guest where this kernel has no IPVS")
 	flags.BoolVar(&o.full, "full", false, "with -ipvs: longer lists, and larger loads by ipvsadm (an hour in a guest)")
 	only := flags.String("only", "", "a regular expression: only the rows that it matches, and those they are compared with")
-	flags.StringVar(&o.json, "json", "", "a file to write the figures to")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -152,14 +149,7 @@ func bench(ctx context.Context, args []string) error {
 	if over := slices.DeleteFunc(slices.Clone(all), func(f figure) bool { return f.Within }); len(over) > 0 {
 		fmt.Printf("\n%d figures are over their bounds: those in bold type.\n", len(over))
 	}
-	if o.json == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(all, "", "\t")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(o.json, append(text, '\n'), 0o644)
+	return nil
 }
 
 // tools returns why a backend can't be used, or nil.

@@ -144,10 +144,6 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 			q.Do = "memory"
 		case idle, disturbed:
 			q.Do, q.For = "use", e.use
-		case adoptingMessages, endpointMessages:
-			q.Do = "take"
-		default:
-			times, q.Do = min(e.changes, 3), "take" // most take seconds
 		}
 		for q.N = range times {
 			v, err := x.ask(q)

@@ -28,7 +28,7 @@ type own struct {
 	backend   backend
 	spec      spec
 	vips      []netip.Addr // loaded services, and services to add
-	dataplane *clocked
+	dataplane dataplane.Dataplane
 	host      dataplane.Host
 	engine    *dataplane.Engine
 	cancel    context.CancelFunc
@@ -37,7 +37,6 @@ type own struct {
 	env      balancer.Env
 	compiler balancer.Compiler
 	services snap.Map[balancer.Name, *balancer.Service]
-	compiled balancer.Desired
 	revision int64
 }
 
@@ -45,16 +44,15 @@ type own struct {
 // requested.
 func newOwn(b backend, s spec) (*own, error) {
 	o := &own{backend: b, spec: s, vips: vips(s.Services + spareServices), cancel: func() {}}
-	if err := o.start(0); err != nil {
+	if err := o.start(); err != nil {
 		return nil, err
 	}
 	o.env.Capabilities = o.dataplane.Capabilities()
 	return o, nil
 }
 
-// start creates the start of a daemon's process on the kernel's present state. probe is the
-// interval of the engine's checks; 0 means the usual interval.
-func (o *own) start(probe time.Duration) error {
+// start creates the parts of a daemon's process.
+func (o *own) start() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
 	options.Variant, options.Log = hostside.Variant(o.backend), log
@@ -80,21 +78,14 @@ func (o *own) start(probe time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", o.spec.Layout, err)
 	}
-	o.dataplane, o.host = &clocked{Dataplane: d}, fake.NoHost{}
+	o.dataplane, o.host = d, fake.NoHost{}
 	if o.spec.Layout != natLayout && o.spec.Layout != mapsLayout {
 		if o.host, err = hostside.New(options); err != nil {
 			return fmt.Errorf("starting the host's side: %w", err)
 		}
 	}
-	o.engine = dataplane.NewEngine(dataplane.Options{Dataplane: o.dataplane, Host: o.host, Log: log, ProbeInterval: probe})
+	o.engine = dataplane.NewEngine(dataplane.Options{Dataplane: o.dataplane, Host: o.host, Log: log})
 	return nil
-}
-
-// run starts the engine.
-func (o *own) run() {
-	running, cancel := context.WithCancel(context.Background())
-	o.cancel = cancel
-	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
 }
 
 // load starts the engine with all services.
@@ -102,7 +93,9 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 	for i := range o.spec.Services {
 		o.add(i)
 	}
-	o.run()
+	running, cancel := context.WithCancel(context.Background())
+	o.cancel = cancel
+	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
 	return o.publish(ctx)
 }
 
@@ -129,11 +122,11 @@ func (o *own) add(i int) {
 // publish compiles the services, passes them to the engine, and waits until they are applied.
 func (o *own) publish(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
-	o.compiled = o.compiler.Next(o.env, balancer.Inputs{Services: o.services}, now)
+	compiled := o.compiler.Next(o.env, balancer.Inputs{Services: o.services}, now)
 	o.revision++
-	o.compiled.Revision = balancer.Revision{Store: o.revision, Seen: now}
+	compiled.Revision = balancer.Revision{Store: o.revision, Seen: now}
 	began := time.Now()
-	o.engine.Set(o.compiled)
+	o.engine.Set(compiled)
 	return o.wait(ctx, began)
 }
 

@@ -26,7 +26,6 @@ const (
 	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
 	completeLayout layout = "complete" // iptables mode with everything that the daemon keeps on a host
 
-	leastLayout        layout = "least"         // the lookups and chains that nftables mode always needs
 	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
 	mapsCompleteLayout layout = "maps complete" // nftables mode with everything that the daemon keeps on a host
 	affinityLayout     layout = "affinity"      // the same, with affinity
@@ -34,7 +33,6 @@ const (
 
 	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
-	vipsLayout    layout = "VIPs"    // only VIPs on a device, one for each service
 )
 
 // spec is the content of a box.
@@ -63,25 +61,13 @@ const (
 	// CPU time is measured when idle, and while another process adds a rule every 100 ms.
 	idle      measure = "idle"
 	disturbed measure = "others change rules"
-	// These are only for ipvs mode, see ipvs.go.
-	saving           measure = "ipvsadm -Sn"
-	adopting         measure = "adopt"
-	adoptingAll      measure = "adopt with addresses and guard"
-	adoptingMessages measure = "messages that change what is adopted"
-	endpointMessages measure = "messages for one endpoint"
-	looking          measure = "look"
-	addingVIPs       measure = "add VIPs"
-	addingVIPsByIP   measure = "ip -batch"
-	addingBothByIP   measure = "ip -batch, with routes"
 )
 
 // isPath reports whether m is about first packets.
 func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
 
 // isCount reports whether values are integers.
-func (m measure) isCount() bool {
-	return m == ruleCount || m == adoptingMessages || m == endpointMessages
-}
+func (m measure) isCount() bool { return m == ruleCount }
 
 // unit returns the unit and the number of decimals of values.
 func (m measure) unit() (name string, decimals int) {
@@ -90,10 +76,8 @@ func (m measure) unit() (name string, decimals int) {
 		return "us", 2
 	case loading:
 		return "s", 2
-	case endpointChanged, serviceAdded, serviceRemoved, saving, adopting, adoptingAll, addingVIPs, addingVIPsByIP, addingBothByIP:
+	case endpointChanged, serviceAdded, serviceRemoved:
 		return "ms", 0
-	case looking:
-		return "ms", 2
 	case memory:
 		return "MiB", 0
 	case idle, disturbed:
@@ -145,8 +129,6 @@ func plan(s sizes) []row {
 	}
 	rows = append(rows, ownPaths(s, natLayout, "nat rules alone", [2]float64{1.4, 1.7})...)
 	rows = append(rows, ownPaths(s, completeLayout, "complete", [2]float64{1.6, 1.9})...)
-	least := spec{leastLayout, s.services[1], s.endpoints}
-	rows = append(rows, row{name: "the least of nftables mode, " + group(least.Services), box: least, what: anyVIP, against: oneRule})
 	rows = append(rows, ownPaths(s, mapsLayout, "nftables mode alone", [2]float64{0, 1.25})...)
 	plain := ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})
 	rows = append(rows, plain...)
@@ -173,7 +155,6 @@ func plan(s sizes) []row {
 		row{name: stranger, box: floor, what: noVIP},
 		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: spec{listLayout, longest, s.endpoints}, what: noVIP, against: stranger},
 		row{name: fmt.Sprintf("for no VIP: complete, %s", group(usual.Services)), box: usual, what: noVIP, against: stranger, limits: [2]float64{1.05, 1.05}})
-	rows = append(rows, row{name: "for no VIP: the least of nftables mode", box: least, what: noVIP, against: stranger})
 	rows = append(rows, row{
 		name: fmt.Sprintf("for no VIP: nftables mode, complete, %s", group(usual.Services)), box: spec{mapsCompleteLayout, usual.Services, usual.Endpoints},
 		what: noVIP, against: stranger, limits: [2]float64{0, 1.05},

@@ -12,23 +12,19 @@ type samples map[string][]float64
 
 // figure is one cell of the table: a row's result in one backend.
 type figure struct {
-	Row     string  `json:"row"`
-	Backend backend `json:"backend"`
-	Unit    string  `json:"unit"`
+	Row     string
+	Backend backend
+	Unit    string
 	// Value is the median of the rounds; Low and High are their quartiles.
-	Value float64 `json:"value"`
-	Low   float64 `json:"low"`
-	High  float64 `json:"high"`
+	Value, Low, High float64
 	// Against names the row that Ratio compares with. Ratio is the median of the rounds' own
 	// ratios, with its quartiles.
-	Against   string  `json:"against,omitempty"`
-	Ratio     float64 `json:"ratio,omitempty"`
-	RatioLow  float64 `json:"ratio_low,omitempty"`
-	RatioHigh float64 `json:"ratio_high,omitempty"`
+	Against                    string
+	Ratio, RatioLow, RatioHigh float64
 	// Limit is the maximum of Ratio or, without a ratio, of Value; 0 means no limit.
-	Limit float64 `json:"limit,omitempty"`
+	Limit float64
 	// Within reports whether the limit is met.
-	Within bool `json:"within"`
+	Within bool
 }
 
 // figures computes the rows of one backend, without those that have no samples.
