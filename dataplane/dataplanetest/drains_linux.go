@@ -38,37 +38,6 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// testNames changes the addresses of an endpoint's name. Connections to an address that has left
-// must end after drain_timeout, and all new ones must go to the others.
-func testNames(r *rig) {
-	all := newService("web", r.w.vip, balancer.Endpoint{Name: "server.example.org", Weight: 1})
-	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
-	r.answer(all, r.w.servers...)
-	r.apply(all)
-	keys := keysOf(r.w.vip, balancer.TCP)
-	var leaving, staying []net.Conn
-	for _, k := range keys {
-		leaving = append(leaving, openTo(r, "s1", k))
-		staying = append(staying, openTo(r, "s2", k))
-	}
-	removed := time.Now()
-	r.answer(all, r.w.servers[1:]...)
-	r.apply(all)
-	for _, k := range keys {
-		for range 2 * len(r.w.servers) {
-			if a, err := r.ask(r.w.client, k); err != nil || a.Server == "s1" {
-				r.Errorf("%s: %q answers after the address of s1 left the name, %v", k, a.Server, err)
-			}
-		}
-	}
-	checkEndInTime(r, "an address that has left the name", keys, leaving, removed)
-	for i, k := range keys {
-		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of another address: %v, want it undisturbed", k, err)
-		}
-	}
-}
-
 // checkEndInTime checks that connections last until drainTime() after removed, and that clients
 // that send later learn of their end.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {

@@ -32,7 +32,6 @@ type driver struct {
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
-	resolved snap.Map[balancer.LookupID, *balancer.Resolution]
 	compiled balancer.Desired
 	revision int64
 }
@@ -117,24 +116,9 @@ func (d *driver) set(services ...*balancer.Service) int64 {
 	return d.revision
 }
 
-// answer makes the only lookup of a service find servers, from the next set on.
-func (d *driver) answer(s *balancer.Service, servers ...*server) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	found := &balancer.Resolution{}
-	for _, to := range servers {
-		for _, a := range to.addr {
-			found.Members = append(found.Members, balancer.Member{Addr: a, Host: "server.example.org"})
-		}
-	}
-	for l := range balancer.LookupsOf(s, &balancer.Inputs{}) {
-		d.resolved = d.resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, found)
-	}
-}
-
 func (d *driver) publishLocked() {
 	now := time.Now()
-	d.compiled = d.compiler.Next(d.env, balancer.Inputs{Services: d.services, Health: d.health, VIPs: d.vips, Resolved: d.resolved}, now)
+	d.compiled = d.compiler.Next(d.env, balancer.Inputs{Services: d.services, Health: d.health, VIPs: d.vips}, now)
 	d.revision++
 	d.compiled.Revision = balancer.Revision{Store: d.revision, Seen: now}
 	d.engine.Set(d.compiled)

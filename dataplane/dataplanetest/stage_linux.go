@@ -35,7 +35,6 @@ func scenes() []check {
 		{name: "no-endpoints", run: driven(testNoEndpoints)},
 		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},
 		{name: "drain-timeout", run: driven(testDrainTimeout)},
-		{name: "names", run: driven(testNames)},
 		{name: "service-drains", run: driven(testServiceDrains)},
 		{name: "on-failure", run: driven(testOnFailure)},
 		{name: "port-reuse", needs: []string{"ip"}, run: driven(testPortReuse)},

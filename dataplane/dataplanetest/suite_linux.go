@@ -88,7 +88,6 @@ func checks() []check {
 		{name: "snat", run: testSNAT},
 		{name: "straight", needs: []string{"ip", "iptables", "ip6tables"}, run: testStraight},
 		{name: "uplinks", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testUplinks},
-		{name: "arrival", guard: true, run: testArrival},
 		{name: "waiting", guard: true, needs: []string{"ip", "iptables", "ip6tables"}, run: testWaiting},
 		{name: "narrow", needs: []string{"ss", "iptables", "ip6tables"}, run: testNarrow},
 		{name: "routed", run: testRouted},

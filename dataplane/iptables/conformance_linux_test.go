@@ -73,7 +73,7 @@ func soakOnly(backend xtables.Variant) map[string]string {
 	} {
 		skip["damage/"+damage] = why
 	}
-	for _, name := range []string{"policy-drop", "snat", "arrival", "narrow", "drains"} {
+	for _, name := range []string{"policy-drop", "snat", "narrow", "drains"} {
 		skip[name] = why
 	}
 	return skip

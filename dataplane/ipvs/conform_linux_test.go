@@ -69,7 +69,7 @@ func elsewhere() map[string]string {
 		return skip
 	}
 	for _, name := range []string{
-		"arrival", "foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
+		"foreign", "damage/others-first", "routed/targets", "routed/ports", "routed/many",
 		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/guard-flushed", "damage/tables", "damage/chain-nat",
 		"damage/chain-filter", "damage/rules", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
 		"routed/spread", "routed/hashes", "damage/addresses",
