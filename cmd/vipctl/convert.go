@@ -55,7 +55,7 @@ func runConvert(c *cli.Call) error {
 			return fmt.Errorf("%s has no line of a known format; give it with --from: %s", file, wording.List(convert.Formats(), "or"))
 		}
 	}
-	result, err := convert.Convert(c.Context, format, file, text, o)
+	result, err := convert.Convert(format, file, text, o)
 	if err != nil {
 		return err
 	}

@@ -33,15 +33,6 @@ func (n *statement) is(words ...string) bool {
 // rest returns the words from the nth on.
 func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
-// size counts the statement and the statements in its block.
-func (n *statement) size() int {
-	out := 1
-	for _, c := range n.children {
-		out += c.size()
-	}
-	return out
-}
-
 // doubts returns the doubtful statements among some statements and their blocks.
 func doubts(all ...*statement) []*statement {
 	var out []*statement

@@ -2,8 +2,6 @@ package convert
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -72,8 +70,8 @@ func readers() map[string]func(*draft) error {
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
 // Convert converts text, which was read from file. The format is one of Formats. The error is an
-// *Error if it belongs to a line, and ctx.Err() if ctx ends first.
-func Convert(ctx context.Context, format, file string, text []byte, o Options) (*Result, error) {
+// *Error if it belongs to a line.
+func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {
 	case !known:
@@ -85,13 +83,12 @@ func Convert(ctx context.Context, format, file string, text []byte, o Options) (
 		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")
 		return nil, &Error{File: file, Line: line, Text: "is not text in UTF-8; convert its encoding first, for example with iconv"}
 	}
-	d := newDraft(ctx, format, file, strings.TrimPrefix(string(text), "\ufeff"), o)
+	d := newDraft(format, file, strings.TrimPrefix(string(text), "\ufeff"), o)
 	if err := read(d); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(d.fitAll(), d.fitGroups()); err != nil {
-		return nil, err
-	}
+	d.fitAll()
+	d.fitGroups()
 	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
 	disabled, groups := d.disabled(), d.liveGroups()
 	return &Result{

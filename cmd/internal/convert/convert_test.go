@@ -46,7 +46,7 @@ func TestConfigurations(t *testing.T) {
 					o.VIPs = append(o.VIPs, netip.MustParseAddr(word))
 				}
 			}
-			result, err := Convert(t.Context(), format, "standard input", text, o)
+			result, err := Convert(format, "standard input", text, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestWhateverIsReadIsValid(t *testing.T) {
 		for i, file := range files {
 			format := filepath.Base(filepath.Dir(file))
 			text := damaged(r, texts[i], texts[r.IntN(len(texts))])
-			result, err := Convert(t.Context(), format, "origin", text, options)
+			result, err := Convert(format, "origin", text, options)
 			var placed *Error
 			if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
 				t.Errorf("seed %d, %s: the error has no line: %v\n%s", seed, file, err, text)

@@ -1,19 +1,13 @@
 package convert
 
+import "slices"
+
 // disable comments the service out in the output, because it would behave differently from the
 // origin. The text has the reason and the fix.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
-	r := reason{s, d.newNote(line, format, args...)}
-	if !d.index.disabled[r] {
-		d.index.disabled[r] = true
-		s.reasons = append(s.reasons, r.Note)
+	if reason := d.newNote(line, format, args...); !slices.Contains(s.reasons, reason) {
+		s.reasons = append(s.reasons, reason)
 	}
-}
-
-// reason is a reason for commenting a service out.
-type reason struct {
-	*service
-	Note
 }
 
 // emptyIncludes is the reason why a text that includes others has no services.

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -15,8 +14,6 @@ import (
 
 // draft is a configuration while it is converted.
 type draft struct {
-	// ctx ends the conversion.
-	ctx          context.Context
 	format, file string
 	// lines has the lines of the origin; line n is lines[n-1].
 	lines []string
@@ -35,49 +32,18 @@ type draft struct {
 	// empty is the reason why there are no services.
 	empty string
 	notes []Note
-	// index finds notes, names and lines without a search.
-	index index
-	// work counts the statements that were read, repeatedly if several services use them.
-	work int
-}
-
-// index speeds up the repeated lookups of a draft.
-type index struct {
 	noted map[Note]bool
-	// disabled are the reasons of services.
-	disabled map[reason]bool
 	// names has the names of services, with the last number that was appended to each; 1 means none
 	// was.
 	names map[string]int
-	// texts are the results of lineText.
-	texts map[int]string
 }
 
-func newDraft(ctx context.Context, format, file, text string, o Options) *draft {
+func newDraft(format, file, text string, o Options) *draft {
 	return &draft{
-		ctx: ctx, format: format, file: file, wildcard: o.VIPs,
+		format: format, file: file, wildcard: o.VIPs,
 		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
-		index: index{noted: map[Note]bool{}, disabled: map[reason]bool{}, names: map[string]int{}, texts: map[int]string{}},
+		noted: map[Note]bool{}, names: map[string]int{},
 	}
-}
-
-// maxWork is the maximum number of statements that are read. A text of 2 MB has about 100,000; a
-// shared list in many services multiplies them.
-const maxWork = 1_000_000
-
-// endpointWork is the weight of an endpoint in statements, because decoding and writing it is
-// slower. vipd reads at most 500,000 keys and elements from a file, so 200,000 endpoints are too
-// many in any case.
-const endpointWork = 4
-
-// spend counts statements before they are read. It returns an error if the conversion was
-// interrupted or reads too many.
-func (d *draft) spend(line, statements int) error {
-	d.work += statements
-	if d.work > maxWork {
-		return d.errorf(line, "shared lists, defaults or variables repeat more than %d statements: convert the file in parts", maxWork)
-	}
-	return d.ctx.Err()
 }
 
 // lineText returns the text of line n, without characters that a TOML comment can't have.
@@ -85,12 +51,7 @@ func (d *draft) lineText(n int) string {
 	if n < 1 || n > len(d.lines) {
 		return ""
 	}
-	text, known := d.index.texts[n]
-	if !known {
-		text = plain(d.lines[n-1])
-		d.index.texts[n] = text
-	}
-	return text
+	return plain(d.lines[n-1])
 }
 
 // oneLine makes text fit into a comment.
@@ -116,8 +77,8 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 // line that several services inherit is noted once.
 func (d *draft) note(line int, format string, args ...any) {
 	n := d.newNote(line, format, args...)
-	if !d.index.noted[n] {
-		d.index.noted[n] = true
+	if !d.noted[n] {
+		d.noted[n] = true
 		d.notes = append(d.notes, n)
 	}
 }
@@ -148,11 +109,11 @@ func (d *draft) freeName(text string) string {
 	label = strings.Trim(label[:min(len(label), longest)], "-")
 	label = cmp.Or(label, "service")
 	name := label
-	for d.index.names[name] > 0 {
-		d.index.names[label]++
-		name = label + "-" + strconv.Itoa(d.index.names[label])
+	for d.names[name] > 0 {
+		d.names[label]++
+		name = label + "-" + strconv.Itoa(d.names[label])
 	}
-	d.index.names[name] = 1
+	d.names[name] = 1
 	return name
 }
 
@@ -173,9 +134,6 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 		host = addr.String()
 	} else {
 		return nil
-	}
-	if d.spend(line, endpointWork) != nil {
-		return nil // fitAll returns the error of spend
 	}
 	return s.endpoint(line, host, port)
 }

@@ -15,16 +15,10 @@ type fitter struct{ *draft }
 
 // fitAll removes fields that vipd would refuse, with a note for each, and disables services that it
 // could not serve.
-func (d *draft) fitAll() error {
+func (d *draft) fitAll() {
 	f := &fitter{d}
-	if err := d.spend(1, 0); err != nil {
-		return err
-	}
 	claims := map[balancer.Key]*service{}
 	for _, s := range d.services {
-		if err := d.spend(s.line, 0); err != nil {
-			return err
-		}
 		decoded := f.fit(s)
 		if len(s.endpoints) == 0 && len(s.reasons) == 0 {
 			d.disable(s, s.line, "it has no endpoint, so all its clients would be refused; add endpoints, or let servers join with \"vipctl register\"")
@@ -40,7 +34,6 @@ func (d *draft) fitAll() error {
 			claims[key] = s
 		}
 	}
-	return nil
 }
 
 // claimed returns the service that already has one of the addresses and ports.

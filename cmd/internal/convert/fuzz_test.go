@@ -27,7 +27,7 @@ func FuzzConvert(f *testing.F) {
 		if readers()[format] == nil || len(text) > 16<<10 {
 			t.Skip("not a format, or a text that is too long")
 		}
-		result, err := Convert(t.Context(), format, "origin", text, options)
+		result, err := Convert(format, "origin", text, options)
 		var placed *Error
 		if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
 			t.Fatalf("the error has no place: %v", err)

@@ -77,9 +77,6 @@ func readGobetween(d *draft) error {
 	})
 	for _, name := range names {
 		t := servers.under(name)
-		if err := g.spend(g.lineOf(t.path), len(t.fields)); err != nil {
-			return err
-		}
 		g.server(name, t, root.under("defaults"))
 	}
 	return nil

@@ -75,9 +75,7 @@ func readHAProxy(d *draft) error {
 			h.answer(s.line, "section", s.kind)
 			continue
 		}
-		if err := h.frontend(s); err != nil {
-			return err
-		}
+		h.frontend(s)
 	}
 	for _, s := range h.sections {
 		if s.kind != "backend" || h.used[s.name] {
@@ -121,16 +119,13 @@ func routeOf(statements []*statement) (r route) {
 }
 
 // frontend makes services of a frontend and its backend, or of a listen section.
-func (h *haproxy) frontend(front *section) error {
-	if err := h.spend(front.line, front.size()); err != nil {
-		return err
-	}
+func (h *haproxy) frontend(front *section) {
 	outer := front.all()
 	r := routeOf(outer)
 	h.used[r.name] = true
 	if disabled(outer) {
 		h.note(front.line, "left out: it is disabled")
-		return nil
+		return
 	}
 	back := h.backends[r.name]
 	switch {
@@ -141,7 +136,7 @@ func (h *haproxy) frontend(front *section) error {
 	}
 	if back == front && len(r.rules) == 0 && !slices.ContainsFunc(outer, func(s *statement) bool { return strings.HasPrefix(s.word(0), "server") }) {
 		h.note(front.line, "left out: it has no server; vipd's own status page is at [api] http")
-		return nil
+		return
 	}
 	missing := back == nil
 	if missing {
@@ -150,7 +145,7 @@ func (h *haproxy) frontend(front *section) error {
 	for _, rule := range r.rules {
 		h.chosen[rule.word(1)] = true
 	}
-	return h.serve(front, back, func(s *service) {
+	h.serve(front, back, func(s *service) {
 		h.refuseRoute(s, front, r, missing)
 	})
 }
@@ -172,26 +167,20 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 
 // serve makes services of a frontend's listeners and a backend's servers; both are the same section
 // for a listen section.
-func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error {
-	if err := h.spend(front.line, front.size()+back.size()); err != nil {
-		return err
-	}
+func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) {
 	outer := slices.DeleteFunc(front.all(), func(s *statement) bool { return s.is("bind") || front != back && backendOnly(s) })
 	var inner []*statement
 	if front != back {
 		inner = back.all()
 		if disabled(inner) {
 			h.note(front.line, "left out: its backend is disabled")
-			return nil
+			return
 		}
 		inner = slices.DeleteFunc(inner, frontendOnly)
 	}
 	doubtful := doubts(slices.Concat(front.statements, outer, inner)...)
 	for _, g := range h.binds(front) {
 		for _, s := range h.servicesAt(front.line, front.name, g.listeners, g.failed) {
-			if err := h.spend(front.line, len(outer)+len(inner)); err != nil {
-				return err
-			}
 			p := &proxy{haproxy: h, service: s, rules: newHAProxyRules()}
 			for _, one := range outer {
 				p.statement(one)
@@ -208,7 +197,6 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) error 
 			h.disableDoubted(s, doubtful)
 		}
 	}
-	return nil
 }
 
 // backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it

@@ -54,7 +54,7 @@ func (p *proxy) trackedServer(backend, name string) (*section, *server) {
 	if from == nil {
 		return nil, nil
 	}
-	reader := &proxy{haproxy: &haproxy{draft: newDraft(p.ctx, p.format, p.file, "", Options{})}, service: &service{}}
+	reader := &proxy{haproxy: &haproxy{draft: newDraft(p.format, p.file, "", Options{})}, service: &service{}}
 	for _, s := range from.all() {
 		if s.is("server") || s.is("default-server") {
 			reader.addServer(s)

@@ -11,19 +11,9 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base is the defaults section that applies to it, and inherited counts its own and inherited
-	// statements.
-	base      *section
-	inherited int
+	// base is the defaults section that applies to it; nil means none.
+	base *section
 }
-
-// inherit makes base the defaults of a section.
-func (s *section) inherit(base *section) {
-	s.base, s.inherited = base, len(base.statements)+base.inherited+1
-}
-
-// size counts what all returns, at most.
-func (s *section) size() int { return len(s.statements) + s.inherited + 1 }
 
 // all returns the statements that apply in a section, inherited statements first. Steps of checks
 // are inherited if it has none itself. It omits statements that later statements replace or
@@ -177,7 +167,7 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 	switch s.kind {
 	case "defaults":
 		if slices.Contains(words, "from") && from != nil {
-			s.inherit(from)
+			s.base = from
 		}
 		p.defaults, p.named[s.name] = s, s
 	case "frontend", "backend", "listen":
@@ -189,7 +179,7 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 			s.statements = append(s.statements, &statement{words: append([]string{"bind"}, words[2:]...), line: line})
 		}
 		if from != nil {
-			s.inherit(from)
+			s.base = from
 		}
 	}
 	p.sections = append(p.sections, s)

@@ -49,9 +49,6 @@ func (p *proxy) addServer(s *statement) {
 			p.note(s.line, "left out: a server line is server NAME ADDRESS[:PORT]")
 			return
 		}
-		if p.spend(s.line, len(p.defaults)) != nil {
-			return // fitAll returns the error
-		}
 		one := server{name: s.word(1), place: s.word(2), line: s.line, options: map[string]string{}}
 		p.readOptions(&one, p.defaults)
 		p.readOptions(&one, s.rest(3))

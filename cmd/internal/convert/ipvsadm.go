@@ -38,9 +38,6 @@ func readIPVSADM(d *draft) error {
 		return nil
 	}
 	for i, text := range d.lines {
-		if err := r.spend(i+1, 1); err != nil {
-			return err
-		}
 		words, kind := r.shell.read(text)
 		switch kind {
 		case shellCommand:

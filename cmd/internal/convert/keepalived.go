@@ -60,9 +60,7 @@ func readKeepalived(d *draft) error {
 		}
 	}
 	for _, n := range nodes {
-		if err := k.top(n); err != nil {
-			return err
-		}
+		k.top(n)
 	}
 	return nil
 }
@@ -74,21 +72,20 @@ func includes(n *statement) bool {
 }
 
 // top reads a statement outside of blocks.
-func (k *keepalived) top(n *statement) error {
+func (k *keepalived) top(n *statement) {
 	if includes(n) {
 		k.note(n.line, "not read: convert the included file as well")
 		k.empty = emptyIncludes
-		return nil
+		return
 	}
 	switch first := n.word(0); first {
 	case "virtual_server":
-		return k.virtualServer(n)
+		k.virtualServer(n)
 	case "vrrp_instance":
-		return k.vrrpInstance(n)
+		k.vrrpInstance(n)
 	default:
 		k.answer(n.line, "file", first)
 	}
-	return nil
 }
 
 // globals reads the settings of global_defs that instances have by default.
@@ -103,7 +100,7 @@ func (k *keepalived) globals(n *statement) {
 	}
 }
 
-func (k *keepalived) virtualServer(n *statement) error {
+func (k *keepalived) virtualServer(n *statement) {
 	proto := balancer.TCP
 	for _, c := range n.children {
 		if c.word(0) == "protocol" {
@@ -135,13 +132,9 @@ func (k *keepalived) virtualServer(n *statement) error {
 	}
 	doubtful := doubts(append(entries, n)...)
 	for _, s := range k.servicesAt(n.line, name, listeners, failed) {
-		if err := k.spend(n.line, n.size()); err != nil {
-			return err
-		}
 		k.disableDoubted(s, doubtful)
 		k.fill(s, n)
 	}
-	return nil
 }
 
 // listenersOf reads the addresses and the port of a virtual_server, or of a line of a group.
@@ -159,9 +152,6 @@ func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]liste
 	port, err := parsePort(e.word(1))
 	if err != nil {
 		return nil, k.errorf(e.line, "%v", err)
-	}
-	if err := k.spend(e.line, 1+len(addresses)); err != nil {
-		return nil, err
 	}
 	out := make([]listener, len(addresses))
 	for i, a := range addresses {

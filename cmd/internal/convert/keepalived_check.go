@@ -57,9 +57,6 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 			continue
 		}
 		words := c.words()
-		if k.spend(c.root.line, len(words)/64) != nil {
-			return // fitAll returns the error
-		}
 		own, known := converted[words]
 		if !known {
 			own = k.checkOf(c)

@@ -5,8 +5,12 @@ import (
 	"strings"
 )
 
-// maxReplacements is the maximum number of variables that are replaced in a line.
-const maxReplacements = 200
+const (
+	// maxReplacements is the maximum number of variables that are replaced in a line.
+	maxReplacements = 200
+	// maxLines limits the lines that variables with several lines make of each other.
+	maxLines = 1 << 17
+)
 
 // keepalivedLines are the lines of keepalived's configuration while its variables are replaced.
 type keepalivedLines struct {
@@ -121,7 +125,7 @@ func nameLength(text string) int {
 // expand adds a line with its variables replaced. A variable with several lines makes several
 // lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
-	if depth > maxReplacements {
+	if depth > maxReplacements || len(k.out) > maxLines {
 		l.doubt = "its variables contain each other, or are too many"
 		k.note(l.line, "%s", l.doubt)
 		k.add(l)
@@ -138,9 +142,6 @@ func (k *keepalivedLines) expand(l sourceLine, depth int) {
 		value, known := k.variables[name]
 		if !known {
 			continue
-		}
-		if k.spend(l.line, 1+len(l.text)/64) != nil {
-			return // fitAll returns the error
 		}
 		if len(value) > 1 {
 			k.expandLines(l, at, end, value, depth)

@@ -48,10 +48,7 @@ type instance struct {
 }
 
 // vrrpInstance converts a vrrp_instance into a group of VRRP.
-func (k *keepalived) vrrpInstance(n *statement) error {
-	if err := k.spend(n.line, n.size()); err != nil {
-		return err
-	}
+func (k *keepalived) vrrpInstance(n *statement) {
 	in := &instance{keepalived: k, vrrpGroup: k.newGroup(n.line, cmp.Or(n.word(1), "vrrp")), n: n, version: cmp.Or(k.version, 2)}
 	for _, doubtful := range doubts(n) {
 		in.reasons = append(in.reasons, k.newNote(doubtful.line, "%s", doubtful.doubt))
@@ -70,7 +67,6 @@ func (k *keepalived) vrrpInstance(n *statement) error {
 	}
 	in.defaults()
 	in.advertise()
-	return nil
 }
 
 // advertise writes the addresses in adverts if they are not all of the family, or are of IPv6: a

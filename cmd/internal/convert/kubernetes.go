@@ -39,14 +39,10 @@ func readKubernetes(d *draft) error {
 	k := &kubernetes{draft: d, slices: map[string][]yamlNode{}, endpoints: map[string][]yamlNode{}, known: map[string]bool{}}
 	d.answers = kubernetesAnswers()
 	for _, doc := range d.documents() {
-		if err := k.object(doc, 0); err != nil {
-			return err
-		}
+		k.object(doc, 0)
 	}
 	for _, s := range k.services {
-		if err := k.service(s); err != nil {
-			return err
-		}
+		k.service(s)
 	}
 	for _, objects := range []map[string][]yamlNode{k.slices, k.endpoints} {
 		for _, name := range slices.Sorted(maps.Keys(objects)) {
@@ -64,10 +60,7 @@ func readKubernetes(d *draft) error {
 func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
 
 // object sorts an object by its kind.
-func (k *kubernetes) object(n yamlNode, depth int) error {
-	if err := k.spend(max(1, n.line()), 1); err != nil {
-		return err
-	}
+func (k *kubernetes) object(n yamlNode, depth int) {
 	meta := n.get("metadata")
 	namespace, name := meta.get("namespace").text(), meta.get("name").text()
 	switch kind := n.get("kind").text(); {
@@ -85,16 +78,13 @@ func (k *kubernetes) object(n yamlNode, depth int) error {
 				k.note(item.line(), "left out: the object has no kind; print it with \"kubectl get -o yaml\"")
 				continue
 			}
-			if err := k.object(item, depth+1); err != nil {
-				return err
-			}
+			k.object(item, depth+1)
 		}
 	case kind == "":
 		k.note(max(1, n.line()), "left out: not an object of Kubernetes, which has a kind")
 	default:
 		k.note(n.line(), "left out: kind %s has no equivalent; Service, EndpointSlice and Endpoints have one", plain(kind))
 	}
-	return nil
 }
 
 // side is one half of a Service: the addresses inside the cluster, or the addresses outside with
@@ -110,7 +100,7 @@ type side struct {
 
 // service makes services of a Service: one for the cluster's addresses and one for outer addresses
 // if their policies differ, and one for each group of ports with other endpoints.
-func (k *kubernetes) service(n yamlNode) error {
+func (k *kubernetes) service(n yamlNode) {
 	meta, spec := n.get("metadata"), n.get("spec")
 	name := meta.get("name").text()
 	if namespace := meta.get("namespace").text(); namespace != "" && namespace != "default" {
@@ -119,27 +109,20 @@ func (k *kubernetes) service(n yamlNode) error {
 	switch {
 	case spec.get("type").text() == "ExternalName":
 		k.note(spec.get("externalName").line(), "left out: a name in DNS has no VIP; vipd serves addresses")
-		return nil
+		return
 	case spec.get("clusterIP").text() == "None":
 		k.note(spec.get("clusterIP").line(), "left out: a headless Service has no VIP, and its clients connect to the endpoints themselves")
-		return nil
+		return
 	}
 	for _, field := range spec.keys() {
 		k.answer(field.line(), "spec", field.text())
 	}
-	groups, err := k.groups(n)
-	if err != nil {
-		return err
-	}
+	groups := k.groups(n)
 	for _, each := range k.sides(n) {
 		for _, group := range groups {
-			if err := k.spend(n.line(), 1+len(group.ports)*(1+len(group.endpoints))); err != nil {
-				return err
-			}
 			k.write(n, name+each.name, each, group)
 		}
 	}
-	return nil
 }
 
 // sides splits a Service by its addresses. Equal halves are joined.

@@ -42,17 +42,11 @@ type portGroup struct {
 }
 
 // groups reads the ports and endpoints of a Service.
-func (k *kubernetes) groups(n yamlNode) ([]*portGroup, error) {
-	endpoints, err := k.endpointsOf(n)
-	if err != nil {
-		return nil, err
-	}
+func (k *kubernetes) groups(n yamlNode) []*portGroup {
+	endpoints := k.endpointsOf(n)
 	var out []*portGroup
 	byEndpoints := map[string]*portGroup{}
 	ports := n.get("spec", "ports").list()
-	if err := k.spend(n.line(), len(ports)*(1+len(endpoints))); err != nil {
-		return nil, err
-	}
 	for _, node := range ports {
 		p, ok := k.port(node)
 		if !ok {
@@ -83,7 +77,7 @@ func (k *kubernetes) groups(n yamlNode) ([]*portGroup, error) {
 		}
 		out = out[:1]
 	}
-	return out, nil
+	return out
 }
 
 // port reads a port of a Service.
@@ -110,14 +104,12 @@ func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 
 // endpointsOf lists the endpoints of a Service: from its EndpointSlices, or from its Endpoints if
 // it has no slices.
-func (k *kubernetes) endpointsOf(n yamlNode) ([]*kubeEndpoint, error) {
+func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 	meta := n.get("metadata")
 	name := key(meta.get("namespace").text(), meta.get("name").text())
 	r := &endpointReader{kubernetes: k, notReady: n.get("spec", "publishNotReadyAddresses").text() == "true", seen: map[string]*kubeEndpoint{}}
 	for _, slice := range k.slices[name] {
-		if err := r.slice(slice); err != nil {
-			return nil, err
-		}
+		r.slice(slice)
 	}
 	for _, object := range k.endpoints[name] {
 		if len(k.slices[name]) > 0 {
@@ -125,12 +117,10 @@ func (k *kubernetes) endpointsOf(n yamlNode) ([]*kubeEndpoint, error) {
 			continue
 		}
 		for _, subset := range object.get("subsets").list() {
-			if err := r.subset(subset); err != nil {
-				return nil, err
-			}
+			r.subset(subset)
 		}
 	}
-	return r.all, nil
+	return r.all
 }
 
 // endpointReader collects the endpoints of one Service. An endpoint may be in several slices, with
@@ -157,16 +147,13 @@ func (r *endpointReader) portsOf(n yamlNode) map[string]int64 {
 }
 
 // slice reads an EndpointSlice.
-func (r *endpointReader) slice(n yamlNode) error {
+func (r *endpointReader) slice(n yamlNode) {
 	if kind := n.get("addressType"); kind.text() == "FQDN" {
 		r.note(kind.line(), "left out: endpoints have addresses, and these are names")
-		return nil
+		return
 	}
 	ports := r.portsOf(n)
 	for _, e := range n.get("endpoints").list() {
-		if err := r.spend(e.line(), endpointWork+len(ports)); err != nil {
-			return err
-		}
 		conditions := e.get("conditions")
 		ready, serving := conditions.get("ready"), conditions.get("serving")
 		terminating := conditions.get("terminating").text() == "true"
@@ -193,17 +180,13 @@ func (r *endpointReader) slice(n yamlNode) error {
 			r.note(cmp.Or(ready.line(), e.line()), "draining = true: the endpoint was not ready; remove it once the endpoint is, or add a health table")
 		}
 	}
-	return nil
 }
 
 // subset reads a subset of Endpoints.
-func (r *endpointReader) subset(n yamlNode) error {
+func (r *endpointReader) subset(n yamlNode) {
 	ports := r.portsOf(n)
 	for _, list := range []string{"addresses", "notReadyAddresses"} {
 		for _, e := range n.get(list).list() {
-			if err := r.spend(e.line(), endpointWork+len(ports)); err != nil {
-				return err
-			}
 			one := r.endpoint(e.get("ip"), ports)
 			if one == nil {
 				continue
@@ -215,7 +198,6 @@ func (r *endpointReader) subset(n yamlNode) error {
 			}
 		}
 	}
-	return nil
 }
 
 // endpoint adds the ports of an endpoint. Nil means that its address can't be read.

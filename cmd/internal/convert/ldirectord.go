@@ -81,12 +81,7 @@ func readLdirectord(d *draft) error {
 		}
 	}
 	for _, v := range services {
-		if err := l.spend(v.line, 1+len(v.body)); err != nil {
-			return err
-		}
-		if err := l.virtual(v); err != nil {
-			return err
-		}
+		l.virtual(v)
 	}
 	return nil
 }
@@ -133,15 +128,16 @@ func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
 }
 
 // virtual makes a service of a virtual service.
-func (l *ldirectord) virtual(v *virtual) error {
+func (l *ldirectord) virtual(v *virtual) {
 	if mark := number(v.value); mark >= 0 {
 		l.note(v.line, noMarks)
-		return nil
+		return
 	}
 	host, portText := splitPort(v.value)
 	var err error
 	if v.port, err = servicePort(portText); err != nil {
-		return l.unusable(v, "%v", err)
+		l.unusable(v, "%v", err)
+		return
 	}
 	v.proto = balancer.TCP
 	if v.port == 53 {
@@ -152,28 +148,26 @@ func (l *ldirectord) virtual(v *virtual) error {
 	}
 	addr, err := parseAddr(host)
 	if err != nil {
-		return l.unusable(v, "%v; write the address that the name stands for", err)
+		l.unusable(v, "%v; write the address that the name stands for", err)
+		return
 	}
 	name := "vs-" + addr.String() + "-" + strconv.Itoa(int(v.port))
 	if v.proto != balancer.TCP {
 		name += "-" + string(v.proto)
 	}
 	s := l.spread(v.line, name, []listener{{addr, v.port, v.proto, v.line}})[0]
-	if err := l.servers(s, v); err != nil {
-		return err
-	}
+	l.servers(s, v)
 	l.settings(s, v)
 	l.forwardPorts(s)
 	l.checks(s, v)
-	return nil
 }
 
 // unusable writes a service whose address or port is unknown as a comment.
-func (l *ldirectord) unusable(v *virtual, format string, args ...any) error {
+func (l *ldirectord) unusable(v *virtual, format string, args ...any) {
 	s := l.newService(v.line, "vs", v.value)
 	l.disable(s, v.line, format, args...)
 	v.port = 0
-	return l.servers(s, v)
+	l.servers(s, v)
 }
 
 // servicePort parses a port, or the name in /etc/services of a port that load balancers serve.
@@ -190,12 +184,10 @@ func servicePort(text string) (uint16, error) {
 }
 
 // servers adds the endpoints, and the fallback server as a backup.
-func (l *ldirectord) servers(s *service, v *virtual) error {
+func (l *ldirectord) servers(s *service, v *virtual) {
 	for _, one := range v.body {
 		if one.name == "real" || one.name == "real6" {
-			if err := l.real(s, one); err != nil {
-				return err
-			}
+			l.real(s, one)
 		}
 	}
 	fallback, given := v.own["fallback"]
@@ -207,14 +199,13 @@ func (l *ldirectord) servers(s *service, v *virtual) error {
 	}
 	words := strings.Fields(fallback.value)
 	if !given || len(words) == 0 {
-		return nil
+		return
 	}
 	host, port := l.target(fallback.line, words[0])
 	if fields := l.endpointAt(s, fallback.line, host, port); fields != nil {
 		fields["backup"] = true
 		l.note(fallback.line, "is checked as the real servers are, and gets clients while it passes that; in the origin it has no check")
 	}
-	return nil
 }
 
 // target splits an address and its port, which may be a name.
@@ -233,12 +224,12 @@ func (l *ldirectord) target(line int, text string) (host, port string) {
 
 // real adds the endpoints of a real server: ADDRESS[->ADDRESS][:PORT] METHOD [WEIGHT] ["REQUEST",
 // "RECEIVE"].
-func (l *ldirectord) real(s *service, one directive) error {
+func (l *ldirectord) real(s *service, one directive) {
 	plainPart, _, _ := strings.Cut(one.value, "\"")
 	words := strings.Fields(plainPart)
 	if len(words) < 1 {
 		l.note(one.line, "left out: a real server is ADDRESS:PORT gate, masq or ipip")
-		return nil
+		return
 	}
 	first, last, isRange := strings.Cut(words[0], "->")
 	host, port := l.target(one.line, first)
@@ -249,15 +240,12 @@ func (l *ldirectord) real(s *service, one directive) error {
 		all, err := addressRange(host + "-" + to)
 		if err != nil {
 			l.note(one.line, "left out: %v", err)
-			return nil
+			return
 		}
 		hosts = hosts[:0]
 		for _, a := range all {
 			hosts = append(hosts, a.String())
 		}
-	}
-	if err := l.spend(one.line, len(hosts)*endpointWork); err != nil {
-		return err
 	}
 	for _, host := range hosts {
 		fields := l.endpointAt(s, one.line, host, port)
@@ -266,7 +254,6 @@ func (l *ldirectord) real(s *service, one directive) error {
 		}
 	}
 	l.method(s, one.line, words)
-	return nil
 }
 
 // method sets the forwarding method of the endpoints.

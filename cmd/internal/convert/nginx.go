@@ -57,11 +57,12 @@ func readNginx(d *draft) error {
 			n.empty = cmp.Or(n.empty, map[string]string{"http": "it has only an http block, and vipd does not read HTTP", "include": emptyIncludes}[one.word(0)])
 		}
 	}
-	return n.stream(inside)
+	n.stream(inside)
+	return nil
 }
 
 // stream reads the statements of a stream block.
-func (n *nginx) stream(block *statement) error {
+func (n *nginx) stream(block *statement) {
 	outer := &statement{line: block.line, doubt: block.doubt}
 	var servers []*nginxServer
 	for _, one := range block.children {
@@ -99,7 +100,6 @@ func (n *nginx) stream(block *statement) error {
 			n.note(one.line, "left out: no server passes connections to it")
 		}
 	}
-	return nil
 }
 
 // nginxTraits are the options of a listen line that decide whether vipd can serve it.
@@ -148,9 +148,6 @@ func (n *nginx) serve(server *nginxServer, outer *statement) {
 	rules := n.access(block, outer)
 	for _, g := range server.groups {
 		for _, s := range n.servicesAt(block.line, name, g.listeners, g.failed) {
-			if n.spend(block.line, upstream.size()+2*len(settings)) != nil {
-				return // fitAll returns the error
-			}
 			n.disableDoubted(s, doubtful)
 			n.upstream(s, upstream)
 			for _, one := range settings {

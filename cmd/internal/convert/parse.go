@@ -130,9 +130,6 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	}
 	var out []listener
 	addresses, err := d.listening(one.line, host, v4, v6)
-	if err == nil {
-		err = d.spend(one.line, len(addresses)*(int(last)-int(first)+1))
-	}
 	if err != nil {
 		return nil, err
 	}

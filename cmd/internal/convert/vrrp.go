@@ -46,13 +46,8 @@ func (d *draft) liveGroups() (n int) {
 
 // fitGroups disables the groups that vipd would refuse. If none is left, another program continues
 // to own the addresses.
-func (d *draft) fitGroups() error {
-	earlier := 0 // statements of the groups so far, which are read again for each group
+func (d *draft) fitGroups() {
 	for _, g := range d.groups {
-		earlier += 1 + len(g.vips)
-		if err := d.spend(g.line, earlier); err != nil {
-			return err
-		}
 		if text := d.refusedGroup(g); text != "" {
 			g.reasons = append(g.reasons, d.newNote(g.line, "%s", text))
 		}
@@ -64,7 +59,6 @@ func (d *draft) fitGroups() error {
 	default:
 		d.disableUnowned()
 	}
-	return nil
 }
 
 // disableUnowned disables the services on VIPs of disabled groups. vipd would add these VIPs on
