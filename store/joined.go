@@ -120,8 +120,8 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 }
 
 // follow applies the difference between two snapshots of the fleet to out, without keys that the
-// node defines. If the node's own definitions have changed, it returns a copy of after without
-// these keys.
+// node defines. If the node's own definitions have changed (same is false), it returns all of
+// after.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
 ) snap.Map[K, *V] {

@@ -40,7 +40,7 @@ func fleetService(n, weight int) string {
 	return text.String()
 }
 
-// peak samples the memory in use until stop, which returns the maximum in MiB.
+// peak samples the memory in use until stop is called. stop returns the maximum in MiB.
 func peak() (stop func() float64) {
 	var most atomic.Uint64
 	end, done := make(chan struct{}), make(chan struct{})
@@ -83,8 +83,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one of many files, and waits for the snapshot, including the debounce (20
-// ms).
+// BenchmarkChange changes one of many files, and waits for the snapshot. The time includes the
+// debounce (20 ms).
 func BenchmarkChange(b *testing.B) {
 	for _, files := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
@@ -115,7 +115,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLook checks 10,000 unchanged files, like every poll.
+// BenchmarkLook checks 10,000 unchanged files, as every poll does.
 func BenchmarkLook(b *testing.B) {
 	dir := fleet(b, 10_000, 1)
 	l := newLoader("", dir)
@@ -127,12 +127,12 @@ func BenchmarkLook(b *testing.B) {
 	}
 	for b.Loop() {
 		if l.load(look{all: true}) {
-			b.Fatal("something changed")
+			b.Fatal("load of unchanged files = true, want false")
 		}
 	}
 }
 
-// BenchmarkLines finds the lines of 10,000 services, and of everything in them.
+// BenchmarkLines finds the lines of 10,000 services and of all their fields.
 func BenchmarkLines(b *testing.B) {
 	var text strings.Builder
 	for i := range 10_000 {

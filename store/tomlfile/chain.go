@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// spot is a name in a directory. The directory's path has no links.
+// spot is a name in a directory. The path of the directory contains no links.
 type spot struct{ folder, name string }
 
 func (s spot) path() string { return filepath.Join(s.folder, s.name) }
 
-// maxLinks is the maximum number of links on a path, as in kernels.
+// maxLinks is the maximum number of links on a path. Kernels have the same limit.
 const maxLinks = 40
 
-// chain returns the spots at which a change makes path lead to something else: each symbolic link
-// on the way, the last part itself, and the first missing part. real is path's target, or "" if it
-// does not exist.
+// chain returns the spots at which a change can make path lead to another file: each symbolic link
+// on the way, the last part itself, and the first missing part. real is the target of path, or ""
+// if the target does not exist.
 func chain(path string) (spots []spot, real string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()
 		if err != nil {
 			return nil, "" // the working directory was removed
 		}
-		path = here + string(filepath.Separator) + path // not cleaned, because ".." after a link leads elsewhere
+		path = here + string(filepath.Separator) + path // not cleaned, because ".." after a link leads to another directory
 	}
 	folder, rest := split(path)
 	for links := 0; len(rest) > 0; {
@@ -58,7 +58,7 @@ func chain(path string) (spots []spot, real string) {
 	return spots, folder
 }
 
-// split returns the root of path and its parts, without empty ones and ".".
+// split returns the root of path and its parts. It omits empty parts and ".".
 func split(path string) (root string, parts []string) {
 	volume := filepath.VolumeName(path)
 	for part := range strings.SplitSeq(filepath.ToSlash(path[len(volume):]), "/") {

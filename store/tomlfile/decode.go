@@ -12,7 +12,7 @@ import (
 	"vipd/store"
 )
 
-// decodeServices decodes the [services.*] of doc.
+// decodeServices decodes the [services.*] tables of doc.
 func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
 	table, _ := doc.tree["services"].(map[string]any)
 	services := make(map[balancer.Name]definition[balancer.Service], len(table))
@@ -41,8 +41,7 @@ func decodeServices(doc *Document, defaults map[string]any, lines map[string]bal
 	return services, problems
 }
 
-// decodeVIPs decodes the [vips."ADDRESS"] of doc. It omits a table with an unreadable address,
-// because its subject is unknown.
+// decodeVIPs decodes the [vips."ADDRESS"] tables of doc. It omits tables with an invalid address.
 func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
 	table, _ := doc.tree["vips"].(map[string]any)
 	var problems []balancer.Problem
@@ -72,7 +71,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.
 	return vips, problems
 }
 
-// Sections returns problems of services, or settings of addresses, that are not tables.
+// Sections returns problems of services, and of settings of addresses, that are not tables.
 func Sections(d store.Document) (problems []balancer.Problem) {
 	for _, needs := range [][2]string{
 		{"services", "needs a table for each service, such as [services.web]"},
@@ -87,7 +86,7 @@ func Sections(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// noTable returns the problem of a value at path that should be a table.
+// noTable returns a problem about the value at path, which must be a table.
 func (d *Document) noTable(path string, raw any) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(path), Field: path}
 	p.Text = fmt.Sprintf("needs a table: [%s]", path)
@@ -97,8 +96,9 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 	return p
 }
 
-// strangers returns the problems of a file that may only have services and settings of addresses:
-// everything else in it. main is the file for daemon sections; "" means unknown.
+// strangers returns problems for all other content of a file that may contain only services and
+// settings of addresses. main is the file that should contain the daemon's sections, or "" if it is
+// unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {
@@ -123,8 +123,8 @@ func strangers(doc *Document, main string) []balancer.Problem {
 	return problems
 }
 
-// interner copies the parser's strings. They are parts of the text, which would stay in memory as a
-// whole as long as any service has one of them.
+// interner copies strings of the parser. Otherwise the whole text would stay in memory as long as a
+// service uses a string, because the parser's strings are parts of the text.
 type interner map[string]string
 
 func (in interner) text(s string) string {

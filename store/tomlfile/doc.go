@@ -1,50 +1,54 @@
-// Package tomlfile is the source of services that are written in TOML: in the daemon's own
-// configuration file, and in the file or folder that its [store].path names.
+// Package tomlfile is the source of services that are defined in TOML. The definitions are in the
+// daemon's configuration file, and in the file or folder that its [store].path names.
 //
 //	/etc/vipd/vipd.toml       [defaults], [store] path = "services.d", [services.*], and sections of the daemon
 //	/etc/vipd/services.d/     a.toml, b.toml, ...: [services.*] only
 //
 //	notification, poll, Reload  ->  look: which files differ?  ->  parse, decode  ->  merge what changed  ->  publish
 //
-// A notification only says where to look. A file is read again when its size, times or inode differ
-// from the last look, and parsed again when its text does. Then only the services that differ are
-// exchanged in the snapshot.
+// Notifications only determine which files to check. A file is read again if its size, times or
+// inode have changed since the last check. It is parsed again if its text has changed. Only
+// services that differ are replaced in the snapshot.
 //
-// What is wrong never takes away what was right:
-//   - a file that can't be read or is no valid TOML leaves its services as they were;
-//   - a service with an error stays as it was, those beside it change;
-//   - [defaults] with an error leave the defaults as they were, and so do [defaults] and [store].path that are missing in a file with one;
-//   - while an error may hide a definition (an unknown table, a wrong shape, a bad name, a file that can't be parsed), tables that no file
-//     defines any more stay, until the error is fixed or a Reload has Prune;
-//   - while the main file, or the file or folder that [store].path names, is missing, everything from there stays;
-//   - of two files that define the same service, the one that had it first keeps it.
+// A mistake never removes a valid definition:
+//   - If a file can't be read or is not valid TOML, its services stay in their last good state.
+//   - If a service has an error, it stays in its last good state, and other services change.
+//   - If [defaults] have an error, the last good defaults apply. They also apply, like the last
+//     good [store].path, if the setting is missing and the file has an error.
+//   - If an error may hide a definition (an unknown table, a wrong type, an invalid name, a file
+//     that can't be parsed), tables that no file defines stay until the error is fixed or a Reload
+//     has Prune set.
+//   - If the main file is missing, or the file or folder that [store].path names, all definitions
+//     from there stay.
+//   - If two files define the same service, the file that defined it first keeps it.
 //
-// So it is after a restart: the last good state of services, settings of addresses, defaults and
-// settings is kept in Options.StateDir.
+// The same applies after a restart, because the last good state of services, settings of addresses,
+// defaults and settings is saved in Options.StateDir.
 //
-// Only regular files of 64 MiB at most are read: anything else, at the end of a link too, is a file
-// that can't be read.
+// Only regular files of at most 64 MiB are read. Anything else, including the target of a link,
+// counts as a file that can't be read.
 //
-// A file that is removed from the folder takes its services with it, and so does an empty
-// [store].path.
+// If a file is removed from the folder, its services are removed. If [store].path is empty, the
+// services of that place are removed.
 //
-// A file that is being written is read when its writer has closed it, or has written nothing for
-// two seconds: what half a file says may be valid. On Linux, the kernel says whether a file has a
-// writer, if vipd is root or owns the file. A file from which tables, keys, endpoints or ports
-// disappear waits for two seconds without a change, unless another file has taken its place: a
-// script may append to it line by line. So does a file that is suddenly empty: many programs empty
-// a file before they write it. Reload waits for a writer, and for nothing else.
+// A file that is being written is read when its writer has closed it, or has paused for two
+// seconds, because a partial file may be valid. On Linux, the kernel reports whether a file has a
+// writer, if vipd is root or owns the file. If tables, keys, endpoints or ports have disappeared,
+// the file must be unchanged for two seconds, unless another file has replaced it: a script may
+// write it line by line. The same applies to a file that has become empty, because many programs
+// truncate a file before they write it. Reload waits only for a writer.
 //
-// A main file that says nothing any more is never believed by itself: it is a problem, and what it
-// said before goes on, until Reload with AllowEmpty.
+// A main file that has become empty is never accepted automatically. It is a problem, and its
+// previous content stays in use until a Reload with AllowEmpty.
 //
-// The file's other sections are published with each snapshot, as Settings: the file is read once.
+// The other sections of the file are published with each snapshot, as Settings, so the file is read
+// only once.
 //
-// In the folder, names that end in .toml and don't begin with a dot count; folders in it do not.
-// Symbolic links are followed, those on the way to the main file and the folder as well as files in
-// it, and swapping any of them is noticed. A change further up (a parent's parent is renamed) is
-// noticed by the poll.
+// In the folder, files whose names end in .toml and do not start with a dot are read. Subfolders
+// are ignored. Symbolic links are followed: links on the way to the main file and to the folder,
+// and links in the folder. A change of any of these links is noticed. Polling detects a change
+// further up, such as a renamed parent directory of a parent.
 //
-// Document is the parser underneath, for other sections of the same files: a tree and the lines of
-// its parts.
+// Document is the underlying parser, for other sections of the same files. It provides a tree and
+// the lines of its parts.
 package tomlfile

@@ -16,28 +16,29 @@ import (
 	"vipd/balancer"
 )
 
-// Document is a parsed TOML text: its content, and the line of every key and array element. It may
-// be used by several goroutines at once.
+// Document is a parsed TOML text, with its content and the line of every key and array element. It
+// is safe for concurrent use.
 type Document struct {
 	file string
 	text string
 	tree map[string]any
-	// The lines are found by our own scanner on demand: top has paths of up to topDepth parts, all
-	// has every path.
+	// top and all return lines that our own scanner finds on demand. top contains paths of up to
+	// topDepth parts, and all contains every path.
 	top, all func() map[string]mark
 }
 
 // topDepth is the number of parts of services.NAME.
 const topDepth = 2
 
-// mark is the line of a path, and whether it is defined there or is only a parent ([a] of [a.b]).
+// mark is the line of a path. defined reports whether the path is defined on that line. Otherwise
+// the path is only a parent, such as a in [a.b].
 type mark struct {
 	line    int32
 	defined bool
 }
 
-// Parse parses TOML. The file's name is only used in origins. Invalid TOML yields one problem and
-// no document.
+// Parse parses TOML. The name of the file is only used in origins. If the TOML is invalid, Parse
+// returns one problem and no document.
 func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	d := &Document{file: file, text: string(text)}
 	if why, line := excess(d.text); why != "" {
@@ -51,8 +52,8 @@ func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	return d, nil
 }
 
-// settings returns d without services and settings of addresses. It does not keep the text in
-// memory.
+// settings returns d without services and settings of addresses. The result does not keep the text
+// in memory.
 func (d *Document) settings() *Document {
 	tree := maps.Clone(d.tree)
 	delete(tree, "services")
@@ -74,8 +75,8 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	message := err.Error()
 	var parse toml.ParseError
 	if errors.As(err, &parse) {
-		// The parser's line is the next one if it fails at the end of a line. Its offset is right,
-		// but does not count a byte order mark.
+		// If the parser fails at the end of a line, it reports the next line. Its offset is
+		// correct, but does not include a byte order mark.
 		start := min(len(bom(text))+max(0, parse.Position.Start), len(text))
 		p.Origin.Line = 1 + strings.Count(text[:start], "\n")
 		message = parse.Message
@@ -88,8 +89,7 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	return p
 }
 
-// unquoted returns the address, network or time around a position in text, or "". Such a value
-// needs quotes.
+// unquoted returns the address, network or time at a position in text that needs quotes, or "".
 func unquoted(text string, at int) string {
 	isValue := func(b byte) bool {
 		return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == ':' || b == '/'
@@ -115,7 +115,8 @@ func unquoted(text string, at int) string {
 	return value
 }
 
-// bom returns the byte order mark that the parser skips at the start of text, of UTF-8 or UTF-16.
+// bom returns the byte order mark at the start of text, in UTF-8 or UTF-16, or "". The parser skips
+// it.
 func bom(text string) string {
 	for _, mark := range []string{"\xef\xbb\xbf", "\xff\xfe", "\xfe\xff"} {
 		if strings.HasPrefix(text, mark) {
@@ -128,7 +129,7 @@ func bom(text string) string {
 // File returns the name of the document's file.
 func (d *Document) File() string { return d.file }
 
-// Folder returns the directory of the document's file, as an absolute path if this program has a
+// Folder returns the directory of the document's file. The path is absolute if this program has a
 // working directory. Paths in the document are relative to it.
 func (d *Document) Folder() string {
 	if path, err := filepath.Abs(d.file); err == nil {
@@ -137,12 +138,13 @@ func (d *Document) Folder() string {
 	return filepath.Dir(d.file)
 }
 
-// Tree returns the content of the document in the form that decode.Into accepts. It is shared:
-// don't change it.
+// Tree returns the content of the document, in the form that decode.Into accepts. The caller must
+// not modify it.
 func (d *Document) Tree() map[string]any { return d.tree }
 
 // Where returns the place of a path such as services.web.endpoints[2].weight. Names that are not
-// plain words are in quotes, as in decode. A missing path is at its nearest parent; "" has no line.
+// plain words must be quoted, as in decode. For a missing path, it returns the place of the nearest
+// parent. The path "" has no line.
 func (d *Document) Where(path string) balancer.Origin {
 	origin := balancer.Origin{File: d.file}
 	marks := d.top
@@ -158,7 +160,7 @@ func (d *Document) Where(path string) balancer.Origin {
 	return origin
 }
 
-// Under returns a locator for paths inside the table at base.
+// Under returns a locator of paths relative to the table at base.
 func (d *Document) Under(base string) balancer.Locator {
 	return func(path string) balancer.Origin {
 		if path == "" {
@@ -168,8 +170,8 @@ func (d *Document) Under(base string) balancer.Locator {
 	}
 }
 
-// lines scans text for the lines of all paths of at most depth parts, or of any depth if that is 0.
-// It skips paths inside the tables named in without.
+// lines scans text for the lines of all paths with at most depth parts. If depth is 0, it includes
+// all paths. It skips paths inside the tables in without.
 func lines(text string, depth int, without ...string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
@@ -179,7 +181,8 @@ func lines(text string, depth int, without ...string) map[string]mark {
 				return
 			}
 		}
-		// An array of tables is at its first element, and a table at its own header.
+		// The line of an array of tables is that of its first element. The line of a table is that
+		// of its own header.
 		if m, known := marks[string(path)]; !known || defined && !m.defined {
 			marks[string(path)] = mark{int32(line), defined}
 		}
@@ -188,24 +191,26 @@ func lines(text string, depth int, without ...string) map[string]mark {
 	return marks
 }
 
-// isBareByte reports whether keys without quotes may have c.
+// isBareByte reports whether keys without quotes may contain c.
 func isBareByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// The parser keeps all parents of each key: tables nested in 48 kB of text need 8 GB, and a million
-// keys 2 to 4 GB. A text beyond these limits is rejected before it is parsed.
+// These are the limits of a text. The parser keeps all parents of each key, so nested tables in 48
+// kB of text need 8 GB of memory, and a million keys 2 to 4 GB. A text that exceeds a limit is
+// rejected before it is parsed.
 const (
-	// maxNested is the maximum depth of arrays and inline tables, and maxParts the maximum number
-	// of parts in the path of a value.
+	// maxNested is the maximum depth of arrays and inline tables. maxParts is the maximum number of
+	// parts in the path of a value.
 	maxNested = 64
 	maxParts  = maxNested + 16
-	// maxKeys is the maximum number of keys and array elements in a text: about 20,000 services
-	// with 10 endpoints each.
+	// maxKeys is the maximum number of keys and array elements in a text. It is sufficient for
+	// about 20,000 services with 10 endpoints each.
 	maxKeys = 500_000
 )
 
-// excess says which limit a text exceeds, and on which line; "" if it exceeds none.
+// excess returns the limit that a text exceeds, and the line on which it does so. It returns "" if
+// the text exceeds no limit.
 func excess(text string) (why string, line int) {
 	if len(text) > maxSize {
 		return fmt.Sprintf("is larger than %d MiB; split it", maxSize>>20), 0
@@ -235,8 +240,8 @@ func tooMuch(file, why string, line int) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file, Line: line}, Text: why}
 }
 
-// Decode decodes TOML into a struct for callers that need some of its keys, and ignores the others.
-// It has the same limits as Parse.
+// Decode decodes TOML into a struct, for callers that need only some of its keys. It ignores other
+// keys. It has the same limits as Parse.
 func Decode(file string, text []byte, into any) error {
 	if why, line := excess(string(text)); why != "" {
 		return errors.New(tooMuch(file, why, line).String())
@@ -251,8 +256,8 @@ func Decode(file string, text []byte, into any) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// DecodeLines decodes the lines of a TOML text that contain a key into a struct, each by itself
-// below the heading before it. The text need not be valid as a whole. It skips unreadable lines.
+// DecodeLines decodes each line of a TOML text that contains a key into a struct, together with the
+// heading above it. The text need not be valid as a whole. Unreadable lines are skipped.
 func DecodeLines(text []byte, key string, into any) {
 	heading := ""
 	for line := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) {

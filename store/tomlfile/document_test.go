@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestWhere reads testdata/where/*.toml. Each path in a comment "# @ PATH" must be on the line of
-// the comment.
+// TestWhere reads testdata/where/*.toml. The comment "# @ PATH" marks the line on which Where must
+// find PATH.
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
@@ -43,7 +43,7 @@ func TestWhere(t *testing.T) {
 			}
 		}
 		if marks == 0 {
-			t.Errorf("%s marks no path", file)
+			t.Errorf("marks in %s = none, want at least one", file)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func parse(t testing.TB, file, text string) *tomlfile.Document {
 	t.Helper()
 	doc, problems := tomlfile.Parse(file, []byte(text))
 	if len(problems) > 0 {
-		t.Fatalf("parsing %s: %v", file, problems)
+		t.Fatalf("problems of %s = %v, want none", file, problems)
 	}
 	return doc
 }
@@ -125,19 +125,19 @@ func FuzzParse(f *testing.F) {
 		doc, problems := tomlfile.Parse("f", text)
 		if doc == nil {
 			if len(problems) != 1 || problems[0].Text == "" {
-				t.Fatalf("document = nil, problems = %v", problems)
+				t.Fatalf("document = nil, problems = %v, want one problem", problems)
 			}
 			return
 		}
 		want := map[string]bool{}
 		paths(want, "", doc.Tree())
 		if diff := cmp.Diff(want, doc.Paths()); diff != "" {
-			t.Fatalf("paths of the parser (-) and the scanner (+) differ:\n%s", diff)
+			t.Fatalf("paths of the scanner (+) differ from the parser's (-), want the same:\n%s", diff)
 		}
 		last := strings.Count(string(text), "\n") + 1
 		for path := range want {
 			if line := doc.Where(path).Line; line < 1 || line > last {
-				t.Fatalf("Where(%s) is line %d of %d", path, line, last)
+				t.Fatalf("Where(%s) = line %d, want a line up to %d", path, line, last)
 			}
 			for i := range path {
 				doc.Where(path[i:])

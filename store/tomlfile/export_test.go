@@ -15,7 +15,7 @@ func (d *Document) Paths() map[string]bool {
 	return paths
 }
 
-// SetGrace replaces how long a file that is being written must be quiet.
+// SetGrace replaces the time for which a file that is being written must be unchanged.
 func (s *Source) SetGrace(grace time.Duration) { s.loader.grace = grace }
 
 // SetPoll replaces the interval of checks of all files.

@@ -6,9 +6,9 @@ import (
 	"vipd/balancer"
 )
 
-// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its
-// path. Problems use them when the text is no longer in memory. Tables with the same layout share
-// their lines, so a generated file needs little memory.
+// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] table, by
+// the path of the table. Problems use these lines when the text is no longer in memory. Tables with
+// the same layout share their lines, so a generated file needs little memory.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	f := fieldScan{doc: d, tables: map[string][]byte{}, at: map[string]int{}, paths: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
@@ -32,21 +32,21 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 // fieldScan is the state of fieldLines.
 type fieldScan struct {
 	doc *Document
-	// tables has the known lines of each table, as FieldLines.
+	// tables holds the known lines of each table, in the form of FieldLines.
 	tables map[string][]byte
-	// prefix is the path of the current table with a dot, or "" outside of tables. line is its
-	// line.
+	// prefix is the path of the current table followed by a dot, or "" outside of tables. line is
+	// the line of the table.
 	prefix string
 	line   int
-	// at has the lines of its fields so far, except fields on the line of their parent.
+	// at holds the lines of the table's fields so far. It omits fields on the line of their parent.
 	at map[string]int
-	// text has the lines that this piece of the table adds: a table may be written in thousands of
-	// pieces.
+	// text holds the lines that the current piece of the table adds. A table may consist of
+	// thousands of pieces.
 	text  []byte
 	paths interner
 }
 
-// enter starts or continues the table at path, of two parts.
+// enter starts or continues the table at path, which has two parts.
 func (f *fieldScan) enter(path []byte) {
 	if f.prefix != "" && string(path) == f.prefix[:len(f.prefix)-1] {
 		return
@@ -69,8 +69,8 @@ func (f *fieldScan) leave() {
 	f.prefix, f.text = "", f.text[:0]
 }
 
-// field records a field. If a field repeats, its first line counts: an array of tables is at its
-// first element.
+// field records the line of a field. If a field repeats, its first line counts. So an array of
+// tables has the line of its first element.
 func (f *fieldScan) field(path []byte, line int) {
 	if _, known := f.at[string(path)]; known || line == f.around(path) {
 		return

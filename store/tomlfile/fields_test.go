@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFieldLines writes services in random layouts. Each field must have the line of the text.
+// TestFieldLines writes services in random layouts. Each field must have the line at which it is in
+// the text.
 func TestFieldLines(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -25,7 +26,7 @@ func TestFieldLines(t *testing.T) {
 		}
 		read := tomlfile.Load(path)
 		if len(read.Snapshot.Problems) > 0 || read.Snapshot.Services.Len() != 3 {
-			t.Fatalf("seed %d: %d services, problems = %v of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
+			t.Fatalf("seed %d: services = %d, problems = %v, want 3 and none of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
 		}
 		doc := parse(t, path, text)
 		for name, s := range read.Snapshot.Services.All() {
@@ -43,7 +44,8 @@ func TestFieldLines(t *testing.T) {
 	}
 }
 
-// scattered returns three services, each in one or several pieces, with other tables between.
+// scattered returns the text of three services. Each consists of one or several pieces, with other
+// tables in between.
 func scattered(r *rand.Rand) string {
 	var b strings.Builder
 	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }
@@ -77,7 +79,7 @@ func scattered(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestFieldLinesAreShared reads services with the same layout. Their lines must be in memory once.
+// TestFieldLinesAreShared reads services with the same layout. Their lines must share memory.
 func TestFieldLinesAreShared(t *testing.T) {
 	var b strings.Builder
 	for i := range 3 {
@@ -90,15 +92,15 @@ func TestFieldLinesAreShared(t *testing.T) {
 	services := tomlfile.Load(path).Snapshot.Services
 	first, last := services.At("s0").Origin, services.At("s2").Origin
 	if first.Fields == "" || unsafe.StringData(string(first.Fields)) != unsafe.StringData(string(last.Fields)) {
-		t.Errorf("%q and %q do not share memory", first.Fields, last.Fields)
+		t.Errorf("lines %q and %q are stored twice, want shared memory", first.Fields, last.Fields)
 	}
 	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
 		t.Errorf("place of the third endpoint = %+v, want line 20", got)
 	}
 }
 
-// TestTablesThatTakeTurns interleaves the endpoints of two services. Their lines must need no more
-// memory than in sequence.
+// TestTablesThatTakeTurns alternates between the endpoints of two services. Their lines must not
+// need more memory than if each service is in one piece.
 func TestTablesThatTakeTurns(t *testing.T) {
 	allocated := func(turns bool) uint64 {
 		var a, b strings.Builder
@@ -117,11 +119,11 @@ func TestTablesThatTakeTurns(t *testing.T) {
 		read := tomlfile.LoadText("f.toml", text)
 		runtime.ReadMemStats(&after)
 		if len(read.Snapshot.Problems) > 0 || len(read.Snapshot.Services.At("b").Endpoints) != 2000 {
-			t.Fatalf("problems %v", read.Snapshot.Problems)
+			t.Fatalf("problems = %v, want none and 2000 endpoints", read.Snapshot.Problems)
 		}
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	if one, turns := allocated(false), allocated(true); turns > 2*one {
-		t.Errorf("memory for alternating fields = %d kB, for grouped fields = %d kB", turns>>10, one>>10)
+		t.Errorf("memory for alternating fields = %d kB, want at most twice the %d kB of grouped fields", turns>>10, one>>10)
 	}
 }

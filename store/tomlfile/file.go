@@ -14,14 +14,14 @@ import (
 // maxSize is the maximum size in bytes of a file.
 const maxSize = 64 << 20
 
-// ReadFile reads a file that a Source would read: a regular one, after following links, of at most
-// 64 MiB. It never blocks, unlike a read of a pipe.
+// ReadFile reads a file under the conditions of a Source: after following links, it must be a
+// regular file of at most 64 MiB. ReadFile never blocks, even on a pipe.
 func ReadFile(path string) ([]byte, error) {
 	t, err := readText(path)
 	return t.bytes, err
 }
 
-// writers says whether a process has a file open for writing.
+// writers reports whether a process has a file open for writing, or that this is unknown.
 type writers int
 
 const (
@@ -30,44 +30,45 @@ const (
 	someWriters
 )
 
-// text is the text of a file with its circumstances.
+// text is the text of a file, with the circumstances of the read.
 type text struct {
 	path  string
 	id    identity
 	began time.Time
 	bytes []byte
 	sum   uint64
-	// writers says whether the file was being written while it was read.
+	// writers reports whether the file had a writer during the read.
 	writers writers
 }
 
 // blank reports whether the text is empty.
 func (t *text) blank() bool { return len(bytes.TrimSpace(t.bytes)) == 0 }
 
-// readText reads a file, without computing its sum.
+// readText reads a file. It does not compute the sum.
 func readText(path string) (text, error) {
 	began := time.Now()
 	file, info, err := openRegular(path)
 	if err != nil {
 		return text{}, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	before := writersOf(file)
 	var buffer bytes.Buffer
 	buffer.Grow(int(info.Size()) + bytes.MinRead)
 	if _, err = buffer.ReadFrom(io.LimitReader(file, maxSize+1)); err != nil {
 		return text{}, err
 	}
-	if buffer.Len() > maxSize { // it has grown meanwhile
+	if buffer.Len() > maxSize { // the file has grown in the meantime
 		return text{}, tooLarge(path)
 	}
-	// A writer that started or ended during the read may have left half of the new text in the
-	// file.
+	// If a writer started or ended during the read, the file may have contained only half of the
+	// new text.
 	return text{path: path, id: identityOf(info), began: began, bytes: buffer.Bytes(), writers: max(before, writersOf(file))}, nil
 }
 
 // openRegular opens a file without blocking. Opening a pipe waits for a writer, and opening a
-// device may have effects: neither is opened, unless it replaces the file at that moment.
+// device may have effects. So neither is opened, unless it replaces the file just before the call
+// of open.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -89,7 +90,7 @@ func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
-// readable says why a file can't be read, whatever its content.
+// readable returns the reason why a file can't be read regardless of its content, or nil.
 func readable(path string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir():

@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAPipeIsNeverWaitedFor replaces a file with a pipe repeatedly, even during reads. No read may
+// TestAPipeIsNeverWaitedFor repeatedly replaces a file with a pipe, even during reads. No read may
 // block.
 func TestAPipeIsNeverWaitedFor(t *testing.T) {
 	dir := t.TempDir()
@@ -55,6 +55,6 @@ func TestAPipeIsNeverWaitedFor(t *testing.T) {
 	close(stop)
 	swapping.Wait()
 	if read == 0 {
-		t.Error("the file was never read")
+		t.Error("successful reads = 0, want at least 1")
 	}
 }

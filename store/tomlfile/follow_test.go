@@ -17,11 +17,11 @@ import (
 
 type snapshot = store.Snapshot
 
-// in replaces DIR with the directory of w.
+// in replaces DIR in text with the directory of w.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
-// TestFilesThatAreWrittenInSteps writes a file in steps. No partial text may be accepted while its
-// writer has it open.
+// TestFilesThatAreWrittenInSteps writes a file in steps. No partial text may be accepted while a
+// writer has the file open.
 func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	for _, name := range []string{"vipd.toml", "services.d/a.toml"} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 				_, err := file.WriteString(text)
 				w.do(err)
 				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
-					t.Errorf("reload after step %d: %v", i, problems)
+					t.Errorf("problems of the reload after step %d = %v, want that the file is being written", i, problems)
 				}
 				w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
@@ -51,9 +51,9 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAppendedTo opens and closes a file for each line, like a script. Nothing may be
-// removed before the end, unless a reload is requested. A file that replaces another must be
-// accepted at once.
+// TestAFileThatIsAppendedTo opens and closes a file for each line, as a script might. Nothing may
+// be removed before the end, unless a reload is requested. A file that replaces another must be
+// accepted immediately.
 func TestAFileThatIsAppendedTo(t *testing.T) {
 	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
 	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
@@ -68,7 +68,7 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 			w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
 			s := w.until("the next look", func(s snapshot) bool { return strings.Contains(describe(s), fmt.Sprint("o=", 10+i)) })
 			if got := describe(s); !strings.HasPrefix(got, "a=1 b=1") {
-				t.Errorf("after step %d: %s", i, got)
+				t.Errorf("state after step %d = %s, want a=1 and b=1", i, got)
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 }
 
 // TestAWriterThatHangs keeps a file open for writing. The source must not wait longer than the
-// grace.
+// grace time.
 func TestAWriterThatHangs(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(200 * time.Millisecond) })
@@ -104,17 +104,17 @@ func TestAnEmptyMainFile(t *testing.T) {
 		w.write("vipd.toml", text)
 		w.is("a problem", problem)
 		if problems := w.reload(); len(problems) != 1 {
-			t.Errorf("reload: %v", problems)
+			t.Errorf("problems of the reload = %v, want 1", problems)
 		}
 		if s := w.is("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
-			t.Error("settings disappeared")
+			t.Error("settings after a rejected reload are missing, want the previous settings")
 		}
 	}
 	if problems := w.reloadAs(tomlfile.Reload{AllowEmpty: true}); len(problems) != 0 {
-		t.Errorf("reload that allows it: %v", problems)
+		t.Errorf("problems of a reload with AllowEmpty = %v, want none", problems)
 	}
 	if s := w.is("nothing", ""); len(s.Settings.Tree()) != 0 {
-		t.Error("settings stay:", s.Settings.Tree())
+		t.Errorf("settings of an empty file = %v, want none", s.Settings.Tree())
 	}
 	w.write("vipd.toml", service("a", 1))
 	w.is("a service again", "a=1")
@@ -283,8 +283,8 @@ func forget(w *world, f *fsnotify.Watcher) {
 	}
 }
 
-// TestManyFilesOfLater writes many files with times in the future, as from a server whose clock is
-// ahead. All must be read.
+// TestManyFilesOfLater writes many files whose times are in the future, as on a server whose clock
+// is ahead. All files must be read.
 func TestManyFilesOfLater(t *testing.T) {
 	files := map[string]string{"vipd.toml": "[store]\npath = \"services.d\"\n"}
 	write := func(folder string, vip int) {

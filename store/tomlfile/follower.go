@@ -9,36 +9,37 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follower receives notifications of changes. It is given the paths that are about to be read,
-// finds the directories to watch, and maps each notification to the files to check.
+// follower receives notifications about changes. It receives the paths that are about to be read,
+// finds the directories to watch, and maps each notification to the files that must be checked.
 //
-// It watches directories, never files: a file that is replaced by renaming takes its watch along.
-// The zero follower watches nothing.
+// It watches directories, never files, because the watch of a file that is replaced by renaming
+// stays with the old file. The zero follower watches nothing.
 type follower struct {
 	log *slog.Logger
-	// watcher is nil if notifications are unavailable. events and errors are then nil too, so they
-	// never deliver anything.
+	// watcher is nil if notifications are unavailable. In this case events and errors are also nil,
+	// so they never deliver a value.
 	watcher *fsnotify.Watcher
 	events  chan fsnotify.Event
 	errors  chan error
-	// deaf reports whether some directory can't be watched, so that only polling finds changes
-	// there.
+	// deaf reports whether a directory can't be watched. Changes in such a directory are found only
+	// by polling.
 	deaf bool
-	// folders are the watched directories by their real path.
+	// folders maps the real paths of watched directories to their state.
 	folders map[string]*watched
-	// files is the real path of the directory in which all names matter.
+	// files is the real path of the directory in which every file name matters.
 	files string
 	round int
 }
 
 // watched is a watched directory.
 type watched struct {
-	// names maps the names that matter to the last round in which they did.
+	// names maps each watched name to the last round in which the name was requested.
 	names map[string]int
 	round int
 }
 
-// newFollower starts to watch. On a system without notifications it watches nothing and is deaf.
+// newFollower starts to watch. If the system does not support notifications, the follower watches
+// nothing and is deaf.
 func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *follower {
 	f := &follower{log: log, folders: map[string]*watched{}}
 	watcher, err := open()
@@ -63,20 +64,20 @@ func (f *follower) turnDeaf(doing string, err error) {
 	f.deaf = true
 }
 
-// lost stops using notifications after the watcher has ended by itself.
+// lost stops using notifications after the watcher has ended unexpectedly.
 func (f *follower) lost() {
 	f.turnDeaf("following files", errors.New("notifications have ended"))
 	f.close()
 	f.watcher, f.events, f.errors = nil, nil, nil
 }
 
-// begin starts a round, in which all paths are named again.
+// begin starts a round, in which the caller must request all paths again.
 func (f *follower) begin() {
 	f.round++
 	f.files = ""
 }
 
-// place watches the file or directory at path, and the links on the way.
+// place watches the file or directory at path, and the links on the way to it.
 func (f *follower) place(path string) {
 	if f.watcher == nil {
 		return
@@ -98,7 +99,7 @@ func (f *follower) list(path string) {
 	}
 }
 
-// end ends a round: paths that were not named in it are no longer watched.
+// end ends a round. Paths that were not requested in this round are no longer watched.
 func (f *follower) end() {
 	if f.watcher == nil {
 		return
@@ -116,7 +117,7 @@ func (f *follower) end() {
 	}
 }
 
-// watch watches name in folder; "" means the directory itself.
+// watch watches name in folder. If name is "", it watches the directory itself.
 func (f *follower) watch(folder, name string) {
 	w := f.folders[folder]
 	if w == nil || w.round != f.round {
@@ -129,12 +130,12 @@ func (f *follower) watch(folder, name string) {
 	w.names[name] = f.round
 }
 
-// add requests notifications of a directory, even if it is already watched, because another
-// directory may have its name now.
+// add requests notifications about a directory, even if it is already watched, because its name may
+// belong to another directory now.
 func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	err := f.watcher.Add(folder)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false // removed meanwhile; its parent reports when it returns
+		return nil, false // the folder was removed, and its parent reports when it appears again
 	}
 	if err != nil {
 		f.turnDeaf("watching the folder "+folder, err)
@@ -147,10 +148,10 @@ func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	return w, true
 }
 
-// note adds the files that e concerns to what, and reports whether there are any.
+// note adds the files that e concerns to what, and reports whether e concerns any file.
 func (f *follower) note(what *look, e fsnotify.Event) bool {
 	if _, self := f.folders[e.Name]; self && e.Has(fsnotify.Remove|fsnotify.Rename) {
-		_ = f.watcher.Remove(e.Name) // the next directory of that name is another one
+		_ = f.watcher.Remove(e.Name) // a new directory of that name needs another watch
 		delete(f.folders, e.Name)
 		what.all = true
 		return true
@@ -161,7 +162,7 @@ func (f *follower) note(what *look, e fsnotify.Event) bool {
 		return false
 	}
 	switch _, matters := w.names[name]; {
-	case matters: // includes the main file, which may be in the same directory
+	case matters: // includes the main file, because it may be in the same directory
 		what.all = true
 	case folder == f.files && counts(name):
 		what.files[name] = true

@@ -19,14 +19,14 @@ const (
 	keepVersion = 1
 )
 
-// goodState is the last good state of all files. It is written from a snapshot, and read into the
-// contents of files.
+// goodState is the last good state of all files. It is written from a snapshot, and converted to
+// the contents of files when it is read.
 type goodState struct {
 	snapshot store.Snapshot
 	files    map[string]*contents
-	// defaults are the [defaults] of the services.
+	// defaults holds the [defaults] of the services.
 	defaults map[string]any
-	// settings are the main file's other sections; nil if they are unknown.
+	// settings holds the other sections of the main file, or nil if they are unknown.
 	settings *Document
 }
 
@@ -34,28 +34,28 @@ func (l *loader) good() *goodState {
 	return &goodState{snapshot: l.state, defaults: l.defaults, settings: l.main.good}
 }
 
-// keptHead is the first line of the file. A line for each table follows.
+// keptHead is the first line of the file. It is followed by a line for each table.
 type keptHead struct {
 	Version int `json:"version"`
-	// Folder is the working directory, because names of files may be relative.
+	// Folder is the working directory. It is necessary because names of files may be relative.
 	Folder string `json:"folder"`
-	// Main is the name of the main file. Settings are its sections besides services, settings of
-	// addresses and defaults.
+	// Main is the name of the main file. Settings holds its sections other than services, settings
+	// of addresses and defaults.
 	Main     string         `json:"main,omitempty"`
 	Settings map[string]any `json:"settings,omitempty"`
-	// Defaults are [defaults].
+	// Defaults holds [defaults].
 	Defaults map[string]any `json:"defaults,omitempty"`
 	// Tables is the number of tables that follow.
 	Tables int `json:"tables"`
 }
 
-// keptTable is a good table of a service or an address.
+// keptTable is a valid table of a service or an address.
 type keptTable struct {
 	File    string         `json:"file"`
 	Service balancer.Name  `json:"service,omitempty"`
 	VIP     string         `json:"vip,omitempty"`
 	Fields  map[string]any `json:"fields"`
-	// Line is the table's line in the file, and Lines are the lines of its fields.
+	// Line is the table's line in the file. Lines holds the lines of its fields.
 	Line  int                 `json:"line,omitempty"`
 	Lines balancer.FieldLines `json:"lines,omitempty"`
 }
@@ -66,7 +66,7 @@ func (t *keptTable) origin() balancer.Origin {
 }
 
 func encodeKept(w *bufio.Writer, s *goodState) error {
-	folder, _ := os.Getwd() // "" makes relative names useless
+	folder, _ := os.Getwd() // if the folder is unknown, relative names are useless
 	lines := json.NewEncoder(w)
 	head := keptHead{Version: keepVersion, Folder: folder, Defaults: s.defaults, Tables: s.snapshot.Services.Len() + s.snapshot.VIPs.Len()}
 	if s.settings != nil {
@@ -102,8 +102,8 @@ func decodeHead(lines *json.Decoder) (head keptHead, err error) {
 	return head, nil
 }
 
-// settings returns the settings of h, or nil if it has none or their file's name is relative to
-// another directory.
+// settings returns the settings in h. It returns nil if h has no settings, or if their file's name
+// is relative to another directory.
 func (h *keptHead) settings() *Document {
 	if here, _ := os.Getwd(); h.Main == "" || !filepath.IsAbs(h.Main) && h.Folder != here {
 		return nil
@@ -134,8 +134,7 @@ func decodeKept(text []byte) (*goodState, error) {
 }
 
 // KeptSettings returns the last good settings of the main file that a Source saved in dir. It
-// returns nil if there are none, or neither settings nor services. It is for a start with an
-// unusable file.
+// returns nil if neither settings nor services were saved. It allows a start with an unusable file.
 func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	var kept *Document
 	file := dir.File(keepName, "", statedir.Large)
@@ -152,7 +151,8 @@ func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	return kept
 }
 
-// samePath reports whether two names lead to the same place from this process's working folder.
+// samePath reports whether two names, relative to the working folder of this process, lead to the
+// same place.
 func samePath(a, b string) bool {
 	x, err := filepath.Abs(a)
 	y, err2 := filepath.Abs(b)

@@ -18,7 +18,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// run follows vipd.toml with its saved state until it has read the files, and ends.
+// run follows vipd.toml with its saved state until it has read the files, and then stops.
 func (w *world) run() store.Snapshot {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -36,8 +36,8 @@ func (w *world) run() store.Snapshot {
 }
 
 // TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. The last
-// valid services must be served, including services that a mistake may hide. Undefined services
-// must be removed once the mistakes are fixed.
+// valid services must be served, including services that a mistake may hide. Services without a
+// definition must be removed once the mistakes are fixed.
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{
@@ -52,7 +52,7 @@ func TestKeepsOverRestart(t *testing.T) {
 	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
 	w.write("d/e.toml", "[services.e")
 	w.do(os.Remove(w.path("d/f.toml")))
-	for range 2 { // saved state that is served is saved again
+	for range 2 { // a saved state that is in use is saved again
 		s := w.run()
 		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5 f=6 z=9"; got != want || len(s.Problems) != 5 {
 			t.Fatalf("after a restart: %s, want %s and 5 problems", describe(s), want)
@@ -66,7 +66,7 @@ func TestKeepsOverRestart(t *testing.T) {
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
-			t.Errorf("defaults after a restart = %v, %v", b.Scheduler, b.ConnectTimeout)
+			t.Errorf("defaults after a restart = %v, %v, want least_conn and 7s", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
@@ -81,7 +81,7 @@ func TestKeepsOverRestart(t *testing.T) {
 	}
 }
 
-// TestKeptIsBroken damages the saved state. A file without a readable state must be set aside.
+// TestKeptIsBroken damages the saved state. A file with an unreadable state must be set aside.
 func TestKeptIsBroken(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
 	w.run()
@@ -90,10 +90,10 @@ func TestKeptIsBroken(t *testing.T) {
 	for _, cut := range []int{0, 1, len(text) - 2, rand.IntN(len(text) - 1)} {
 		w.write("files.state", string(text[:cut]))
 		if got := describe(w.run()); got != "a=1" {
-			t.Errorf("state after %d of %d saved bytes = %s", cut, len(text), got)
+			t.Errorf("state after %d of %d saved bytes = %s, want a=1", cut, len(text), got)
 		}
 		if _, err := os.Stat(w.path("files.state.broken")); err != nil {
-			t.Errorf("with %d of %d bytes: %v", cut, len(text), err)
+			t.Errorf("file set aside with %d of %d bytes: %v, want it to exist", cut, len(text), err)
 		}
 		_ = os.Remove(w.path("files.state.broken"))
 	}

@@ -36,12 +36,12 @@ func TestLoad(t *testing.T) {
 		t.Errorf("scheduler of a = %s, want lc from [defaults]", got)
 	}
 	if got := r.Main.Where("mode").Line; got != 1 || r.Main.Tree()["mode"] != "fast" || r.Main.File() != w.path("vipd.toml") {
-		t.Errorf("mode = %v in line %d of %s", r.Main.Tree()["mode"], got, r.Main.File())
+		t.Errorf("mode = %v in line %d of %s, want fast in line 1 of vipd.toml", r.Main.Tree()["mode"], got, r.Main.File())
 	}
 }
 
-// TestPathsOfChecks loads files with relative paths. They must be relative to their file, whatever
-// the working directory and the form of the file's name.
+// TestPathsOfChecks loads files with relative paths. The paths must be relative to their file,
+// regardless of the working directory and the form of the file's name.
 func TestPathsOfChecks(t *testing.T) {
 	check := func(name, health string) string { return service(name, 1) + "health = " + health + "\n" }
 	w := newWorld(t, map[string]string{
@@ -66,7 +66,7 @@ func TestPathsOfChecks(t *testing.T) {
 		} {
 			s := got.Services.At(name)
 			if s == nil {
-				t.Fatalf("%s: %s is missing: %v", file, name, got.Problems)
+				t.Fatalf("%s: service %s is missing, want it loaded; problems = %v", file, name, got.Problems)
 			}
 			h := s.Health
 			found := []string{h.CAFile, h.CertFile, h.KeyFile, strings.Join(h.Command, " ")}

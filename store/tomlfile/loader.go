@@ -16,29 +16,28 @@ import (
 	"vipd/store"
 )
 
-// loader reads files into a snapshot, and remembers the content of each file. It belongs to one
+// loader reads files into a snapshot, and keeps the content of each file. It must be used by one
 // goroutine.
 type loader struct {
-	// follow receives each path before it is read, so that no change after the read is missed.
+	// follow receives each path before the path is read, so it misses no change after the read.
 	follow *follower
 	seed   maphash.Seed
 
-	// path is the path of the main file; "" if there is only a place.
+	// path is the path of the main file, or "" if only the place is read.
 	path string
 	main mainFile
 	// check is [Options.Check].
 	check func(store.Document) []balancer.Problem
-	// readText is the function of that name, unless the text of the main file is given.
+	// readText is the function readText, unless the text of the main file is given.
 	readText func(path string) (text, error)
-	// place is the file or directory of [store].path; "" means none. placeErr says why it can't be
+	// place is the file or directory of [store].path, or "". placeErr is the reason why it can't be
 	// read.
 	place    string
 	placeErr error
-	// defaults are the last good [defaults], and round is their number.
+	// defaults holds the last good [defaults]. round is their number.
 	defaults map[string]any
 	round    int
-	// unsettled reports whether a file has been in the process of being written since the last full
-	// check.
+	// unsettled reports whether a file was being written at any time since the last full check.
 	unsettled bool
 	recency
 
@@ -46,15 +45,15 @@ type loader struct {
 	state store.Snapshot
 }
 
-// look selects what to check.
+// look selects the files to check.
 type look struct {
-	// all selects the main file, the place, and the list of files; otherwise only files are
-	// checked.
+	// all selects the main file, the place and the list of files. Otherwise only the names in files
+	// are checked.
 	all bool
-	// forced also reads files that seem unchanged.
+	// forced requests reading even of files that seem unchanged.
 	forced bool
 	Reload
-	// files are names in the place's directory.
+	// files holds names in the place's directory.
 	files map[string]bool
 }
 
@@ -62,8 +61,8 @@ func newLoader(main, place string) *loader {
 	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), readText: readText, recency: recency{grace: defaultGrace, ahead: map[string]sighting{}}}
 }
 
-// begin makes the last good state of an earlier process the previous state. The first load removes
-// what has vanished since then, unless an error may hide it.
+// begin uses the last good state of an earlier process as the previous state. The first load
+// removes definitions that have vanished since then, unless an error may hide them.
 func (l *loader) begin(kept *goodState) {
 	l.defaults = kept.defaults
 	for path, c := range kept.files {
@@ -92,7 +91,7 @@ func (l *loader) load(what look) bool {
 	return l.renew()
 }
 
-// renew sets the snapshot to the merged state, and reports whether it has changed.
+// renew replaces the snapshot with the merged state, and reports whether it has changed.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services.values, VIPs: l.merge.vips.values, Revision: l.state.Revision}
 	next.Err = cmp.Or(l.fileErr(l.path), l.placeErr, l.fileErr(l.place))
@@ -108,7 +107,7 @@ func (l *loader) renew() bool {
 	return true
 }
 
-// problems collects all problems, those of the main file first, then by file and line.
+// problems returns all problems, sorted by file and line. Those of the main file are first.
 func (l *loader) problems() []balancer.Problem {
 	problems := l.merge.problems()
 	if l.placeErr != nil {
@@ -119,13 +118,13 @@ func (l *loader) problems() []balancer.Problem {
 	return problems
 }
 
-// compareProblems orders problems by file, the main file first, then by line and service.
+// compareProblems orders problems by file, line and service. The main file is first.
 func (l *loader) compareProblems(a, b balancer.Problem) int {
 	return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line), a.Service.Compare(b.Service))
 }
 
-// fileErr says why the main file can't be read, or the place if it is a file. Files of a directory
-// have their own problems.
+// fileErr returns the reason why the main file, or a place that is a file, can't be read. The files
+// of a directory have their own problems.
 func (l *loader) fileErr(path string) error {
 	if c := l.merge.files[path]; c != nil {
 		return c.err
@@ -149,7 +148,7 @@ func (l *loader) loadPlace(what look) {
 	if l.place != "" {
 		l.follow.place(l.place)
 		if found, l.placeErr = l.list(); l.placeErr != nil {
-			return // the previous content stays
+			return // the previous content stays in use
 		}
 	}
 	for path := range l.merge.files {
@@ -160,7 +159,7 @@ func (l *loader) loadPlace(what look) {
 	l.readAll(found, what)
 }
 
-// loadFiles checks some names in the directory.
+// loadFiles checks files in the directory by their names.
 func (l *loader) loadFiles(what look) {
 	found := map[string]os.FileInfo{}
 	for name := range what.files {
@@ -176,7 +175,7 @@ func (l *loader) loadFiles(what look) {
 	l.readAll(found, what)
 }
 
-// list returns the files at place; nil for an existing one that can't be examined.
+// list returns the files at place. The value is nil for an existing file that can't be examined.
 func (l *loader) list() (map[string]os.FileInfo, error) {
 	info, err := os.Stat(l.place)
 	if err != nil {
@@ -205,14 +204,15 @@ func (l *loader) list() (map[string]os.FileInfo, error) {
 	return found, nil
 }
 
-// counts reports whether a file of this name in the directory is read; editors' temporary files are
-// not.
+// counts reports whether a file with this name in the directory is read. Temporary files of editors
+// are not read.
 func counts(name string) bool {
 	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
 }
 
-// stat examines a file of the directory. It returns nil for directories and for the main file,
-// which may be in the same directory. A dangling link exists, but can't be examined.
+// stat examines a file of the directory. It returns nil for directories, and for the main file,
+// which may be in the same directory. A dangling link counts as an existing file that can't be
+// examined.
 func (l *loader) stat(path string) (os.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -230,11 +230,11 @@ func (l *loader) stat(path string) (os.FileInfo, error) {
 	return info, nil
 }
 
-// readers is the maximum number of files that are read at once: parsing needs a CPU and several
-// times the file's size.
+// readers is the maximum number of files that are read at once. Parsing uses a CPU, and several
+// times the file's size in memory.
 const readers = 4
 
-// readAll reads the changed files, and merges them.
+// readAll reads the files that have changed, and merges them.
 func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	var paths []string
 	for path, info := range found {
@@ -261,8 +261,8 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 }
 
-// read reads one file of the place. It changes nothing of the loader except ahead, because several
-// reads run at once.
+// read reads a file of the place. Because several reads run at once, it modifies only the field
+// ahead of the loader.
 func (l *loader) read(path string, old *contents, what look) *contents {
 	fresh, doc := l.parse(path, old, what)
 	if doc != nil {
@@ -272,8 +272,8 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	return fresh
 }
 
-// parse reads the file at path. doc has the tables that fresh still needs. It is nil if those of
-// old stay: nothing has changed, the file can't be read, or it is being written.
+// parse reads the file at path. doc contains the tables that fresh still needs. doc is nil if the
+// tables of old stay, because nothing has changed, the file can't be read, or it is being written.
 func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
@@ -297,7 +297,7 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 	return fresh, doc
 }
 
-// define gives c the tables of doc.
+// define decodes the tables of doc into c.
 func (c *contents) define(doc *Document, defaults map[string]any) {
 	lines := doc.fieldLines()
 	var services, vips []balancer.Problem
@@ -306,18 +306,18 @@ func (c *contents) define(doc *Document, defaults map[string]any) {
 	c.problems = slices.Concat(Sections(doc), services, vips)
 }
 
-// Result is the result of one read of files.
+// Result is the result of reading files once.
 type Result struct {
-	// Snapshot has the services, and all problems of services and their defaults.
+	// Snapshot holds the services, and all problems of services and their defaults.
 	Snapshot store.Snapshot
-	// Main is the daemon's configuration file, for the check of its other sections. It is nil if a
-	// directory was read, or if the file can't be read or is not valid TOML; the snapshot's
-	// problems then say why.
+	// Main is the daemon's configuration file, so callers can check its other sections. It is nil
+	// if a directory was read, or if the file can't be read or is not valid TOML. In the latter
+	// cases, the snapshot's problems contain the reason.
 	Main *Document
 }
 
-// Load reads once the files that a Source would follow. path is a daemon's configuration file, a
-// services file, which is read in the same way, or a directory of such files.
+// Load reads the files that a Source would follow, once. path is a daemon's configuration file, a
+// services file, which is read in the same way, or a directory of services files.
 func Load(path string) Result {
 	main, place := path, ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -326,8 +326,8 @@ func Load(path string) Result {
 	return newLoader(main, place).once()
 }
 
-// LoadText is Load for a file with the given text. name stands for the file in problems, and paths
-// in the text are relative to its directory.
+// LoadText works like Load for a file with the given text. Problems refer to the file as name, and
+// paths in the text are relative to the directory of name.
 func LoadText(name string, bytes []byte) Result {
 	l := newLoader(name, "")
 	l.readText = func(path string) (text, error) { return text{path: path, bytes: bytes, writers: noWriters}, nil }

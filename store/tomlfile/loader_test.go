@@ -19,8 +19,8 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// TestChangesWithinATickAreSeen changes a file as fast as it can be read, always with the same
-// length, so its times may stay the same. Each change must be seen.
+// TestChangesWithinATickAreSeen changes a file as fast as it can be read, without changing its
+// length, so its times may not change either. Each change must be detected.
 func TestChangesWithinATickAreSeen(t *testing.T) {
 	dir := t.TempDir()
 	l := newLoader("", dir)
@@ -34,8 +34,8 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 	}
 }
 
-// TestSettledFilesAreNotRead loads unchanged files. Once a file is old enough, its attributes must
-// suffice.
+// TestSettledFilesAreNotRead loads unchanged files. Once a file is old enough, it must not be read
+// while its attributes are unchanged.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
@@ -45,30 +45,31 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	old := l.merge.files[path]
 	l.load(look{all: true})
 	if l.merge.files[path] == old {
-		t.Error("a file that was just written was not read again")
+		t.Error("a file that was just written was not read again, want it read")
 	}
 	aged := *l.merge.files[path]
 	aged.read = aged.read.Add(settled)
 	l.merge.files[path] = &aged
 	l.load(look{all: true})
 	if l.merge.files[path] != &aged {
-		t.Error("a file that is unchanged for long was read again")
+		t.Error("a file that was unchanged for long was read again, want it skipped")
 	}
 	l.load(look{all: true, forced: true})
 	if l.merge.files[path] == &aged {
-		t.Error("a forced load did not read the file")
+		t.Error("a forced load did not read the file, want it read")
 	}
 	later := aged
 	later.read = later.read.Add(time.Hour)
 	l.merge.files[path] = &later
 	write(t, path, "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 81 }]\n")
 	if !l.load(look{all: true}) || l.state.Services.At("a").Ports[0].Port != 81 {
-		t.Error("a changed file was not read again")
+		t.Error("a changed file was not read again, want it read")
 	}
 }
 
-// TestPiecesOfAFile rewrites a file line by line, like a script. Nothing may be removed before the
-// end. A file that replaces another, or that is quiet, must be accepted as a whole.
+// TestPiecesOfAFile rewrites a file line by line, as a script might. Nothing may be removed before
+// the end. A file that replaces another, or that is unchanged for a while, must be accepted as a
+// whole.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -126,8 +127,8 @@ func TestPiecesOfAFile(t *testing.T) {
 	expect("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
-// inPieces describes the content that TestPiecesOfAFile reads: service a, the VIPs, and the other
-// file's service with its defaults.
+// inPieces describes the content that TestPiecesOfAFile reads: service a, the VIPs, and the service
+// of the other file with its defaults.
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
@@ -206,9 +207,9 @@ func TestChain(t *testing.T) {
 		}
 	}
 	if _, real := chain(filepath.Join(dir, "abs")); real != filepath.Join(dir, "a/b/c") {
-		t.Errorf("chain(abs) leads to %s", real)
+		t.Errorf("target of chain(abs) = %s, want %s", real, filepath.Join(dir, "a/b/c"))
 	}
 	if spots, real := chain(filepath.Join(dir, "loop")); real != "" || len(spots) == 0 {
-		t.Errorf("chain of a loop = %q by %v", real, spots)
+		t.Errorf("chain of a loop = %q by %v, want no target and several spots", real, spots)
 	}
 }

@@ -14,23 +14,23 @@ import (
 // mainFile is the loader's state of the daemon's own file.
 type mainFile struct {
 	*contents
-	// info has the file's attributes at the last check.
+	// info holds the file's attributes at the last check.
 	info os.FileInfo
-	// placeOrigin is the place of [store].path.
+	// placeOrigin is the origin of [store].path.
 	placeOrigin balancer.Origin
-	// doc is the parsed document if keepDoc is set; nil if the text was not TOML.
+	// doc is the parsed document if keepDoc is set. It is nil if the text was not valid TOML.
 	doc     *Document
 	keepDoc bool
-	// settings has everything in it except services and addresses, as last read without syntax
-	// errors; nil before.
+	// settings holds all content except services and addresses, as last read without a syntax
+	// error. It is nil before the first such read.
 	settings *Document
-	// mistakes are the errors in settings, and good are the last settings without any.
+	// mistakes lists the errors in settings. good holds the last settings without errors.
 	mistakes []balancer.Problem
 	good     *Document
 }
 
-// loadMain reads the main file, if it has changed: its services, the place of the others, and the
-// defaults.
+// loadMain reads the main file if it has changed: its services, the place of other services, and
+// the defaults.
 func (l *loader) loadMain(what look) {
 	if l.path == "" {
 		return
@@ -55,13 +55,14 @@ func (l *loader) loadMain(what look) {
 	l.merge.put(l.path, fresh)
 }
 
-// says reports whether the file had a definition or a setting when it was last read.
+// says reports whether the file contained a definition or a setting when it was last read.
 func (m *mainFile) says() bool {
 	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
-// emptied returns the contents for a main file that has become empty, because a disk was full, the
-// power failed, or a program is writing it. Its previous content stays in use.
+// emptied returns the contents of a main file that has become empty. The disk may be full, the
+// power may have failed, or a program may be writing the file. So its previous content stays in
+// use.
 func (l *loader) emptied(old *contents, t *text, what look) *contents {
 	if !what.forced && l.recent(t) {
 		return old.unchanged(false)
@@ -76,8 +77,8 @@ func emptiedProblem(path string) balancer.Problem {
 	}
 }
 
-// Emptied returns the problem of an empty main file if a Source has saved in dir that it was not
-// empty. A reload rejects such a file.
+// Emptied returns a problem if the main file is empty, and a Source has saved in dir that it had
+// content. A reload rejects such a file.
 func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 	if len(main.tree) > 0 || KeptSettings(dir, main.file) == nil {
 		return nil
@@ -85,9 +86,9 @@ func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 	return []balancer.Problem{emptiedProblem(main.file)}
 }
 
-// readPlace reads [store].path, relative to the main file's directory. If the path is not text, the
-// reader of the section reports it, and the place stays. The place also stays if the path is
-// missing and an error may hide it, which kept reports.
+// readPlace reads [store].path, relative to the main file's directory. If the value is not a
+// string, the reader of the section reports the error, and the place is unchanged. The place is
+// also unchanged, and kept is true, if the path is missing and an error may hide it.
 func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
@@ -106,8 +107,8 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	return false
 }
 
-// staying returns the problem of a setting that is missing, or lacks a part, in a file with an
-// error that may hide it.
+// staying returns the problem of a setting that stays in use although it is missing, or a part of
+// it is missing, because an error in the file may hide it.
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,
@@ -115,7 +116,7 @@ func staying(doc *Document, field, what string) balancer.Problem {
 	}
 }
 
-// readSettings reads the sections besides services and settings of addresses.
+// readSettings reads the sections other than services and settings of addresses.
 func (l *loader) readSettings(doc *Document) {
 	fresh := doc.settings()
 	if l.main.settings != nil && l.main.settings.same(fresh) {
@@ -133,15 +134,15 @@ func (l *loader) readSettings(doc *Document) {
 // settings returns the settings of the main file for the snapshot.
 func (l *loader) settings() store.Document {
 	if l.main.settings == nil {
-		return nil // a nil *Document in an interface would not be nil
+		return nil // an interface that holds a nil *Document is not nil
 	}
 	return l.main.settings
 }
 
-// defineMain gives fresh the tables of doc, the main file, with its [defaults], and reads the place
-// of the others. Defaults with an error keep their old values, and so do defaults that lack
-// something while an error in the file may hide it. New defaults start another round: all services
-// are decoded again.
+// defineMain decodes the tables of doc, the main file, into fresh, with its [defaults]. It also
+// reads the place of the other services. Defaults keep their old values if they have an error, or
+// if a part of them is missing and an error in the file may hide it. New defaults start another
+// round, in which all services are decoded again.
 func (l *loader) defineMain(fresh *contents, doc *Document) {
 	defaults, problems := l.readDefaults(doc)
 	fresh.define(doc, defaults)
@@ -161,13 +162,13 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 	fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 }
 
-// readDefaults returns the [defaults] of doc, or the old ones if these have an error, and their
-// problems.
+// readDefaults returns the [defaults] of doc and their problems. If the defaults have an error, it
+// returns the old defaults.
 func (l *loader) readDefaults(doc *Document) (map[string]any, []balancer.Problem) {
 	raw, exists := doc.tree["defaults"]
 	defaults, ok := raw.(map[string]any)
 	if exists && !ok {
-		return l.defaults, nil // the reader of the settings reports it
+		return l.defaults, nil // the reader of the settings reports the error
 	}
 	defaults = balancer.ResolvePaths(defaults, doc.Folder())
 	problems := balancer.CheckDefaults(defaults, doc.Under("defaults"))

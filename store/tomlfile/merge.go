@@ -13,14 +13,14 @@ import (
 	"vipd/balancer/snap"
 )
 
-// merge combines the definitions of all files into one set of services, and one of settings of
-// addresses. Its work depends on the changes.
+// merge combines the definitions of all files into one set of services and one set of settings of
+// addresses. Its cost depends on the changes.
 type merge struct {
-	// main sorts before all other files.
+	// main is the main file, which sorts before all other files.
 	main string
-	// files are the merged files.
+	// files holds the merged files.
 	files map[string]*contents
-	// faulty are the files with problems.
+	// faulty holds the files with problems.
 	faulty   map[string]bool
 	services merged[balancer.Name, balancer.Service]
 	vips     merged[netip.Addr, balancer.VIP]
@@ -33,7 +33,7 @@ func newMerge(main string) *merge {
 	return m
 }
 
-// compare orders files: the main file first, then by path.
+// compare orders files by path. The main file is first.
 func (m *merge) compare(a, b string) int {
 	switch {
 	case a == b:
@@ -46,8 +46,8 @@ func (m *merge) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// put sets the contents of the file at path; nil means that it was removed. settle applies the
-// consequences.
+// put sets the contents of the file at path, or removes the file if fresh is nil. The changes take
+// effect in settle.
 func (m *merge) put(path string, fresh *contents) {
 	old := m.files[path]
 	if old == fresh {
@@ -66,8 +66,8 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle sets each changed table to the definition of its holder. hold keeps tables that no file
-// defines.
+// settle sets each changed table to the definition of its holder. If hold is set, tables that no
+// file defines stay.
 func (m *merge) settle(hold bool) {
 	m.services.settle(hold)
 	m.vips.settle(hold)
@@ -83,21 +83,23 @@ func (m *merge) problems() []balancer.Problem {
 	return m.vips.contests(problems, func(a netip.Addr) balancer.Problem { return balancer.Problem{Field: decode.Join("vips", a.String())} })
 }
 
-// merged is one kind of table, over all files.
+// merged combines tables of one kind from all files.
 type merged[K snap.Ordered[K], V any] struct {
-	// compare orders files, and tables returns the tables of the file at a path.
+	// compare orders files. tables returns the tables of the file at a path.
 	compare func(a, b string) int
 	tables  func(path string) map[K]definition[V]
-	// claims are the files that define a table, in order; there is at least one.
+	// claims lists, for each table, the files that define it, in order. Each list has at least one
+	// file.
 	claims map[K][]string
-	// holders has the file that provides each table, and contested the tables with several claims.
+	// holders maps each table to the file that provides it. contested holds the tables with several
+	// claims.
 	holders   map[K]string
 	contested map[K]bool
-	// changed are the tables that settle must examine.
+	// changed holds the tables that settle must examine.
 	changed map[K]bool
-	// held are tables that no file defines and that stay because of an error.
+	// held holds the tables that stay because of an error although no file defines them.
 	held map[K]bool
-	// values has the last good state of each table.
+	// values holds the last good state of each table.
 	values snap.Map[K, *V]
 }
 
@@ -126,8 +128,9 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 }
 
 // settle sets each changed table to the definition of its holder. A table that moves between files
-// is not removed in between. An unchanged one keeps its pointer, also in its file, so that it is in
-// memory once. hold keeps the tables that no file defines, until a call without it.
+// is not removed in between. An unchanged table keeps its pointer, also in the contents of its
+// file, so it is in memory only once. If hold is set, tables that no file defines stay until a call
+// without hold.
 func (m *merged[K, V]) settle(hold bool) {
 	if !hold {
 		maps.Copy(m.changed, m.held)
@@ -165,7 +168,8 @@ func (m *merged[K, V]) settle(hold bool) {
 	m.changed = map[K]bool{}
 }
 
-// contests adds a problem for each table that another file also defines; about names the table.
+// contests adds a problem for each table that several files define. about returns a problem that
+// names the table.
 func (m *merged[K, V]) contests(problems []balancer.Problem, about func(K) balancer.Problem) []balancer.Problem {
 	for key := range m.contested {
 		holder := m.holders[key]

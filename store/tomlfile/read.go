@@ -12,56 +12,59 @@ import (
 )
 
 const (
-	// settled is the age of a file's last change from which its times distinguish it from a later
-	// one. File systems stamp files by a clock that ticks every few milliseconds, some every two
-	// seconds.
+	// settled is the age of a file's last change above which the file's times distinguish that
+	// change from later changes. The clocks of file systems tick every few milliseconds, and some
+	// only every two seconds.
 	settled = 2 * time.Second
-	// defaultGrace is the time for which a file must be quiet before its text is accepted in
-	// doubtful cases. These are a process that has it open for writing, and tables, keys, endpoints
-	// or ports that have disappeared from a file that was not replaced. An empty file always waits
-	// that long, because many programs truncate a file before they write it.
+	// defaultGrace is the time for which a file must be unchanged before its text is accepted in
+	// doubtful cases. A case is doubtful if a process has the file open for writing, or if tables,
+	// keys, endpoints or ports have disappeared from a file that was not replaced. An empty file
+	// always waits that long, because many programs truncate a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 
-// identity has attributes that distinguish versions of a file without reading it.
+// identity holds attributes that distinguish versions of a file without reading it.
 type identity struct {
 	size, modified, changed int64
 	device, inode           uint64
 	mode                    fs.FileMode
 }
 
-// sameFile reports whether other is the same file, whatever its content.
+// sameFile reports whether other identifies the same file, regardless of its content.
 func (id identity) sameFile(other identity) bool {
 	return id.device == other.device && id.inode == other.inode
 }
 
-// contents is the content of one file. A changed file gets new contents.
+// contents is the content of a file. If the file changes, it gets a new contents.
 type contents struct {
 	path string
-	// id identifies the version of the file, and read is when its read began.
+	// id identifies the version of the file. read is the time when reading the file started.
 	id   identity
 	read time.Time
-	// sum is the hash of the text, and round the number of the services' defaults.
+	// sum is the hash of the text. round is the number of the defaults with which the services were
+	// decoded.
 	sum   uint64
 	round int
-	// services and vips are the definitions in the file, in their last good state if the file as a
-	// whole can't be read.
+	// services and vips hold the definitions in the file. If the file as a whole can't be read,
+	// they hold the last good state.
 	services map[balancer.Name]definition[balancer.Service]
 	vips     map[netip.Addr]definition[balancer.VIP]
 	problems []balancer.Problem
-	// err says why the file can't be opened or read.
+	// err is the reason why the file can't be opened or read.
 	err error
-	// unsettled means that the file is probably being written, and this is its previous content.
+	// unsettled reports whether the file is probably being written, so this is its previous
+	// content.
 	unsettled bool
-	// writing means that the last problem reports that.
+	// writing reports whether the last problem says that the file is being written.
 	writing bool
-	// stale means that services and vips are from a previous version because the file has an error.
+	// stale reports whether services and vips are from a previous version because the file has an
+	// error.
 	stale bool
-	// kept means that this is from an earlier process, and the file was not read yet.
+	// kept reports whether this content is from an earlier process, and the file was not read yet.
 	kept bool
 }
 
-// definition is one table of a file: [services.NAME], or [vips."ADDRESS"].
+// definition is a table of a file: [services.NAME] or [vips."ADDRESS"].
 type definition[V any] struct {
 	// value is nil if the table has an error.
 	value  *V
@@ -70,14 +73,14 @@ type definition[V any] struct {
 	keys int
 }
 
-// current reports whether c seems to be the content of the file with this identity, judging by its
+// current reports whether c is the content of the file with this identity, judging by the file's
 // attributes.
 func (c *contents) current(id identity) bool {
 	return c != nil && c.err == nil && !c.unsettled && c.id == id &&
 		c.read.UnixNano()-max(id.modified, id.changed) > int64(settled)
 }
 
-// seen returns contents like c (nil: empty) for the version of the file in t.
+// seen returns contents like c, or empty contents if c is nil, for the version of the file in t.
 func (c *contents) seen(t *text, round int) *contents {
 	var out contents
 	if c != nil {
@@ -91,7 +94,7 @@ func (c *contents) seen(t *text, round int) *contents {
 	return &out
 }
 
-// reread returns the new contents for t if they follow from c without parsing, or nil.
+// reread returns the new contents for t if they can be derived from c without parsing, or nil.
 func (l *loader) reread(c *contents, t *text, what look) *contents {
 	switch {
 	case c == nil || c.kept:
@@ -104,24 +107,24 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 	return nil
 }
 
-// recency decides whether files have changed recently. It is for several goroutines, because
+// recency determines whether files have changed recently. It is safe for concurrent use, because
 // several files are read at once.
 type recency struct {
-	// grace is defaultGrace, except in tests.
+	// grace is defaultGrace except in tests.
 	grace time.Duration
 	mu    sync.Mutex
-	// ahead has files whose time is further ahead than the grace.
+	// ahead holds files whose time is further in the future than the grace time.
 	ahead map[string]sighting
 }
 
-// sighting is the first sight of a version of a file.
+// sighting records when a version of a file was first seen.
 type sighting struct {
 	id identity
 	at time.Time
 }
 
-// recent reports whether the file has changed within the grace. If its time is in the future, as
-// from a server whose clock is ahead, the first sight of that time counts.
+// recent reports whether the file has changed within the grace time. If the file's time is in the
+// future, as on a server whose clock is ahead, the time when it was first seen counts instead.
 func (r *recency) recent(t *text) bool {
 	age := time.Since(time.Unix(0, t.id.modified))
 	if age > -r.grace {
@@ -135,8 +138,8 @@ func (r *recency) recent(t *text) bool {
 	return time.Since(r.ahead[t.path].at) < r.grace
 }
 
-// unchanged returns c for a file that is being written, which must be checked again soon. If report
-// is true, it adds a problem about that.
+// unchanged returns c for a file that is being written and must be checked again soon. If report is
+// true, it adds a problem that says so.
 func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil
@@ -149,9 +152,9 @@ func (c *contents) unchanged(report bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, parsed from t, may lack tables, keys, endpoints or ports of c only
-// because the file is being written. A script that appends line by line closes the file after each
-// line, and does not replace it.
+// isCut reports whether doc, which was parsed from t, may miss tables, keys, endpoints or ports of
+// c only because the file is being written. A script that appends line by line closes the file
+// after each line, and does not replace the file.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(t.id) {
 		return false
@@ -221,8 +224,8 @@ func elements(value any) int {
 	return 0
 }
 
-// broken returns contents with the services of c (nil: none), which stay in use, and the file's
-// problems.
+// broken returns contents with the services of c, which stay in use, and with the file's problems.
+// If c is nil, the contents have no services.
 func (c *contents) broken(path string, err error, problems []balancer.Problem) *contents {
 	var out contents
 	if c != nil {
@@ -232,7 +235,7 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	return &out
 }
 
-// reason returns err's text without the path, which the problem already has.
+// reason returns err's text without the path, because the problem already contains it.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) {

@@ -10,15 +10,16 @@ import (
 )
 
 // scanner scans valid TOML once, and reports the line of every key and array element. It neither
-// checks nor converts values. On invalid text it also ends, with meaningless lines.
+// checks nor converts values. If the text is invalid, it also ends, but its lines are meaningless.
 type scanner struct {
 	text string
-	// depth is the maximum number of parts of reported paths; 0 means no limit.
+	// depth is the maximum number of parts of reported paths. Zero means no limit.
 	depth int
-	// visit receives path at line, in the order of the text. defined reports whether it is defined
-	// there or is only a parent. The path is only valid during the call.
+	// visit is called with each path and its line, in the order of the text. defined reports
+	// whether the path is defined on that line, or is only a parent. The path is valid only during
+	// the call.
 	visit func(path []byte, line int, defined bool)
-	// counts holds the number of elements so far of each array of tables, by path.
+	// counts holds, for each array of tables, the number of elements so far.
 	counts map[string]int
 
 	pos    int
@@ -47,7 +48,7 @@ func (s *scanner) scan() {
 	}
 }
 
-// tell reports the path, unless it is too deep.
+// tell reports the current path, unless it has too many parts.
 func (s *scanner) tell(defined bool) {
 	if s.depth == 0 || s.parts <= s.depth {
 		s.visit(s.path, s.line, defined)
@@ -66,8 +67,8 @@ func (s *scanner) enterIndex(i int) {
 	s.parts++
 }
 
-// header reads [a.b] or [[a.b]], and sets the path to that table. Arrays of tables on the way stand
-// for their last element.
+// header reads [a.b] or [[a.b]], and sets the path to that table. If a part of the path is an array
+// of tables, it refers to the last element of the array.
 func (s *scanner) header() {
 	s.pos++
 	array := s.peek() == '['
@@ -101,7 +102,7 @@ func (s *scanner) header() {
 	}
 }
 
-// keyValue reads a.b = VALUE. The caller resets the path.
+// keyValue reads a.b = VALUE. The caller must reset the path afterwards.
 func (s *scanner) keyValue() {
 	start := s.pos
 	for {
@@ -121,7 +122,7 @@ func (s *scanner) keyValue() {
 	s.space()
 	s.value()
 	if s.pos == start {
-		s.pos++ // no key at all: only in invalid text
+		s.pos++ // a missing key is possible only in invalid text
 	}
 }
 
@@ -145,11 +146,11 @@ func (s *scanner) value() {
 	}
 }
 
-// inside reads an array or inline table up to its end; element reads one element.
+// inside reads an array or inline table up to its end. element reads a single element.
 func (s *scanner) inside(end byte, element func(i int)) {
 	base, parts := len(s.path), s.parts
 	s.pos++
-	if s.nested++; s.nested > maxNested+1 { // excess has rejected it, or does so now
+	if s.nested++; s.nested > maxNested+1 { // excess rejects such a text
 		s.pos = len(s.text)
 	}
 	for i := 0; s.pos < len(s.text); {
@@ -168,12 +169,12 @@ func (s *scanner) inside(end byte, element func(i int)) {
 		s.path, s.parts = s.path[:base], parts
 		i++
 		if s.pos == before {
-			s.pos++ // only in invalid text
+			s.pos++ // possible only in invalid text
 		}
 	}
 }
 
-// peek returns the next byte; 0 at the end.
+// peek returns the next byte, or 0 at the end.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.text) {
 		return s.text[s.pos]
@@ -188,7 +189,7 @@ func (s *scanner) space() {
 	}
 }
 
-// blank skips space, ends of lines and comments.
+// blank skips spaces, line ends and comments.
 func (s *scanner) blank() {
 	for {
 		switch s.peek() {
@@ -209,7 +210,7 @@ func (s *scanner) blank() {
 	}
 }
 
-// key reads one part of a key: bare, or in either kind of quotes.
+// key reads a part of a key, which may be bare or quoted.
 func (s *scanner) key() string {
 	start := s.pos
 	switch s.peek() {
@@ -229,7 +230,7 @@ func (s *scanner) key() string {
 	return s.text[start:s.pos]
 }
 
-// skipString skips a string of any of the four kinds, counting its lines.
+// skipString skips a string of any kind, and counts its lines.
 func (s *scanner) skipString() {
 	quote := s.text[s.pos]
 	fence := s.text[s.pos : s.pos+1]
@@ -240,7 +241,7 @@ func (s *scanner) skipString() {
 	for s.pos < len(s.text) {
 		switch c := s.text[s.pos]; {
 		case c == '\\' && quote == '"':
-			s.pos++ // the escaped character is skipped below, and counted if it is the end of a line
+			s.pos++ // the escaped character is skipped below, and counted if it ends a line
 			if s.peek() == '\n' {
 				s.line++
 			}
@@ -264,7 +265,7 @@ func (s *scanner) skipString() {
 func unescape(quoted string) string {
 	var key struct{ Text string }
 	if err := toml.Unmarshal([]byte("Text="+quoted), &key); err != nil {
-		return quoted // only in invalid text
+		return quoted // possible only in invalid text
 	}
 	return key.Text
 }

@@ -21,31 +21,32 @@ type Options struct {
 	// Main is the daemon's configuration file. The source reads its [services.*], [vips.*],
 	// [defaults] and [store].path, and ignores its other sections.
 	Main string
-	// StateDir keeps the last good state, for a start with a mistake in a file. If nil, it is not
-	// saved.
+	// StateDir is used to save the last good state, for a start with a mistake in a file. If nil,
+	// the state is not saved.
 	StateDir *statedir.Dir
-	// Check returns the mistakes in the other sections of Main. While there is one, nothing that
-	// has vanished from the files is removed. If nil, these sections have no mistakes.
+	// Check returns the mistakes in the other sections of Main. While there is a mistake,
+	// definitions that have vanished from the files are not removed. If nil, these sections have no
+	// mistakes.
 	Check func(store.Document) []balancer.Problem
-	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later ones.
+	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later reads.
 	AllowEmpty bool
-	// Log receives each change (debug), and failures to watch files (warning). Default: nothing is
+	// Log receives each change (debug), and failures to watch files (warning). If nil, nothing is
 	// logged.
 	Log *slog.Logger
 }
 
 const (
-	// debounce is the time for which files must be quiet before they are read. patience is the
-	// maximum delay for files that keep changing.
+	// debounce is the time for which files must be unchanged before they are read. patience is the
+	// maximum delay if files change constantly.
 	debounce = 20 * time.Millisecond
 	patience = 10 * debounce
-	// defaultPoll is the interval of checks of all files, for missed notifications. deafPoll is the
-	// interval if the system gives none.
+	// defaultPoll is the interval at which all files are checked, in case of missed notifications.
+	// deafPoll is the interval if the system does not send notifications.
 	defaultPoll = 30 * time.Second
 	deafPoll    = time.Second
-	// unsettledPoll is the interval of checks while a file is being written.
+	// unsettledPoll is the interval at which files are checked while one of them is being written.
 	unsettledPoll = 200 * time.Millisecond
-	// pollShare limits the time that polling needs to one part in pollShare.
+	// pollShare limits the time of polling to one part in pollShare.
 	pollShare = 20
 )
 
@@ -53,14 +54,14 @@ const (
 type Source struct {
 	options Options
 	file    *statedir.File
-	// open starts notifications; tests make it fail. poll is defaultPoll except in tests.
+	// open starts notifications. Tests make it fail. poll is defaultPoll except in tests.
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
-	// reloads are requests to read everything again. Each is answered with the problems once the
-	// result is published.
+	// reloads receives requests to read everything again. Each request is answered with the
+	// problems, once the result is published.
 	reloads chan request
 
-	mu     sync.Mutex // held while Watch runs, which owns loader
+	mu     sync.Mutex // held while Watch runs, because Watch owns loader
 	loader *loader
 }
 
@@ -69,7 +70,8 @@ type Reload struct {
 	// AllowEmpty accepts an empty main file. Otherwise such a file is a problem, and its previous
 	// content stays in use.
 	AllowEmpty bool
-	// Prune removes what has vanished from the files and is only kept because of an error.
+	// Prune removes definitions that have vanished from the files and that an error would otherwise
+	// keep.
 	Prune bool
 }
 
@@ -81,7 +83,7 @@ type request struct {
 
 var _ store.Source = (*Source)(nil)
 
-// New returns a source that reads nothing before Watch.
+// New returns a source. The source reads nothing before Watch.
 func New(o Options) *Source {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return &Source{
@@ -90,8 +92,8 @@ func New(o Options) *Source {
 	}
 }
 
-// Watch publishes the content of the files, now and after each change, until ctx ends. It then
-// returns nil. Its only error is that it already runs.
+// Watch publishes the content of the files, and publishes it again after each change. It returns
+// nil when ctx ends. It returns an error only if it already runs.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.mu.TryLock() {
 		return errors.New("watching files: Watch runs already")
@@ -125,28 +127,28 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// Reload reads everything again, even files that seem unchanged. It returns all problems when the
-// result has been published. It waits for Watch to run, and fails only if ctx ends first.
+// Reload reads everything again, even files that seem unchanged. It returns all problems once the
+// result is published. It waits until Watch runs, and fails only if ctx ends first.
 func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	return s.ReloadAs(ctx, Reload{})
 }
 
-// ReloadAs is [Source.Reload] with options.
+// ReloadAs works like [Source.Reload], with options.
 func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, error) {
 	answer := make(chan []balancer.Problem, 1)
 	select {
 	case s.reloads <- request{r, answer}:
-		return <-answer, nil // Watch answers every request that it has received
+		return <-answer, nil // Watch answers every request that it receives
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// watchRun is one run of Watch.
+// watchRun is a run of Watch.
 type watchRun struct {
 	*Source
 	follower *follower
-	// due is the time of the next full check, even without a request.
+	// due is the time of the next full check without a request.
 	due time.Time
 }
 
@@ -174,8 +176,8 @@ func (w *watchRun) load(what look) bool {
 	return changed
 }
 
-// next waits for files to check. The channel is for the answer to a reload, or nil. It returns
-// false if ctx has ended.
+// next waits until files must be checked. The channel receives the answer to a reload; otherwise it
+// is nil. next returns false if ctx has ended.
 func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time
@@ -204,7 +206,7 @@ func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 				heard()
 			}
 		case err := <-w.follower.errors:
-			// Most likely there were more notifications than the system queues.
+			// Probably more notifications were pending than the system can queue.
 			w.options.Log.Debug("notifications of changed files were lost", "err", err)
 			what.all = true
 			heard()

@@ -49,7 +49,7 @@ func TestEditorsDroppingsAreNotRead(t *testing.T) {
 	}
 	w.stays("droppings", 200*time.Millisecond)
 	if problems := w.reload(); len(problems) > 0 {
-		t.Errorf("problems of droppings: %v", problems)
+		t.Errorf("problems of leftover files = %v, want none", problems)
 	}
 	w.write("x.toml", service("x", 3))
 	w.is("a real file", "web=1 x=3")
@@ -66,7 +66,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/b.toml", service("b", 5))
 	after := w.is("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("a has a new pointer")
+		t.Error("pointer of a changed, want the same pointer")
 	}
 	w.write("vipd.toml", "store.path = \"elsewhere\n")
 	w.write("services.d/b.toml", service("b", 6))
@@ -77,7 +77,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/a.toml", service("a", 2)+service("a2", 7))
 	mended := w.is("all mended", "a=2 a2=7 b=6")
 	if before.Services.At("a") != mended.Services.At("a") {
-		t.Error("a was restored, but has a new pointer")
+		t.Error("pointer of the restored a changed, want the same pointer")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestABadServiceIsAlone(t *testing.T) {
 	w.write("vipd.toml", service("a", 3)+"weight = 1\n"+service("b", 4)+"\n[[services.c]]\n")
 	after := w.until("b, and the problem of a and c", func(s snapshot) bool { return s.Services.At("b") != before.Services.At("b") })
 	if after.Services.At("a") != before.Services.At("a") || len(after.Problems) != 2 {
-		t.Fatalf("got %s", describe(after))
+		t.Fatalf("state = %s, want the old a and 2 problems", describe(after))
 	}
 	for i, want := range []balancer.Problem{
 		{Origin: balancer.Origin{File: w.path("vipd.toml"), Line: 4}, Service: "a", Field: "weight"},
@@ -108,7 +108,7 @@ func TestMovedLinesAreANewOrigin(t *testing.T) {
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2))
 	after := w.until("the moved line", func(s snapshot) bool { return s.Services.At("b").Origin.Line == 5 })
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("a has not moved, but has a new pointer")
+		t.Error("pointer of a changed although a did not move, want the same pointer")
 	}
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2)+"# a comment\n")
 	w.stays("a comment at the end", 200*time.Millisecond)
@@ -186,7 +186,7 @@ func TestReloadReadsEverything(t *testing.T) {
 		w.write("services.d/a.toml", service("a", 10+i))
 		w.reload()
 		if s, _ := w.now(); describe(s) != fmt.Sprint("a=", 10+i) {
-			t.Fatalf("state after reload %d = %s", i, describe(s))
+			t.Fatalf("state after reload %d = %s, want a=%d", i, describe(s), 10+i)
 		}
 	}
 	w.stays("nothing is left to be told", 100*time.Millisecond)
@@ -196,7 +196,7 @@ func TestReloadReadsEverything(t *testing.T) {
 	w.write("services.d/a.toml", "")
 	w.reload()
 	if s, _ := w.now(); s.Services.Len() != 0 {
-		t.Errorf("services after a reload of an empty file = %s", describe(s))
+		t.Errorf("services after a reload of an empty file = %s, want none", describe(s))
 	}
 }
 
@@ -226,7 +226,7 @@ func TestAThousandFiles(t *testing.T) {
 		}
 	}
 	if changed != 1 || after.Revision != before.Revision+1 {
-		t.Errorf("one changed file gave %d services new pointers, and the revision went from %d to %d", changed, before.Revision, after.Revision)
+		t.Errorf("services with new pointers after a change of one file = %d, revision = %d before and %d after; want 1, and 1 more", changed, before.Revision, after.Revision)
 	}
 	for i := range n / 2 {
 		w.do(os.Remove(w.path(fmt.Sprintf("services.d/%d.toml", i))))
@@ -235,7 +235,7 @@ func TestAThousandFiles(t *testing.T) {
 }
 
 // TestMainFileAmongTheOthers puts the main file into the directory that it names. It must be
-// followed as elsewhere.
+// followed like a main file elsewhere.
 func TestMainFileAmongTheOthers(t *testing.T) {
 	main := "[store]\npath = \".\"\n"
 	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})

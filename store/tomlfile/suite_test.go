@@ -15,11 +15,11 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestSource runs the suite of all sources for each layout of services in files, and each way to
-// write them.
+// TestSource runs the suite of all sources for each layout of services in files, and for each way
+// to write files. The source must pass it.
 func TestSource(t *testing.T) {
 	if testing.Short() {
-		t.Skip("waits half a minute for writers of files, which -short does without")
+		t.Skip("waits half a minute for writers of files; skipped with -short")
 	}
 	for layout, file := range map[string]string{"folder": "", "main file": "vipd.toml", "one file": "services.toml"} {
 		for way, write := range map[string]func(testing.TB, string, []byte){"rename": replaceFile, "truncate": rewriteFile} {
@@ -34,10 +34,11 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// grace is how long a writer may pause before a source accepts the file.
+// grace is the time for which a writer may pause before the source accepts the file.
 const grace = 100 * time.Millisecond
 
-// place is services in files: all in one file, or each in its own file of the directory services.d.
+// place holds services in files. Either all services are in one file, or each has its own file in
+// the directory services.d.
 type place struct {
 	t         testing.TB
 	dir, file string
@@ -47,7 +48,7 @@ type place struct {
 }
 
 // Paused reports whether a write was so slow, as on a busy machine, that a source may have accepted
-// a part of it.
+// a partial file.
 func (p *place) Paused() bool { return p.paused }
 
 // save writes a file.
@@ -74,7 +75,7 @@ func (p *place) prepare() {
 
 func (p *place) Source() store.Source {
 	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
-	s.SetGrace(grace) // removals from a file that is changed in place wait for it
+	s.SetGrace(grace) // the source waits for it before it removes definitions of a file that was changed in place
 	return s
 }
 
@@ -121,7 +122,7 @@ func writeFile(t testing.TB, path, text string) {
 	rewriteFile(t, path, []byte(text))
 }
 
-// rewriteFile truncates and rewrites the file, like cp and >.
+// rewriteFile truncates and rewrites the file, as cp and > do.
 func rewriteFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o644); err != nil {
@@ -129,7 +130,7 @@ func rewriteFile(t testing.TB, path string, text []byte) {
 	}
 }
 
-// replaceFile writes another file and renames it, like editors.
+// replaceFile writes another file and renames it, as editors do.
 func replaceFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	rewriteFile(t, path+".tmp", text)

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writersOf reports whether a process has the file open for writing. The kernel grants a read lease
-// to the owner and to root, only on files that no process writes. The lease is released at once.
+// writersOf reports whether a process has the file open for writing. It requests a read lease,
+// which the kernel grants to the owner and to root if no process has the file open for writing. It
+// releases the lease immediately.
 func writersOf(f *os.File) writers {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// writersOf does not know.
+// writersOf returns unknownWriters, because this system can't report writers.
 func writersOf(*os.File) writers { return unknownWriters }
 
 // identityOf returns attributes that distinguish versions of a file without reading it.

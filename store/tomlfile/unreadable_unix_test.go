@@ -80,7 +80,7 @@ func TestUnreadableFromTheStart(t *testing.T) {
 			w.follow()
 			s, n := w.now()
 			if got := describe(s); n != 1 || got != w.in(test.first) || (s.Err != nil) != test.err {
-				t.Errorf("snapshot %d, with the error %v =\n%s\nwant %s", n, s.Err, got, w.in(test.first))
+				t.Errorf("snapshot %d with error %v =\n%s\nwant %s", n, s.Err, got, w.in(test.first))
 			}
 		})
 	}

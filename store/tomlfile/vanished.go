@@ -11,10 +11,10 @@ import (
 	"vipd/balancer/decode"
 )
 
-// A mistake outside a service can hide the service's definition: [service.web] instead of
-// [services.web], a lost heading, or an unparsable file. While there is such an error, tables that
-// have vanished from all files stay in their last good state. They are removed once the files have
-// no such error, or by a reload with Prune.
+// A mistake outside a service can hide the service's definition. Examples are [service.web] instead
+// of [services.web], a lost heading, and a file that can't be parsed. While such an error exists,
+// tables that have vanished from all files stay in their last good state. They are removed once the
+// files have no such error, or by a reload with Prune.
 
 // hider returns the first error that may hide a definition, or nil.
 func (l *loader) hider() *balancer.Problem {
@@ -39,15 +39,15 @@ func (l *loader) hider() *balancer.Problem {
 }
 
 // mayHide reports whether p is an error that may hide the definition of a service. Such an error is
-// about no service, about a service that was never served, such as a misspelled one, about a
-// service as a whole, or about a value that may belong elsewhere. A wrong value of a service hides
-// nothing else.
+// not about a service, is about a service that was never served, such as a misspelled name, is
+// about a service as a whole, or is about a value that may belong to another table. A wrong value
+// of a service does not hide other definitions.
 func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }
 
-// blame adds the tables that no file defines to the problem that may hide them. It appends that
-// problem unless it is in problems, because other readers report mistakes of the settings.
+// blame adds the tables that no file defines to the problem that may hide them. If that problem is
+// not in problems, it appends the problem, because other readers report mistakes in the settings.
 func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(l.merge.services.held)) {
@@ -74,8 +74,8 @@ func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	return append(problems, blamed)
 }
 
-// retained returns the services that stay in their last good state because of an error, and those
-// among them that no file defines.
+// retained returns the services that stay in their last good state because of an error. vanished
+// contains those of them that no file defines.
 func (l *loader) retained() (all, vanished []balancer.Name) {
 	services := &l.merge.services
 	vanished = slices.Sorted(maps.Keys(services.held))
@@ -100,7 +100,7 @@ func (l *loader) retained() (all, vanished []balancer.Name) {
 			}
 		}
 	}
-	if l.placeErr != nil { // the previous content stays
+	if l.placeErr != nil { // the previous content stays in use
 		for path, c := range l.merge.files {
 			for name := range c.services {
 				if path != l.path {

@@ -13,7 +13,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// unknownTables is the check of a daemon with no sections except [store] and [defaults].
+// unknownTables is the check of a daemon that has no sections other than [store] and [defaults].
 func unknownTables(d store.Document) (problems []balancer.Problem) {
 	for key := range d.Tree() {
 		if key != "store" && key != "defaults" {
@@ -32,8 +32,9 @@ func (w *world) checked() {
 // names writes names with a blank between them.
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
-// TestMistakeOutsideService hides services by each kind of mistake. They must stay unchanged, other
-// services must change, and hidden services must be removed if the fixed file lacks them.
+// TestMistakeOutsideService hides services with each kind of mistake. Hidden services must stay
+// unchanged, and other services must change. After the mistake is fixed, services without a
+// definition must be removed.
 func TestMistakeOutsideService(t *testing.T) {
 	const store = "store.path = \"d\"\n"
 	main := store + service("a", 1) + service("b", 1)
@@ -61,34 +62,34 @@ func TestMistakeOutsideService(t *testing.T) {
 				t.Errorf("services = %v, vanished = %v, kept = %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
 			if reported := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
-				t.Errorf("problems = %v", s.Problems)
+				t.Errorf("problems = %v, want the vanished services named", s.Problems)
 			}
 			if reported := strings.Contains(describe(s), "store.path: may be hidden by an error"); reported != (name == "table of the folder") {
-				t.Errorf("problems = %v", s.Problems)
+				t.Errorf("problems = %v, want store.path named only if it may be hidden", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
-				t.Error("b, which is valid, has not changed")
+				t.Error("b is unchanged, want its new valid definition")
 			}
 			w.write("d/new.toml", "")
 			w.write("d/d.toml", service("d", 1))
 			w.write("vipd.toml", store+service("b", 3))
 			w.reload()
 			if s, _ := w.now(); describe(s) != "b=3 d=1" || len(s.Retained) > 0 {
-				t.Errorf("after the fix: %s, kept = %v", describe(s), s.Retained)
+				t.Errorf("state after the fix = %s, retained = %v, want b=3, d=1 and none", describe(s), s.Retained)
 			}
 		})
 	}
 }
 
-// TestWrongValueHidesNothing gives a service a wrong value. Another service must still be
-// removable.
+// TestWrongValueHidesNothing gives a service a wrong value. It must still be possible to remove
+// another service.
 func TestWrongValueHidesNothing(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.checked()
 	w.write("vipd.toml", service("a", 1)+"scheduler = \"none\"\n")
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 |") || names(s.Retained) != "a" || len(s.Vanished) > 0 {
-		t.Errorf("%s, kept = %v, vanished = %v", describe(s), s.Retained, s.Vanished)
+		t.Errorf("state = %s, retained = %v, vanished = %v, want a=1, a and none", describe(s), s.Retained, s.Vanished)
 	}
 }
 
@@ -101,19 +102,19 @@ func TestPrune(t *testing.T) {
 	w.write("vipd.toml", "store.path = \"d\"\n[service.a]\n"+service("b", 2))
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 b=2 c=1 d=1 |") || names(s.Vanished) != "a d" || names(s.Retained) != "a c d" {
-		t.Errorf("%s, vanished = %v, kept = %v", describe(s), s.Vanished, s.Retained)
+		t.Errorf("state = %s, vanished = %v, retained = %v, want a and d vanished", describe(s), s.Vanished, s.Retained)
 	}
 	for range 2 {
 		w.reloadAs(tomlfile.Reload{Prune: true})
 		if s, _ := w.now(); !strings.HasPrefix(describe(s), "b=2 c=1 |") || len(s.Vanished) > 0 || names(s.Retained) != "c" {
-			t.Errorf("after a reload that prunes: %s, vanished = %v, kept = %v", describe(s), s.Vanished, s.Retained)
+			t.Errorf("state after pruning = %s, vanished = %v, retained = %v, want only c retained", describe(s), s.Vanished, s.Retained)
 		}
 		w.reload()
 	}
 }
 
-// TestVanishedDefaults hides [defaults], or a part of them, by a mistake. Services must keep them,
-// and lose them without a mistake.
+// TestVanishedDefaults hides [defaults], or a part of them, with a mistake. Services must keep the
+// defaults until the mistake is fixed.
 func TestVanishedDefaults(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[defaults]\nscheduler = \"lc\"\nsnat = \"always\"\n" + service("a", 1)})
 	w.checked()
@@ -127,21 +128,21 @@ func TestVanishedDefaults(t *testing.T) {
 		w.reload()
 		s, _ := w.now()
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
-			t.Errorf("%q: scheduler = %s, snat = %s", text, a.Scheduler, a.SNAT)
+			t.Errorf("%q: scheduler = %s, snat = %s, want the former defaults", text, a.Scheduler, a.SNAT)
 		}
 		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last one is an error itself
-			t.Errorf("%q: problems = %v", text, s.Problems)
+			t.Errorf("%q: problems = %v, want the hidden defaults named only in the first three", text, s.Problems)
 		}
 	}
 	w.write("vipd.toml", "[defaults]\nscheduler = \"lc\"\n"+service("a", 1))
 	w.reload()
 	if s, _ := w.now(); s.Services.At("a").SNAT == balancer.AlwaysSNAT {
-		t.Error("after the fix the service has its former default")
+		t.Error("snat after the fix = always, want the new default")
 	}
 }
 
-// TestVanishedOverRestart hides services of all files by a mistake in the main file, and restarts
-// twice. They must be served.
+// TestVanishedOverRestart hides the services of all files with a mistake in the main file, and
+// restarts twice. The services must still be served.
 func TestVanishedOverRestart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.run()
@@ -166,7 +167,7 @@ func TestEmptiedBeforeTheStart(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	w.do(os.Chtimes(w.path("vipd.toml"), old, old))
 	if got := describe(w.run()); !strings.HasPrefix(got, "c=1 |") || !strings.Contains(got, "is empty") {
-		t.Errorf("after a restart: %s", got)
+		t.Errorf("state after a restart = %s, want c=1 and a problem of the empty file", got)
 	}
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), AllowEmpty: true}, nil)
 	w.is("nothing", "")

@@ -31,7 +31,7 @@ type world struct {
 	seen int
 }
 
-// newWorld creates a directory with files, by path and text.
+// newWorld creates a directory with files. files maps a path to a text.
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir()}
@@ -116,7 +116,7 @@ func (w *world) until(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// is waits until the snapshot equals want in describe's form.
+// is waits until describe of the snapshot equals want.
 func (w *world) is(what, want string) store.Snapshot {
 	w.Helper()
 	want = strings.ReplaceAll(want, "DIR", w.dir)
@@ -124,7 +124,7 @@ func (w *world) is(what, want string) store.Snapshot {
 	return w.until(what, func(s store.Snapshot) bool { return describe(s) == want })
 }
 
-// stays fails the test if the snapshot changes within a time.
+// stays fails the test if the snapshot changes within the given time.
 func (w *world) stays(what string, while time.Duration) {
 	w.Helper()
 	before, n := w.now()
@@ -144,7 +144,8 @@ func (w *world) reloadAs(r tomlfile.Reload) []balancer.Problem {
 	return problems
 }
 
-// describe lists each service with the last number of its first VIP, its origin, and the problems.
+// describe lists the problems and each service, with the last number of its first VIP and its
+// origin.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {
@@ -159,7 +160,7 @@ func describe(s store.Snapshot) string {
 	return strings.TrimSpace(b.String())
 }
 
-// service returns a service's table in describe's form.
+// service returns the TOML table of a service with n as the last number of its VIP.
 func service(name string, n int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\n", name, n)
 }

@@ -18,15 +18,21 @@
 //
 // A verdict needs the majority of a target's checkers: two of three, two of two, or one of one.
 //
-//   - A checker that has not voted yet prevents a change by a single vote. So a verdict stays when a checker dies or is replaced, until
-//     enough others contradict it. A checker that has not voted within the time for a row of results and for the way to the board is
-//     mute. It does not count until it votes.
-//   - If two disagree, the older vote wins, whatever a host has known before. So all hosts that read the same board agree.
-//   - A checker that alone is cut off from the target finds it down, and the two others outvote it.
-//   - A checker that can't run the check abstains: its vote is neither up nor down, and the others decide as if it did not exist. A
-//     checker that loses the ability to run a check withdraws its vote after a while.
-//   - If no node may check a target any longer, its verdict is forgotten after the same time, because nobody would notice a recovery.
-//   - If no node checks at all, because none is on the board or all are mute, each host checks for itself.
+//   - A checker that has not voted yet prevents a change by a single vote. So if a checker dies or
+//     is replaced, the verdict stays until enough other checkers contradict it. A checker is mute
+//     if it has not voted within the time for the necessary results and for publishing them. A mute
+//     checker does not count until it votes.
+//   - If two checkers disagree, the older vote wins, regardless of the verdict that a host had
+//     before. So all hosts that read the same board agree.
+//   - If a single checker is cut off from the target, it finds the target down, and the two others
+//     outvote it.
+//   - A checker that can't run the check abstains. Its vote is neither up nor down, and the others
+//     decide as if it did not exist. A checker that loses the ability to run a check withdraws its
+//     vote after a while.
+//   - If no node may check a target any longer, its verdict is dropped after the same time, because
+//     no checker would notice a recovery.
+//   - If no node checks at all, because no node is on the board or all are mute, each host checks
+//     for itself.
 //
 // Since of a verdict is when this host adopted it. A host that finds it on the board uses the time
 // when the votes made the majority.

@@ -15,11 +15,13 @@ import (
 )
 
 // Unanswered finds backends that refuse or do not answer new connections. It uses the kernel's
-// reports about the calling thread's network namespace:
 //
-//   - A TCP connection that is refused ends at once, before its flow has a reply, and the end is reported. The kernel
-//     itself is given a filter, so the ends of all other flows wake no reader.
-//   - A connection without an answer is a flow of TCP in syn-sent, or of SCTP before INIT ACK, that is still there at a later
+//   - A refused TCP connection ends immediately, before its flow has a reply, and the kernel
+//     reports the end. A socket filter in the kernel drops the ends of all other flows.
+//   - An unanswered connection is a TCP flow in syn-sent, or an SCTP flow before INIT ACK, that
+//     still exists at a later check. A check scans the whole table, at about 0.3 us for each flow
+//     and 30 ns for each bucket (8 ms for the 262,144 buckets of a host with 16 GiB), but lists
+//     only flows without a reply.
 //     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
 //     16 GiB has), but only flows without a reply are listed.
 //

@@ -17,14 +17,16 @@
 // The timeouts use github.com/moby/ipvs. Everything else uses our own messages, because the library
 // does not support these features:
 //
-//   - Changes are sent in groups of 128. The kernel answers the last message, and messages that it refuses, so each has its
-//     own error, and costs a twentieth of a single message.
-//   - Counters and weights have their full size of 64 and 32 bits; the library reads 32 and 16.
-//   - A destination has an address family. Tunnels to the other family need it.
-//   - Lists that were lost for lack of room are read again. The library returns incomplete lists.
-//   - The existence of a scheduler is tested without creating anything.
-//   - A missing answer is awaited no longer than ten seconds or the caller's context. The library's handles wait
-//     forever, and so do two goroutines that share one. See [Client].
+//   - Changes are sent in groups of 128. The kernel answers the last message and the messages that
+//     it refuses. So each change has its own error, and costs a twentieth of a single message.
+//   - Counters and weights have their full size of 64 and 32 bits. The library reads only 32 and 16
+//     bits.
+//   - A destination has an address family, which tunnels to the other family need.
+//   - A list that was lost because of a full buffer is read again. The library returns incomplete
+//     lists.
+//   - The existence of a scheduler is tested without creating an object.
+//   - The wait for a missing answer ends after ten seconds, or with the caller's context. The
+//     library's handles wait forever, and so do goroutines that share a handle. See [Client].
 //   - The number of virtual servers comes from a socket option, because no message contains it.
 //
 // Whole tables are read from /proc/net/ip_vs. For 2,000 virtual servers with ten destinations each,
