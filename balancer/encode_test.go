@@ -155,6 +155,8 @@ func (r random) health() *balancer.Health {
 			h.Path, h.Status, h.Method, h.Host = "/healthz?a=b", "200, 204", "HEAD", "example.com"
 			h.Headers = map[string]string{"X-Check": "yes \t\"x\"", "Accept": ""}
 		}
+	case balancer.TCPHealth:
+		h.Steps = []balancer.HealthStep{{SendHex: "00ff", ExpectRegexp: "a|b"}, {Send: "a\x00", Expect: "b"}, {ExpectHex: "61"}}
 	case balancer.DNSHealth:
 		h.Query, h.Source = "example.com", r.addr(7)
 	case balancer.UDPHealth:

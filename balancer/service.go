@@ -173,6 +173,7 @@ type Health struct {
 	Headers        map[string]string `toml:"headers"`
 	Expect         string            `toml:"expect"`
 	Send           string            `toml:"send"`
+	Steps          []HealthStep      `toml:"steps"`
 	Command        []string          `toml:"command"`
 	User           string            `toml:"user"`
 	Query          string            `toml:"query"`

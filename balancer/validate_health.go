@@ -86,6 +86,7 @@ func healthFields() []healthField {
 		{"headers", web},
 		{"expect", []HealthType{TCPHealth, HTTPHealth, HTTPSHealth, DNSHealth, UDPHealth}},
 		{"send", sent},
+		{"steps", []HealthType{TCPHealth}},
 		{"command", []HealthType{ExecHealth}},
 		{"user", []HealthType{ExecHealth}},
 		{"query", []HealthType{DNSHealth, GRPCHealth}},
@@ -112,6 +113,8 @@ func (r *tableReader) checkType(h *Health) {
 	switch h.Type {
 	case HTTPHealth, HTTPSHealth:
 		r.checkRequest(h)
+	case TCPHealth:
+		r.checkSteps(h)
 	case UDPHealth:
 		if h.Send == "" && h.Expect == "" {
 			r.errorf("health.send", "needs send or expect: without them, a UDP check proves nothing")

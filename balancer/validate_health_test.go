@@ -100,6 +100,25 @@ func TestWrongHealth(t *testing.T) {
 			`warning: health.type: udp checks by UDP, but the service has no such port to check: set health.port`,
 		}},
 		{fields: check + `{"type": "udp", "send": "x", "port": 53}`},
+		{fields: check + `{"type": "tcp", "steps": [{"send": "a", "expect": "b"}, {"send_hex": "0d0A"}, {"expect_regexp": "(?m)^role:(a|b)\\r"}]}`},
+		{fields: check + `{"type": "http", "steps": [{"send": "a"}]}`, want: []string{`health.steps: is for checks of type tcp, this one is of type http`}},
+		{fields: check + `{"type": "tcp", "send": "a", "steps": [{"expect": "b"}]}`, want: []string{
+			`health.steps: can't be used together with send and expect: make them the first step`,
+		}},
+		{fields: check + `{"type": "tcp", "steps": [{}, {"send": "a", "send_hex": "61"}, {"expect": "a", "expect_hex": "61"}, {"send_hex": "6"}, {"expect_hex": "0x61"}]}`, want: []string{
+			`health.steps[0]: needs send or expect: without them, a step does nothing`,
+			`health.steps[1]: has send and send_hex: keep one`,
+			`health.steps[2]: has several of expect, expect_hex and expect_regexp: keep one`,
+			`health.steps[3].send_hex: needs an even number of hexadecimal digits, such as "0d0a"`,
+			`health.steps[4].expect_hex: needs an even number of hexadecimal digits, such as "0d0a"`,
+		}},
+		{fields: check + `{"type": "tcp", "steps": [{"expect_regexp": "a$"}, {"expect_regexp": "(a"}, {"expect_regexp": "a*"}, {"expect": 1}, "PING"]}`, want: []string{
+			`health.steps[3].expect: needs text in quotes, not the number 1`,
+			`health.steps[4]: needs a table, such as { send = "PING\r\n", expect = "+PONG" }, not the text "PING"`,
+			`health.steps[0].expect_regexp: must not contain $, \z, \b or \B, because an answer can arrive in parts: write the characters that follow, such as \r\n`,
+			"health.steps[1].expect_regexp: error parsing regexp: missing closing ): `(a`",
+			`health.steps[2].expect_regexp: matches an empty answer, so it proves nothing`,
+		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "dns", "query": "example.com"}`},
 	})
 }

@@ -250,7 +250,7 @@ func redact(v any) any {
 		for key, value := range v {
 			program, _ := value.([]any)
 			switch {
-			case key == "headers", key == "send", key == "password":
+			case key == "headers", key == "send", key == "send_hex", key == "password":
 				out[key] = hidden
 			case (key == "command" || strings.HasPrefix(key, "on_")) && len(program) > 1:
 				out[key] = []any{program[0], hidden}

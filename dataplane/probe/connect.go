@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -177,39 +176,17 @@ func size(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// expect reads from r until the expected text has arrived.
-func (a *attempt) expect(r io.Reader) (string, error) {
-	want := []byte(a.health.Expect)
-	var got []byte
-	buf := make([]byte, 4<<10)
-	for len(got) < maxAnswer {
-		n, err := r.Read(buf[:min(len(buf), maxAnswer-len(got))])
-		from := max(0, len(got)-len(want))
-		got = append(got, buf[:n]...)
-		if bytes.Contains(got[from:], want) {
-			return "answered as expected", nil
-		}
-		switch {
-		case err == nil:
-		case len(got) == 0:
-			return "", a.readError(err, 0, "the answer")
-		case timedOut(err):
-			return "", fmt.Errorf("%w within %s", a.unexpected(got), a.timeout())
-		default:
-			return "", fmt.Errorf("%w, and the connection was closed", a.unexpected(got))
-		}
-	}
-	return "", a.endless()
+// expected describes the expected text of the definition.
+func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
+
+// unexpected returns the error for an answer that lacks something.
+func unexpected(got []byte, lacking string) error {
+	return fmt.Errorf("answered %s, without %s", excerpt(got), lacking)
 }
 
-// unexpected returns the error for an answer without the expected text.
-func (a *attempt) unexpected(got []byte) error {
-	return fmt.Errorf("answered %s, without the expected %s", excerpt(got), excerpt([]byte(a.health.Expect)))
-}
-
-// endless returns the error for an answer longer than maxAnswer.
-func (a *attempt) endless() error {
-	return fmt.Errorf("the first %d KiB of the answer lack the expected %s, and it continues", maxAnswer>>10, excerpt([]byte(a.health.Expect)))
+// endless returns the error for an answer longer than maxAnswer that lacks something.
+func endless(lacking string) error {
+	return fmt.Errorf("the first %d KiB of the answer lack %s, and it continues", maxAnswer>>10, lacking)
 }
 
 // excerpt quotes the start of data.

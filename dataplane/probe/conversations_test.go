@@ -1,12 +1,15 @@
 package probe_test
 
 import (
+	"bufio"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +56,83 @@ func TestTCP(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		check(t, define(balancer.TCPHealth, nil), closedPort(t), health.Failed, "connection refused")
 	})
+}
+
+// redis answers commands like a Redis server with a password and this role. It first waits for all
+// commands that it expects, and then sends its answers in parts of that size.
+func redis(role string, commands, part int) func(net.Conn) {
+	return func(c net.Conn) {
+		lines := bufio.NewReader(c)
+		authorized := false
+		var answers strings.Builder
+		for n := 1; ; n++ {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return
+			}
+			switch {
+			case line == "AUTH secret\r\n":
+				authorized = true
+				answers.WriteString("+OK\r\n")
+			case !authorized:
+				answers.WriteString("-NOAUTH Authentication required.\r\n")
+			case line == "PING\r\n":
+				answers.WriteString("+PONG\r\n")
+			default:
+				fmt.Fprintf(&answers, "$29\r\n# Replication\r\nrole:%s\r\n", role)
+			}
+			if n < commands {
+				continue
+			}
+			for data := range slices.Chunk([]byte(answers.String()), part) {
+				if _, err := c.Write(data); err != nil {
+					return
+				}
+			}
+			answers.Reset()
+		}
+	}
+}
+
+// TestTCPSteps checks a server like Redis in several steps. The verdict must not depend on the
+// packets of the answers, and a failure must name the step and its answer.
+func TestTCPSteps(t *testing.T) {
+	quiet(t)
+	auth, ping := balancer.HealthStep{Send: "AUTH secret\r\n", Expect: "+OK"}, balancer.HealthStep{SendHex: "50494e470d0a", ExpectHex: "2b504f4e47"}
+	info := balancer.HealthStep{Send: "INFO replication\r\n", ExpectRegexp: `role:(master|primary)\r`}
+	quit := balancer.HealthStep{Send: "QUIT\r\n"}
+	batch := []balancer.HealthStep{{Send: auth.Send}, {Send: "PING\r\n"}, {Send: info.Send, Expect: auth.Expect}, {Expect: "+PONG"}, {ExpectRegexp: info.ExpectRegexp}}
+	for _, c := range []struct {
+		name   string
+		handle func(net.Conn)
+		steps  []balancer.HealthStep
+		want   health.Outcome
+		text   string
+	}{
+		{"primary", redis("master", 1, 1000), []balancer.HealthStep{auth, ping, info, quit}, health.Passed, "passed all 4 steps"},
+		{"primary, byte by byte", redis("master", 1, 1), []balancer.HealthStep{auth, ping, info}, health.Passed, "passed all 3 steps"},
+		{"primary, coalesced", redis("master", 3, 1000), batch, health.Passed, "passed all 5 steps"},
+		{"replica", redis("slave", 1, 3), []balancer.HealthStep{auth, ping, info}, health.Failed, `step 3 of 3: answered "\r\n$29\r\n# Replication\r\nrole:slave\r\n", without a match of "role:(master|primary)\\r" within 300ms`},
+		{"no password", redis("master", 1, 1000), []balancer.HealthStep{ping, info}, health.Failed, `step 1 of 2: answered "-NOAUTH Authentication required.\r\n", without the expected "+PONG" within 300ms`},
+		{"closed in between", says("+OK\r\n"), []balancer.HealthStep{{Send: "\r\n\r\n", Expect: "+OK\r\n"}, ping}, health.Failed, "step 2 of 2: c"},
+		{"wrong order", redis("master", 1, 1000), []balancer.HealthStep{auth, info, {Expect: "+PONG"}}, health.Failed, `step 3 of 3: answered "\n", without the expected "+PONG" within 300ms`},
+		{"one step", redis("master", 1, 1000), []balancer.HealthStep{auth}, health.Passed, "answered as expected"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Steps = c.steps }), serve(t, c.handle), c.want, c.text)
+		})
+	}
+}
+
+// TestStepsTranscript shows the exchange of a check with steps. The transcript must name each step.
+func TestStepsTranscript(t *testing.T) {
+	h := define(balancer.TCPHealth, func(h *balancer.Health) {
+		h.Steps, h.Timeout = []balancer.HealthStep{{Send: "AUTH secret\r\n", Expect: "+OK"}, {Send: "PING\r\n", Expect: "+PONG"}}, wait.Patience
+	})
+	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, redis("master", 1, 1000)))
+	if want := "* step 1 of 2\n> AUTH secret\n< +OK\n* step 2 of 2\n> PING\n< +PONG\n* passed after "; !strings.Contains(text, want) {
+		t.Errorf("transcript = %q, want %q in it", text, want)
+	}
 }
 
 func TestHTTP(t *testing.T) {

@@ -2,9 +2,11 @@ package probe
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,13 +18,21 @@ import (
 	"vipd/balancer/health"
 )
 
-// answer is a connection that returns prepared bytes.
+// answer is a connection that returns prepared bytes, at most so many at once unless most is 0.
 type answer struct {
 	net.Conn
 	*bytes.Reader
+	most int
 }
 
-func (a answer) Read(p []byte) (int, error) { return a.Reader.Read(p) }
+func (a answer) Read(p []byte) (int, error) {
+	if a.most > 0 {
+		p = p[:min(a.most, len(p))]
+	}
+	return a.Reader.Read(p)
+}
+
+func (a answer) Write(p []byte) (int, error) { return len(p), nil }
 
 // legible fails the test if a result would write control characters to a terminal, or is too long
 // for a line of a table.
@@ -89,15 +99,26 @@ func FuzzDNSAnswer(f *testing.F) {
 	})
 }
 
-// FuzzExpect searches arbitrary bytes for the text that a TCP check expects.
-func FuzzExpect(f *testing.F) {
-	f.Add([]byte("220 mail.example.org ESMTP\r\n"))
-	f.Add([]byte("-ERR\x00\x1b]0;title\a"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		text, err := attemptOf(balancer.Health{Type: balancer.TCPHealth, Expect: "220"}).expect(bytes.NewReader(data))
-		if found := bytes.Contains(data[:min(len(data), maxAnswer)], []byte("220")); found != (err == nil) {
-			t.Errorf("expect(%q) = %v, want found = %v", data, err, found)
+// FuzzSteps gives arbitrary bytes to a TCP check with several steps, at once and in parts of a
+// random size. Both must have the same result, and it must be right.
+func FuzzSteps(f *testing.F) {
+	f.Add([]byte("220 mail.example.org ESMTP\r\n250 ok\r\nversion 7\r\n"), uint8(1))
+	f.Add([]byte("-ERR\x00\x1b]0;title\a"), uint8(3))
+	f.Add([]byte("220 250 version \xc3\xa9"), uint8(2))
+	f.Fuzz(func(t *testing.T, data []byte, part uint8) {
+		a := attemptOf(balancer.Health{Type: balancer.TCPHealth, Steps: []balancer.HealthStep{
+			{Expect: "220"}, {ExpectHex: "323530", SendHex: "00ff"}, {ExpectRegexp: `version\s+[^\d]*(é|7+)`},
+		}})
+		whole, errWhole := a.converse(answer{Reader: bytes.NewReader(data)})
+		parts, errParts := a.converse(answer{Reader: bytes.NewReader(data), most: int(part%7) + 1})
+		if whole != parts || fmt.Sprint(errWhole) != fmt.Sprint(errParts) {
+			t.Errorf("converse(%q) = %q, %v at once, but %q, %v in parts of %d", data, whole, errWhole, parts, errParts, part%7+1)
 		}
-		legible(t, text, err)
+		legible(t, whole, errWhole)
+		_, rest, first := bytes.Cut(data, []byte("220"))
+		_, rest, second := bytes.Cut(rest, []byte("250"))
+		if third := regexp.MustCompile(`version\s+[^\d]*(é|7+)`).Match(rest); len(data) < maxAnswer && (first && second && third) != (errWhole == nil) {
+			t.Errorf("converse(%q) = %v, want passed = %v", data, errWhole, first && second && third)
+		}
 	})
 }

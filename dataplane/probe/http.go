@@ -92,7 +92,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	whole := err == nil && len(body) < maxAnswer
 	if want := a.health.Expect; want != "" && !bytes.Contains(body, []byte(want)) && (err == nil || errors.Is(err, errTooMuch)) {
 		if !whole {
-			return "", a.endless()
+			return "", endless(a.expected())
 		}
 		return "", fmt.Errorf("answered %s, without the expected %s", status, excerpt([]byte(want)))
 	}

@@ -25,6 +25,7 @@ type Probe struct {
 	header string // sent first over TCP
 	kind   func(*attempt, context.Context) (string, error)
 	files  *files // nil means no TLS
+	steps  []step // of a TCP check
 }
 
 // newProbe returns the probe for a subject, whose address it ignores. The definition must be valid
@@ -32,6 +33,9 @@ type Probe struct {
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
+	if h.Type == balancer.TCPHealth {
+		p.steps = stepsOf(h)
+	}
 	if h.Type == balancer.HTTPSHealth || h.Type == balancer.GRPCHealth && grpcOverTLS(h) {
 		p.files = newFiles(h, system)
 	}

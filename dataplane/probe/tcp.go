@@ -3,13 +3,12 @@ package probe
 import (
 	"context"
 	"fmt"
-	"io"
 	"syscall"
 
 	"vipd/balancer/lib/sockerr"
 )
 
-// tcp connects. If the definition has them, it sends a text and waits for the expected answer.
+// tcp connects. If the definition has steps, it performs them.
 func (a *attempt) tcp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -17,20 +16,10 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	}
 	defer func() { _ = conn.Close() }()
 	abort(conn)
-	if a.health.Send == "" && a.health.Expect == "" {
+	if len(a.steps) == 0 {
 		return "connected", nil
 	}
-	conn = a.record(conn)
-	if a.health.Send != "" {
-		_, err := io.WriteString(conn, a.health.Send)
-		if err != nil && (a.health.Expect == "" || !resets(err)) {
-			return "", a.sendError(err)
-		}
-	}
-	if a.health.Expect == "" {
-		return "connected, and sent " + size(len(a.health.Send)), nil
-	}
-	return a.expect(conn)
+	return a.converse(a.record(conn))
 }
 
 // resets reports whether err means that the peer has reset the connection. An answer that arrived

@@ -33,7 +33,7 @@ type example struct {
 // TestExamples runs each example with servers as its endpoints.
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
-		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names,
+		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names, "redis": redis,
 		"direct": nil, // TestIPVSDirect serves it, if the kernel can
 	}
 	tree := program.New(t)

@@ -18,6 +18,8 @@ type checkRules struct {
 	tls bool
 	// sent reports whether a step sets the request, regardless of the option.
 	sent bool
+	// steps are the fields of each exchange of a tcp-check.
+	steps [][]setting
 }
 
 // once sets a field of the health table, unless an earlier line sets it.
@@ -87,10 +89,10 @@ func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field by a step of a check. vipd has one step of each kind.
+// step sets a field by a step of an HTTP check. vipd has one step of each kind.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
-		p.note(line, "a check sends one text and expects one, here the text of line %d; nearest is a check of type exec that does all steps", first.line)
+		p.note(line, "an HTTP check has one request and one expected answer, here the answer of line %d; nearest is a check of type exec that does all steps", first.line)
 		return
 	}
 	p.once(line, name, value)
@@ -104,7 +106,9 @@ func (p *proxy) checkRule(s *statement) {
 	case s.is("http-check", "expect"), s.is("tcp-check", "expect"):
 		p.checkExpect(s)
 	case s.is("tcp-check", "send"):
-		p.step(s.line, "send", s.word(2))
+		p.exchange(s.line, "send", s.word(2))
+	case s.is("tcp-check", "send-binary"):
+		p.exchange(s.line, "send_hex", s.word(2))
 	case s.is("tcp-check", "connect"), s.is("http-check", "connect"):
 		for i, word := range s.words {
 			if word == "port" {
@@ -142,6 +146,10 @@ func (p *proxy) checkExpect(s *statement) {
 		return
 	}
 	kind, value := words[0], strings.Join(words[1:], " ")
+	if s.is("tcp-check") {
+		p.expectStep(s.line, kind, value, negated)
+		return
+	}
 	switch {
 	case kind == "string" && !negated:
 		p.step(s.line, "expect", value)

@@ -102,6 +102,9 @@ func (p *proxy) finishCheck() {
 			p.note(s.line, "has no check in HAProxy; in vipd all endpoints of a service are checked")
 		}
 	}
+	if !p.checks.kind.is("option", "httpchk") {
+		p.finishSteps()
+	}
 	p.serverChecks(checked)
 	c, kind := &p.checks, setting{name: "type", value: "tcp", line: p.checks.kind.line}
 	if c.kind.is("option", "httpchk") {

@@ -72,7 +72,7 @@ func list(values []any, indent string) string {
 
 // table formats an inline table. Keys that identify an entry come first.
 func table(t map[string]any) string {
-	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol"}, nil)
+	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol", "send", "send_hex"}, nil)
 	if len(keys) == 0 {
 		return "{}"
 	}

@@ -1,0 +1,95 @@
+package examples
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"vipd/test/wait"
+)
+
+// serveRedis answers the commands of the example's check at an address, with the role of this name
+// at each moment. ECHO returns the address.
+func serveRedis(t *testing.T, address string, primary *atomic.Value) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go answerRedis(conn, address, primary)
+		}
+	}()
+}
+
+func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
+	defer func() { _ = conn.Close() }()
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		answer := "-ERR unknown command"
+		switch strings.TrimSpace(lines.Text()) {
+		case "AUTH secret":
+			answer = "+OK"
+		case "PING":
+			answer = "+PONG"
+		case "ECHO":
+			answer = "+" + address
+		case "INFO replication":
+			answer = "role:slave"
+			if primary.Load() == address {
+				answer = "role:master"
+			}
+		}
+		if _, err := io.WriteString(conn, answer+"\r\n"); err != nil {
+			return
+		}
+	}
+}
+
+// redis changes the primary while the example runs. New connections must follow it, open
+// connections to the old primary must end, and check-now must show the steps.
+func redis(t *testing.T, e example) {
+	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"
+	var primary atomic.Value
+	primary.Store(first)
+	serveRedis(t, first, &primary)
+	serveRedis(t, second, &primary)
+	e.Daemon(t, e.name)
+	connect := func(want string) (open net.Conn) {
+		wait.For(t, wait.Patience, "a connection to "+want, func() bool {
+			conn, err := net.Dial("tcp", "127.10.8.1:6379")
+			if err != nil {
+				return false
+			}
+			_, _ = fmt.Fprint(conn, "ECHO\r\n")
+			if answer, _ := bufio.NewReader(conn).ReadString('\n'); answer == "+"+want+"\r\n" {
+				open = conn
+				return true
+			}
+			_ = conn.Close()
+			return false
+		})
+		t.Cleanup(func() { _ = open.Close() })
+		return open
+	}
+	before := connect(first)
+	primary.Store(second)
+	connect(second)
+	if _, err := io.ReadAll(before); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("connection to the old primary: %v, want its end", err)
+	}
+	primary.Store(first)
+	out, err := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock check-now redis 127.10.8.12", wait.Patience)
+	if want := `step 3 of 3: answered "\r\nrole:slave\r\n", without the expected "role:master"`; err == nil || !strings.Contains(out, want) {
+		t.Errorf("vipctl check-now = %q, %v, want a failure with %q", out, err, want)
+	}
+}
