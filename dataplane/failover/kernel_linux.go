@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,16 +136,16 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs that are not bound here, and returns their MACs. It is
-// safe for concurrent use.
-func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a time;
+// 0 means the usual time. It is safe for concurrent use.
+func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	var all []error
 	for name, vips := range byDevice(k.places.Load().Devices, vips) {
 		asking.Go(func() {
-			answers, err := Elsewhere(ctx, name, vips)
+			answers, err := elsewhere(ctx, name, vips, cmp.Or(within, usualPatience))
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(found, answers)

@@ -30,13 +30,20 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 	})
 }
 
-// probes is the number of requests of Probe for each VIP.
-const probes = 3
+// probes is the number of requests of Probe for each VIP, and usualPatience the usual time for
+// answers.
+const (
+	probes        = 3
+	usualPatience = 300 * time.Millisecond
+)
 
 // Elsewhere probes the link of a device for other hosts with VIPs, and returns the MACs of the
 // hosts that answer in time. It ignores proxies, which also answer for addresses that no host has.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
-	const patience = 300 * time.Millisecond
+	return elsewhere(ctx, device, vips, usualPatience)
+}
+
+func elsewhere(ctx context.Context, device string, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	d, err := net.InterfaceByName(device)
 	if err != nil {
 		return nil, fmt.Errorf("looking at interface %s: %w", device, err)

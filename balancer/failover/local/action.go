@@ -28,7 +28,11 @@ type Unbind struct {
 }
 
 // Probe asks whether other hosts have the addresses. The protocol's Probed receives the answers.
-type Probe struct{ Addrs []netip.Addr }
+type Probe struct {
+	Addrs []netip.Addr
+	// Within is the time for answers; 0 means the usual time.
+	Within time.Duration
+}
 
 // Note is an event for people.
 type Note struct {

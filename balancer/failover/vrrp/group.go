@@ -98,8 +98,8 @@ func (g *Group) label() string {
 	return g.Name + " (" + text + ")"
 }
 
-// accept returns the advert in a datagram and its kind of checksum, or a *DropError if this group
-// can't use it.
+// accept returns the advert in a datagram and its kind of checksum. The error is a *DropError if this
+// group can't use it; the advert is then nil unless it is readable and comes from this network.
 func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	minTTL := TTL
 	if len(g.Link.Peers) > 0 && g.Link.MinTTL > 0 {
@@ -120,13 +120,13 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	// This check is first, because another router with the same ID must not look like an owner of
 	// these VIPs.
 	case !listed:
-		return nil, "", dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
+		return a, sum, dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
 	case a.Version != g.Version:
-		return nil, "", dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)
+		return a, sum, dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)
 	case a.Version == 2 && (a.Auth != own.Auth || own.Auth != NoAuth && a.Password != own.Password):
-		return nil, "", dropf(WrongPassword, "has another password or none")
+		return a, sum, dropf(WrongPassword, "has another password or none")
 	case a.Version == 2 && a.Interval != g.Interval:
-		return nil, "", dropf(WrongInterval, "has the interval %s, and %s has %s", a.Interval, g.Name, g.Interval)
+		return a, sum, dropf(WrongInterval, "has the interval %s, and %s has %s", a.Interval, g.Name, g.Interval)
 	}
 	return a, sum, nil
 }

@@ -10,6 +10,9 @@ import (
 func (r *router) heard(d *Datagram) {
 	p := r.peers.find(d.From)
 	a, sum, err := r.g.accept(d)
+	if a != nil {
+		p.every = a.Interval
+	}
 	if err != nil {
 		if r.peers.dropped(r.env, &r.g, p, err); p.drop.counts() {
 			r.ignored(p)
@@ -31,7 +34,7 @@ func (r *router) heard(d *Datagram) {
 func (r *router) ignored(p *peer) {
 	switch r.state {
 	case Backup:
-		if r.peers.yielded != "" {
+		if r.peers.yielded.text != "" {
 			r.restart(p.interval(r.g.Interval))
 		}
 	case Claiming, Active:
@@ -42,6 +45,7 @@ func (r *router) ignored(p *peer) {
 // heardAsBackup restarts the down timer, unless this host takes over from the sender.
 func (r *router) heardAsBackup(p *peer) {
 	a := p.advert
+	r.peers.reconcile(p, &r.g)
 	if a.Priority == resigns {
 		r.hurry()
 		return
@@ -51,7 +55,7 @@ func (r *router) heardAsBackup(p *peer) {
 	}
 	own := r.priority()
 	switch {
-	case a.Priority >= own || r.peers.yielded != "":
+	case a.Priority >= own || r.peers.yielded.text != "":
 		r.restart(a.Interval)
 	case a.Priority == unwell:
 		r.hurry() // it can't serve the VIPs

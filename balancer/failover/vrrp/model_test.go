@@ -75,9 +75,11 @@ func scenarios() []scenario {
 		}),
 		refused("both refuse adverts that may be forwarded", pair(150, 100, 0), func(_ *host, d *vrrp.Datagram) { d.TTL = 64 }),
 		refused("both refuse adverts of unknown peers", strangers(pair(150, 100, 0)), nil),
-		refused("both refuse adverts of another version", pair(150, 100, 0), func(_ *host, d *vrrp.Datagram) {
-			d.Data = (&vrrp.Advert{Version: 2, RouterID: 51, Priority: d.Data[2], Interval: time.Second, Addrs: addrs("10.9.0.100")}).Append(nil, d.From, d.To, vrrp.Plain)
-		}),
+		refused("both refuse adverts with another checksum", pair(150, 100, 0), func(_ *host, d *vrrp.Datagram) { d.Data[7]++ }),
+		newcomer("a newcomer refuses the owner's adverts", pair(150, 100, 0), refusesOwner),
+		newcomer("both refuse, and a newcomer never yields", stubborn(pair(150, 100, 0)), func(_ *host, d *vrrp.Datagram) { d.Data[7]++ }),
+		newcomer("a lower newcomer refuses the owner's adverts, and never yields", stubborn(pair(150, 100, 0)), refusesOwner),
+		newcomer("a lower newcomer never yields to an owner that does not preempt", stubborn(pair(150, 100, vrrp.Never)), refusesOwner),
 	}
 }
 
@@ -88,6 +90,29 @@ func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Da
 		w.hosts[0].start()
 		startAt(w, w.hosts[1], 7*ms)
 	}}
+}
+
+// newcomer returns a scenario in which the second host starts long after the first, and refuses its
+// adverts.
+func newcomer(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
+	// A fault of the first host delays its yield by the gate's time.
+	return scenario{name: name, groups: groups, spoil: spoil, from: 350 * ms, to: 430 * ms, both: 5*interval + gateTime, prepare: func(w *world) {
+		w.hosts[0].start()
+		startAt(w, w.hosts[1], 1007*ms)
+	}}
+}
+
+// refusesOwner makes the second host refuse the adverts of the first.
+func refusesOwner(from *host, d *vrrp.Datagram) {
+	if from == from.w.hosts[0] {
+		d.Data[7]++
+	}
+}
+
+// stubborn makes the second host a router that never yields, such as keepalived.
+func stubborn(groups []vrrp.Group) []vrrp.Group {
+	groups[1].Unyielding = true
+	return groups
 }
 
 // strangers gives each group peers that do not have the other's address.

@@ -260,12 +260,14 @@ func (n *Node) Resign(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Standby prevents or permits ownership of VIPs by this host.
+// Standby prevents or permits ownership of VIPs by this host. Permission also ends the effect of
+// moves and yields.
 func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	n.begin(now)
 	n.standby = on
 	for _, r := range n.routers {
-		if r.fitness.held = false; on {
+		r.fitness.held, r.peers.yielded = false, yielded{}
+		if on {
 			r.resign(Init, cause{"standby", "this host is in standby"})
 		}
 	}

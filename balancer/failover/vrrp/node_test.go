@@ -257,8 +257,8 @@ func TestYield(t *testing.T) {
 	}{
 		{name: "a lower router", change: same},
 		{name: "a lower router that appears later", late: true, change: same},
-		{name: "another version", change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }},
-		{name: "another version that appears later", late: true, change: func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }},
+		{name: "another checksum", change: wrongChecksum},
+		{name: "another checksum that appears later", late: true, change: wrongChecksum},
 		{name: "not in peers", group: peers, change: same},
 		{name: "a low TTL", change: func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 64 }, distant: true},
 	} {
@@ -301,6 +301,100 @@ func TestYield(t *testing.T) {
 			b.run(500 * ms)
 			b.want(vrrp.Active)
 		})
+	}
+}
+
+// wrongChecksum spoils the checksum of an advert.
+func wrongChecksum(a *vrrp.Advert, d *vrrp.Datagram) {
+	d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
+	d.Data[7]++
+}
+
+// TestYieldToANewcomer adds a router to a long-time owner. It ignores the owner's adverts, and
+// answers for the VIP. The owner must yield within k+2 intervals. It must be the owner again after
+// the router's configuration was repaired, or an operator resumes the host.
+func TestYieldToANewcomer(t *testing.T) {
+	same := func(*vrrp.Advert, *vrrp.Datagram) {}
+	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
+	for _, c := range []struct {
+		name   string
+		change func(a *vrrp.Advert, d *vrrp.Datagram)
+		// adverts is the number of its adverts, and answers whether it answers for the VIP.
+		adverts int
+		answers bool
+		want    vrrp.State
+	}{
+		{name: "another list", change: more, adverts: 50, answers: true, want: vrrp.Backup},
+		{name: "another checksum", change: wrongChecksum, adverts: 50, answers: true, want: vrrp.Backup},
+		{name: "a single advert", change: more, adverts: 1, answers: true, want: vrrp.Backup},
+		{name: "forged adverts", change: same, adverts: 50, want: vrrp.Active},
+		{name: "adverts from another network", change: func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 64 }, adverts: 50, answers: true, want: vrrp.Active},
+		{name: "an answer without adverts", answers: true, want: vrrp.Active},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, mainGroup())
+			b.active()
+			if c.answers {
+				b.found[netip.MustParseAddr(vip)] = "02:00:00:00:00:01"
+			}
+			for i := range 5 {
+				if i < c.adverts {
+					b.hear(low, 50, c.change)
+				}
+				b.run(interval)
+			}
+			b.want(c.want)
+			if c.want == vrrp.Active {
+				return
+			}
+			if c.adverts == 1 { // it is silent
+				b.run(4 * interval)
+				b.want(vrrp.Active)
+				return
+			}
+			b.hearFor(time.Second, low, 50, c.change)
+			b.want(vrrp.Backup)
+			b.repair()
+		})
+	}
+	b := newBench(t, mainGroup())
+	b.active()
+	b.found[netip.MustParseAddr(vip)] = "02:00:00:00:00:01"
+	b.hearFor(5*interval, low, 50)
+	b.want(vrrp.Backup)
+	b.do(b.node.Standby(b.now, false))
+	b.repair()
+}
+
+// repair makes a lower router accept the node's adverts. The node must preempt it.
+func (b *bench) repair() {
+	b.t.Helper()
+	delete(b.found, netip.MustParseAddr(vip))
+	for i := 0; b.state() == vrrp.Backup && i < 5; i++ {
+		b.hearFor(interval, low, 50)
+	}
+	b.run(25 * ms)
+	b.want(vrrp.Active)
+}
+
+// TestSlowRival receives adverts of another version, with a longer interval. The node must preempt
+// the router, yield to it, and stay a Backup between two of its adverts.
+func TestSlowRival(t *testing.T) {
+	b := newBench(t, mainGroup())
+	slow := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }
+	var owned int
+	for i := range 200 {
+		if i%10 == 0 {
+			b.hear(low, 50, slow)
+		}
+		b.run(interval)
+		if b.state() == vrrp.Active {
+			owned++
+		}
+	}
+	b.want(vrrp.Backup)
+	if owned == 0 || owned > 50 {
+		t.Errorf("both were Active for %d intervals, want at most 5 of the slow router", owned)
 	}
 }
 

@@ -24,7 +24,8 @@ type peer struct {
 	// is the time of the last note about that.
 	drop             *DropError
 	droppedAt, noted local.Time
-	rival            rival
+	// every is the interval in its last readable advert; 0 means unknown.
+	every time.Duration
 }
 
 // peers are the other routers of a group.
@@ -33,10 +34,8 @@ type peers struct {
 	// drops counts the packets that were dropped.
 	drops map[Reason]uint64
 	// owner is the sender of the last accepted advert.
-	owner *peer
-	// yielded is the reason for leaving the VIPs to a router that ignores this host's adverts; ""
-	// means this host does not.
-	yielded string
+	owner   *peer
+	yielded yielded
 	notes   noteLimit
 }
 
@@ -66,12 +65,7 @@ func (p *peers) sorted() (all []*peer) {
 }
 
 // interval returns the time between two adverts of the router, or a default if it is unknown.
-func (p *peer) interval(unknown time.Duration) time.Duration {
-	if p.advert == nil {
-		return unknown
-	}
-	return p.advert.Interval
-}
+func (p *peer) interval(unknown time.Duration) time.Duration { return cmp.Or(p.every, unknown) }
 
 // counts reports whether the sender of a dropped packet may be an owner of the group's VIPs.
 func (e *DropError) counts() bool {
@@ -89,13 +83,13 @@ func (e *DropError) counts() bool {
 func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL && p.droppedAt > p.at }
 
 // owners are the routers that were owners a moment ago, in order.
-func (p *peers) owners(now local.Time, g *Group) (all []netip.Addr) {
+func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 	for _, one := range p.sorted() {
 		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
 		accepted := one.advert != nil && one.advert.Priority != resigns && within(one.at, one.advert.Interval)
-		dropped := one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, g.Interval)
+		dropped := one.drop != nil && one.drop.counts() && one.droppedAt > one.at && within(one.droppedAt, one.interval(g.Interval))
 		if accepted || dropped {
-			all = append(all, one.addr)
+			all = append(all, one)
 		}
 	}
 	return all

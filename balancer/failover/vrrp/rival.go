@@ -1,6 +1,7 @@
 package vrrp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,29 +10,81 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// rival is the knowledge of a router that sends adverts while this host is the owner, although it
-// should have yielded.
+// rival is a router that is an owner in the same tenure as this host. Normally the lower router
+// receives the other's adverts and releases the VIPs. If neither does, this host must yield, because
+// the other router does not accept its adverts:
+//
+//   - A router that this host preempted was there first. It needs only to send adverts, or to answer
+//     for a VIP.
+//   - Any other router must answer for a VIP, because adverts alone are easily forged. It has more
+//     time, in which it yields if it runs vipd and preempted this host.
+//
+// A router that hangs answers, but sends no adverts, so this host keeps the VIPs that it took from
+// it.
 type rival struct {
-	// tenure is the first advert of this host's tenure.
-	tenure      uint64
+	*peer
+	// preempted reports whether it was an owner when this host claimed the VIPs.
+	preempted bool
+	// since and last are the times of its first and last advert in this tenure, and adverts is their
+	// number. They start again after a silence.
 	since, last local.Time
 	adverts     int
 	noted       bool
 }
 
-// heardRival processes an advert that should be its router's last. If the owner that this host
-// preempted continues, it does not accept this host's adverts, so only this host can end the double
-// ownership. A router that appears later, or after silence, must yield itself. A router that hangs
-// sends none, so this host keeps the VIPs that it took from it.
-func (r *router) heardRival(p *peer) {
-	t, v := &r.tenure, &p.rival
-	if v.tenure != t.first || r.now.Since(v.last) > r.g.k()*p.interval(r.g.Interval) {
-		*v = rival{tenure: t.first, since: r.now}
+// limit is the time after which this host yields to a rival, or asks whether it has the VIPs.
+func (v *rival) limit(g *Group) time.Duration {
+	d := (g.k() + 1) * max(g.Interval, v.interval(g.Interval))
+	if !v.preempted {
+		d += g.Interval / 4
 	}
-	v.last = r.now
+	return d
+}
+
+// rivals are the rivals of a tenure.
+type rivals struct {
+	all []*rival
+	// probes counts the Probes after a preempting claim, and asked is the time of the last Probe.
+	probes int
+	asked  local.Time
+}
+
+// find returns the record of a router, or nil if there are too many.
+func (x *rivals) find(p *peer) *rival {
+	i := slices.IndexFunc(x.all, func(v *rival) bool { return v.addr == p.addr })
+	if i < 0 {
+		if len(x.all) >= maxPeers {
+			return nil
+		}
+		i, x.all = len(x.all), append(x.all, &rival{})
+	}
+	x.all[i].peer = p
+	return x.all[i]
+}
+
+// preempted returns a router that was an owner when this host claimed the VIPs; nil means none was.
+func (x *rivals) preempted() *rival {
+	if i := slices.IndexFunc(x.all, func(v *rival) bool { return v.preempted }); i >= 0 {
+		return x.all[i]
+	}
+	return nil
+}
+
+// heardRival processes an advert that should be its router's last.
+func (r *router) heardRival(p *peer) {
+	t, v := &r.tenure, r.tenure.rivals.find(p)
+	if v == nil {
+		return
+	}
+	if r.now.Since(max(v.last, t.began)) > r.g.k()*p.interval(r.g.Interval) {
+		*v = rival{peer: p}
+	}
+	if v.last = r.now; v.adverts == 0 {
+		v.since = r.now
+	}
 	v.adverts++
-	if r.state == Claiming && !slices.Contains(t.preempted, p.addr) {
-		t.preempted = append(t.preempted, p.addr) // it has claimed at the same time
+	if r.state == Claiming && p.addr.Compare(r.g.Link.Source) > 0 {
+		v.preempted = true // it has claimed at the same time
 	}
 	if r.state == Active && !v.noted { // a Claiming router was not heard yet
 		v.noted = true
@@ -40,19 +93,14 @@ func (r *router) heardRival(p *peer) {
 			r.do(local.Note{Kind: local.NoteRival, Text: text, VIPs: len(r.bound)})
 		}
 	}
-	goesOn := v.adverts > 1 && v.since.Since(t.began) <= r.g.k()*p.interval(r.g.Interval) && r.now.Since(t.began) >= (r.g.k()+1)*r.g.Interval
-	if goesOn && slices.Contains(t.preempted, p.addr) && !p.distant() {
-		r.yield(p, p.addr.String()+" is Active and ignores the adverts of this host")
-	}
 }
 
 // rival is a router that is an owner at the same time as this host, and does not yield; nil means
 // none.
 func (r *router) rival(now local.Time) *peer {
-	for _, p := range r.peers.sorted() {
-		v := &p.rival
-		if r.state == Active && v.tenure == r.tenure.first && v.adverts > 1 && now.Since(v.last) <= 2*r.g.k()*p.interval(r.g.Interval) {
-			return p
+	for _, v := range r.tenure.rivals.all {
+		if r.state == Active && v.adverts > 1 && now.Since(v.last) <= 2*r.g.k()*v.interval(r.g.Interval) {
+			return v.peer
 		}
 	}
 	return nil
@@ -72,40 +120,88 @@ func (r *router) ignores(p *peer) string {
 // advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
-// probe asks whether the last owner still answers for the VIPs.
-func (r *router) probe() {
-	t := &r.tenure
-	if len(t.preempted) > 0 && !r.g.Unyielding && t.probes < len(probeTimes) && r.now.Since(t.active) >= probeTimes[t.probes] {
-		t.probes++
-		r.do(local.Probe{Addrs: r.bound})
+// contest yields to a rival that goes on, or asks whether one answers for the VIPs.
+func (r *router) contest() {
+	if r.g.Unyielding {
+		return
 	}
+	t := &r.tenure
+	x := &t.rivals
+	asks := x.preempted() != nil && x.probes < len(probeTimes) && r.now.Since(t.active) >= probeTimes[x.probes]
+	if asks {
+		x.probes++
+	}
+	for _, v := range x.all {
+		limit := v.limit(&r.g)
+		switch {
+		case v.distant():
+		case !v.preempted:
+			asks = asks || r.asksAbout(v, limit)
+		case v.adverts > 1 && r.now.Since(t.began) >= limit && 2*r.now.Since(v.last) <= 3*v.interval(r.g.Interval):
+			r.yield(v.peer, v.addr.String()+" is Active and ignores the adverts of this host")
+			return
+		}
+	}
+	if asks {
+		x.asked = r.now
+		r.do(local.Probe{Addrs: r.bound, Within: min(maxProbe, r.g.Interval/2)})
+	}
+}
+
+// maxProbe is the longest time for which a Probe waits for answers.
+const maxProbe = 300 * time.Millisecond
+
+// asksAbout reports whether a Probe must show if a rival has the VIPs: its time is over, and it sent
+// adverts since the last Probe about it.
+func (r *router) asksAbout(v *rival, limit time.Duration) bool {
+	asked := r.tenure.rivals.asked
+	again := v.last > asked && r.now.Since(asked) >= limit
+	return v.adverts > 0 && r.now.Since(v.since) >= limit && (asked < v.since.Add(limit) || again)
 }
 
 // probed processes the answers to Probes.
 func (r *router) probed(found map[netip.Addr]string) {
-	if r.state != Active || r.tenure.probes == 0 {
+	x := &r.tenure.rivals
+	if r.state != Active || x.asked == 0 {
 		return
 	}
 	for _, a := range r.bound {
 		if mac := found[a]; mac != "" {
-			r.yield(r.peers.of[r.tenure.preempted[0]], fmt.Sprintf("%s still has %s, which was to give it away", mac, a))
+			r.yield(x.latest(), fmt.Sprintf("%s still has %s, which was to give it away", mac, a))
 			return
 		}
 	}
 }
 
+// latest returns the router that this host preempted, or the rival that sent the last advert.
+func (x *rivals) latest() *peer {
+	if v := x.preempted(); v != nil {
+		return v.peer
+	}
+	return slices.MaxFunc(x.all, func(a, b *rival) int { return cmp.Compare(a.last, b.last) }).peer
+}
+
+// yielded is the decision to leave the VIPs to a router that ignores this host's adverts.
+type yielded struct {
+	to *peer
+	// text is the reason; "" means this host did not yield. Differs describes how the router's
+	// configuration differs.
+	text, differs string
+}
+
 // yield leaves the VIPs to a router that ignores this host's adverts, until it is silent.
 func (r *router) yield(p *peer, text string) {
-	if r.g.Unyielding {
-		return
+	y := yielded{to: p, text: text, differs: p.differs(&r.g)}
+	if y.differs != "" {
+		y.text += ": " + y.differs
 	}
-	interval := r.g.Interval
-	if p != nil {
-		interval = p.interval(interval)
-		if d := p.differs(&r.g); d != "" {
-			text += ": " + d
-		}
+	r.peers.yielded = y
+	r.stepDown(local.NoteRival, "gave up "+r.g.label()+": "+y.text, cause{"yield", y.text}, p.interval(r.g.Interval))
+}
+
+// reconcile ends a yield if the router's configuration no longer differs.
+func (p *peers) reconcile(from *peer, g *Group) {
+	if y := &p.yielded; y.to == from && y.differs != "" && from.differs(g) == "" {
+		*y = yielded{}
 	}
-	r.peers.yielded = text
-	r.stepDown(local.NoteRival, "gave up "+r.g.label()+": "+text, cause{"yield", text}, interval)
 }

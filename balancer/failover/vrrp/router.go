@@ -53,11 +53,9 @@ type tenure struct {
 	sent  local.Time
 	// replied is the time of the last answer to another router.
 	replied local.Time
-	// preempted are the routers that were owners when the tenure began. Active is the time when the
-	// VIPs were bound, and probes counts the Probes since then.
+	// active is the time when the VIPs were bound.
 	began, active local.Time
-	preempted     []netip.Addr
-	probes        int
+	rivals        rivals
 }
 
 // newRouter returns the router of a group that knows nothing yet.
@@ -148,8 +146,13 @@ func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r
 func (r *router) claim() {
 	why := r.peers.claimed(r.now, &r.g)
 	r.fitness.moving = false
-	r.peers.yielded = ""
-	r.tenure = tenure{first: r.number + 1, began: r.now, preempted: r.peers.owners(r.now, &r.g)}
+	r.peers.yielded = yielded{}
+	r.tenure = tenure{first: r.number + 1, began: r.now}
+	for _, p := range r.peers.owners(r.now, &r.g) {
+		if v := r.tenure.rivals.find(p); v != nil {
+			v.preempted = true
+		}
+	}
 	r.become(Claiming, why)
 	r.due = r.now.Add(settle)
 	r.advertise(r.priority())
@@ -200,7 +203,7 @@ func (r *router) hold() {
 		r.history.late = max(r.history.late, r.now.Since(r.due))
 		r.advertise(r.priority())
 	}
-	r.probe()
+	r.contest()
 }
 
 // advertise sends an advert.

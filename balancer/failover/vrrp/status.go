@@ -173,8 +173,8 @@ func (r *router) problems(now local.Time) (all []string) {
 	if r.witness.blocked {
 		all = append(all, fmt.Sprintf("%s has no owner here: no host that must be within reach answers", r.g.Name))
 	}
-	if r.peers.yielded != "" {
-		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, r.peers.yielded))
+	if y := &r.peers.yielded; y.text != "" {
+		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, y.text))
 	}
 	if r.unsent != "" && now.Since(r.unsentAt) < max(problemKept, 2*r.g.DownTime(unwell, r.g.Interval)) {
 		all = append(all, fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", r.g.Name, r.unsent))
@@ -184,7 +184,7 @@ func (r *router) problems(now local.Time) (all []string) {
 		all = append(all, r.ignores(rival))
 	}
 	for _, p := range r.peers.sorted() {
-		if p == rival || r.peers.yielded != "" {
+		if p == rival || r.peers.yielded.text != "" {
 			continue
 		}
 		if d := p.differs(&r.g); d != "" && now.Since(max(p.at, p.droppedAt)) < problemKept {

@@ -282,9 +282,6 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 	}
 }
 
-// probing is the time for which a Probe waits for answers.
-const probing = 300 * ms
-
 // probe asks the other hosts for VIPs.
 func (h *host) probe(a local.Probe) {
 	found := map[netip.Addr]string{}
@@ -293,7 +290,7 @@ func (h *host) probe(a local.Probe) {
 			found[a.Addrs[0]] = "02:00:00:00:00:01"
 		}
 	}
-	h.w.later = append(h.w.later, laterInput{h.w.now.Add(probing), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
+	h.w.later = append(h.w.later, laterInput{h.w.now.Add(a.Within), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
 }
 
 // send sends an advert. It reads the time in one act, sends in another, and reports that in a

@@ -74,7 +74,7 @@ type VRRP struct {
 	Advertise []netip.Addr `toml:"advertise"`
 	// UnicastTTL is the lowest TTL that is accepted from peers.
 	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
-	// If Yield is set, a host steps back if the former owner ignores its adverts.
+	// If Yield is set, this host leaves the group to another owner that ignores its adverts.
 	Yield bool `toml:"yield"`
 }
 

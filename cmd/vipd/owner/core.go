@@ -171,7 +171,7 @@ func (c *core) handle(ctx context.Context, f input) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case local.Probe:
-			c.probes.Go(func() { c.probe(ctx, a.Addrs) })
+			c.probes.Go(func() { c.probe(ctx, a) })
 		case local.Note:
 			c.journal.note(a)
 		case local.CloseGate, local.OpenGate, local.Bind, local.Unbind:

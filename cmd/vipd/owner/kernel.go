@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 
 	onhost "vipd/dataplane/failover"
 )
@@ -26,8 +27,9 @@ type Kernel interface {
 	Unbind([]netip.Addr) error
 	// Lost returns the VIPs that Bind has added and that are now missing.
 	Lost() []netip.Addr
-	// Probe asks whether other hosts have VIPs, and returns their MACs. Any goroutine may call it.
-	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a
+	// time; 0 means the usual time. Any goroutine may call it.
+	Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced counts the announcements of addresses. Any goroutine may call it.
 	Announced() uint64
 	// Intact describes a foreign change of the gate, or returns "".

@@ -73,7 +73,7 @@ func (c *core) askRivals(ctx context.Context) {
 		if len(vips) == 0 {
 			continue
 		}
-		found, err := c.worker.kernel.Probe(ctx, vips)
+		found, err := c.worker.kernel.Probe(ctx, vips, 0)
 		if err != nil {
 			c.o.Log.Debug("asking rivals", "err", err)
 			continue
@@ -137,8 +137,9 @@ func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 }
 
 // probe asks whether other hosts have VIPs.
-func (c *core) probe(ctx context.Context, vips []netip.Addr) {
-	found, err := c.worker.kernel.Probe(ctx, vips)
+func (c *core) probe(ctx context.Context, p local.Probe) {
+	vips := p.Addrs
+	found, err := c.worker.kernel.Probe(ctx, vips, p.Within)
 	if err != nil {
 		c.failed("asking whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)

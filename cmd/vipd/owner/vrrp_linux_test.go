@@ -51,6 +51,8 @@ type vrrpPair struct {
 	// group has more lines of the group, and instance more of keepalived's. OWN and PEER are the
 	// hosts' addresses.
 	group, instance string
+	// listed is in keepalived's list of VIPs, in front of vip.
+	listed string
 	// dual reports whether the group also has vip6; its adverts then use IPv6.
 	dual bool
 	// first and second are the priorities.
@@ -98,7 +100,7 @@ func (p *pair) router(t *testing.T, ns *lab.NS, number, priority int, o vrrpPair
 	t.Helper()
 	p.lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", number), fmt.Sprintf("fd09::%d/64", number))
 	addresses := strings.NewReplacer("OWN", fmt.Sprintf("10.9.0.%d", number), "PEER", fmt.Sprintf("10.9.0.%d", 23-number))
-	vips, listed := []netip.Addr{vip}, "virtual_ipaddress {\n10.9.0.100/32 dev lan\n}"
+	vips, listed := []netip.Addr{vip}, "virtual_ipaddress {\n"+o.listed+"10.9.0.100/32 dev lan\n}"
 	if o.dual {
 		vips = append(vips, vip6)
 		o.group += "advertise = [\"fd09::100\"]\n[vips.\"fd09::100\"]\nhold = \"one\""

@@ -130,6 +130,28 @@ func TestVRRPChecksum(t *testing.T) {
 	}
 }
 
+// TestVRRPNewcomer starts a keepalived with other addresses next to a long-time owner. It drops the
+// owner's adverts, so only the owner can end the double ownership. The owner must do so within k+2
+// intervals, name the difference, and own the VIP again after keepalived has left.
+func TestVRRPNewcomer(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true, late: true, listed: "10.9.0.101/32 dev lan\n"})
+	p.owns(t, p.a)
+	began := time.Now()
+	p.b.begin()
+	p.owns(t, p.b)
+	both := p.probe.longestTwice(began)
+	t.Logf("both answered for %s", both.Round(time.Millisecond))
+	if bound := 5 * interval; both > wait.Bound(bound) {
+		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+	}
+	if !p.a.problem("it lists 10.9.0.101 as well") {
+		t.Errorf("problems %q, want the difference", p.a.answer().Problems)
+	}
+	p.b.signal(syscall.SIGTERM)
+	p.owns(t, p.a)
+}
+
 // TestVRRPPartition cuts the owner off and connects it again. Without a witness both own the VIP,
 // and there is an event within a second of the reconnection. With a witness the owner is silent
 // after 2 s, and the other host keeps the VIP.
