@@ -20,7 +20,7 @@ import (
 )
 
 // TestReader follows with a role that may read three folders, with expiring tokens, and over TLS.
-// These rights must suffice, and the password must appear nowhere.
+// These rights must be sufficient, and the log must not contain the password.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
@@ -40,7 +40,7 @@ func TestReader(t *testing.T) {
 		relay.Cut()
 		f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 		if i == 1 {
-			time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
+			time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
 		}
 		relay.Heal()
 		f.wait("the return", connected)
@@ -49,7 +49,7 @@ func TestReader(t *testing.T) {
 	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 	f.stop()
 	if strings.Contains(log.String(), password) || log.Len() == 0 {
-		t.Errorf("the log has the password, or is empty:\n%s", log.String())
+		t.Errorf("log, want it not empty and without the password:\n%s", log.String())
 	}
 }
 
@@ -92,13 +92,13 @@ func TestUntrusted(t *testing.T) {
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
-			_ = conn.Close() // like a proxy in front of members that are all down
+			_ = conn.Close() // as a proxy does whose members are all down
 		}
 	}()
 	config := overTLS(c)
 	config.Endpoints = []string{"https://" + ln.Addr().String()}
 	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || client.Untrusted(err) || !client.Unreachable(err) {
-		t.Errorf("error of a closed connection mentions certificates: %v", err)
+		t.Errorf("error of a closed connection = %v, want an unreachable etcd", err)
 	}
 }
 
@@ -128,14 +128,14 @@ func TestNoAccess(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 		s := f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
 		if s.Connected || strings.Contains(s.Err.Error(), "secret") || strings.Contains(s.Err.Error(), "guess") {
-			t.Errorf("connected = %t, %v", s.Connected, s.Err)
+			t.Errorf("connected = %t, %v, want false and no password", s.Connected, s.Err)
 		}
 		f.stop()
 	}
 }
 
-// TestNoAccessChanges fixes one reason of several. The next reason must be reported soon, and the
-// fixed reason no longer.
+// TestNoAccessChanges fixes one of several reasons. The next reason must be reported soon, and the
+// fixed reason must no longer be reported.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -162,13 +162,13 @@ func TestNoAccessChanges(t *testing.T) {
 	began := time.Now()
 	says("the user half may not read /vipda/endpoints/")
 	if took := time.Since(began); took > wait.Scaled(28*time.Second) {
-		t.Errorf("next reason was logged after %s", took)
+		t.Errorf("next reason was logged after %s, want at most %s", took, wait.Scaled(28*time.Second))
 	}
 }
 
-// TestRevoked revokes the right to read. etcd keeps the watch, but sends nothing more. That must be
-// detected, even if the user was removed or its token has expired. The last state must stay, and
-// the restored right must be used.
+// TestRevoked revokes the right to read. etcd keeps the watch, but sends no more events. This must
+// be detected, even if the user was removed or the token has expired. The last state must stay in
+// use until the right is restored.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
@@ -217,7 +217,7 @@ func TestRevoked(t *testing.T) {
 		step.away()
 		s := f.wait(step.want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), step.want) })
 		if s.Connected || s.Services != before.Services || !strings.Contains(s.Err.Error(), "; serving revision ") {
-			t.Errorf("without the right: connected = %t, %d services, %v", s.Connected, s.Services.Len(), s.Err)
+			t.Errorf("without the right: connected = %t, %d services, %v; want false and the last services", s.Connected, s.Services.Len(), s.Err)
 		}
 		name = change()
 		step.back()
@@ -226,7 +226,7 @@ func TestRevoked(t *testing.T) {
 	c.Revoke("vipd", "/vipda/vips/") // the rest does not need it
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
-		t.Errorf("without the right: connected = %t, %v", s.Connected, s.Problems)
+		t.Errorf("without the right: connected = %t, %v, want true and a problem", s.Connected, s.Problems)
 	}
 	name := change()
 	f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
@@ -235,7 +235,7 @@ func TestRevoked(t *testing.T) {
 func TestConfig(t *testing.T) {
 	good := client.Config{Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/vipd", CAFile: "ca", CertFile: "c", KeyFile: "k", Username: "u", PasswordFile: "p"}
 	if err := good.Check(); err != nil {
-		t.Errorf("a good configuration: %v", err)
+		t.Errorf("Check of a valid configuration = %v, want nil", err)
 	}
 	for want, edit := range map[string]func(*client.Config){
 		"prefix":                          func(c *client.Config) { c.Prefix = "/" },

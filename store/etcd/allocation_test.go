@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestParallelAllocation applies a hundred services at once. They must get a hundred addresses,
-// even if the pool has no more.
+// TestParallelAllocation applies a hundred services at once. They must get a hundred different
+// addresses, even if the pool has no more.
 func TestParallelAllocation(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -52,21 +52,21 @@ func TestParallelAllocation(t *testing.T) {
 			by[name] = true
 		}
 		if len(by) != n || len(p.holders()) != n {
-			t.Errorf("addresses = %d for %d services", len(p.holders()), len(by))
+			t.Errorf("addresses = %d for %d services, want %d each", len(p.holders()), len(by), n)
 		}
 		s, err := shared.Read(t.Context(), nil)
 		if err != nil || s.Services.Len() != n || len(s.Problems) > 0 {
-			t.Fatalf("services = %d, problems = %v, error = %v", s.Services.Len(), s.Problems, err)
+			t.Fatalf("services = %d, problems = %v, error = %v, want %d services", s.Services.Len(), s.Problems, err, n)
 		}
 		for name, service := range s.Services.All() {
 			if len(service.Allocated) != 1 || p.holders()[service.Allocated[0].String()] != string(name) {
-				t.Errorf("addresses of %s = %v", name, service.Allocated)
+				t.Errorf("addresses of %s = %v, want 1 that it holds", name, service.Allocated)
 			}
 			break
 		}
 		pools, err := shared.Pools(t.Context())
 		if err != nil || len(pools) != 1 || pools[0].Held != n || pools[0].Free != pools[0].Size-n {
-			t.Errorf("pools = %+v, %v", pools, err)
+			t.Errorf("pools = %+v, %v, want %d held", pools, err, n)
 		}
 		if _, err = shared.Apply(t.Context(), definitions.Change{Name: "more", Fields: auto("")}); i == 0 {
 			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
@@ -94,36 +94,36 @@ func TestAllocation(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
-		t.Fatalf("web has %q; snapshot = %+v", first, s)
+		t.Fatalf("addresses of web = %q, want 1 that is in the snapshot %+v", first, s)
 	}
 	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
-		t.Errorf("repeated change = %+v", again)
+		t.Errorf("repeated change = %+v, want no change at revision %d", again, r.Revision)
 	}
 	changed := auto("", "blue")
 	changed["scheduler"] = "lc"
 	r = apply(t, w, definitions.Change{Name: "web", Fields: changed, Base: definitions.Any})
 	second := p.vips("web")
 	if len(second) != 2 || !slices.Contains(second, first[0]) {
-		t.Errorf("addresses with a second VIP = %q, first %q", second, first)
+		t.Errorf("addresses with a second VIP = %q, want 2 with %q", second, first)
 	}
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
-		t.Errorf("allocated in the snapshot = %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v, want 2 with %s first", s.Allocated, first[0])
 	}
-	// If a text was written without allocating, its addresses must be used, and applying it must
-	// allocate the rest.
+	// If a text was written without allocation, its addresses must be used, and applying it must
+	// allocate the missing addresses.
 	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
 	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
 	if len(s.Allocated) != 2 {
-		t.Errorf("allocated in the snapshot = %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v, want 2", s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "", "blue"), Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 3 {
-		t.Errorf("allocated in the snapshot = %v", s.Allocated)
+		t.Errorf("allocated in the snapshot = %v, want 3", s.Allocated)
 	}
 }
 
-// TestAllocationEnds names allocated addresses, and stops requesting them. A named address must not
-// be allocated, and an address that is no longer requested must be released.
+// TestAllocationEnds names allocated addresses, and then no longer requests them. An address that a
+// text names must not be allocated, and an address that is no longer requested must be released.
 func TestAllocationEnds(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -135,7 +135,7 @@ func TestAllocationEnds(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
-	// An address in another service's text must not be allocated.
+	// An address that another service's text names must not be allocated.
 	for a := range 16 {
 		apply(t, w, definitions.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
 			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -146,24 +146,24 @@ func TestAllocationEnds(t *testing.T) {
 	// With fewer requests, the oldest address must stay.
 	apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {
-		t.Errorf("addresses with one VIP left = %q, first %q", got, first)
+		t.Errorf("addresses with one VIP left = %q, want %q", got, first)
 	}
-	// An address that is named now must no longer be allocated.
+	// An address that the text now names must no longer be allocated.
 	pinned := auto("blue")
 	pinned["vips"] = append(pinned["vips"].([]any), first[0])
 	r = apply(t, w, definitions.Change{Name: "web", Fields: pinned, Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 1 || len(s.VIPs) != 1 || s.Allocated[0].String() == first[0] {
-		t.Errorf("VIPs in the snapshot = %v, allocated %v", s.VIPs, s.Allocated)
+		t.Errorf("VIPs in the snapshot = %v, allocated %v, want 1 each", s.VIPs, s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	if s := f.reaches(r.Revision); s.Services.Has("web") || len(s.Problems) > 0 || len(p.vips("web")) > 0 {
-		t.Errorf("after the removal: problems = %v, held = %q", s.Problems, p.vips("web"))
+		t.Errorf("after the removal: problems = %v, held = %q, want none", s.Problems, p.vips("web"))
 	}
 }
 
-// TestAllocationHistories applies, removes and sets pools at random, by several writers. No address
-// may have two holders, each service must have its requests, and its old addresses must stay if
-// possible.
+// TestAllocationHistories makes several writers apply, remove and set pools at random. No address
+// may have two holders, each service must get the addresses that it requests, and its old addresses
+// must stay if possible.
 func TestAllocationHistories(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -224,7 +224,7 @@ func (h *allocations) step() {
 	h.check()
 }
 
-// setPool sets networks of a pool that overlap with the other's.
+// setPool sets the networks of a pool. They overlap with the other pool's.
 func (h *allocations) setPool(name string) {
 	h.t.Helper()
 	all := cidrs("10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126")
@@ -246,7 +246,7 @@ func (h *allocations) setPool(name string) {
 	case lost != "":
 		expectError(h.t, err, "services hold addresses that it would lose", lost)
 	case err != nil:
-		h.t.Errorf("setting pool %s from %v to %v: %v", name, h.pools[name], next, err)
+		h.t.Errorf("SetPool(%s) from %v to %v: %v", name, h.pools[name], next, err)
 	default:
 		h.pools[name] = next
 	}
@@ -262,24 +262,24 @@ func (h *allocations) check() {
 		in := func(p netip.Prefix) bool { return p.Contains(addr) }
 		hasAddress := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
 		if !slices.ContainsFunc(h.asks[by], hasAddress) {
-			h.t.Errorf("%s holds %s, but requests %v of %v", by, a, h.asks[by], h.pools)
+			h.t.Errorf("holder %s of %s requests %v of %v, want a request for the address", by, a, h.asks[by], h.pools)
 		}
 		count[by]++
 	}
 	for name, asks := range h.asks {
 		if count[name] != len(asks) {
-			h.t.Errorf("%s requests %v and holds %d", name, asks, count[name])
+			h.t.Errorf("%s requests %v and holds %d addresses, want as many as requested", name, asks, count[name])
 		}
 	}
 	for a, by := range h.had {
 		if now[a] != by && now[a] != "" {
-			h.t.Errorf("%s moved from %s to %s in one step", a, by, now[a])
+			h.t.Errorf("holder of %s = %s before and %s after, want it released in between", a, by, now[a])
 		}
 	}
 	h.had = now
 }
 
-// follows compares a source and a fresh read with etcd.
+// follows compares the state of a source, and a fresh read, with etcd.
 func (h *allocations) follows(f *follower) {
 	h.t.Helper()
 	s := f.reaches(h.last)
@@ -294,6 +294,6 @@ func (h *allocations) follows(f *follower) {
 	}
 	read, err := h.writer().Read(h.t.Context(), nil)
 	if err := errors.Join(err, agree(read, s)); err != nil {
-		h.t.Errorf("reading and following: %v", err)
+		h.t.Errorf("state of reading and following: %v", err)
 	}
 }

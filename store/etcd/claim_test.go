@@ -11,8 +11,8 @@ import (
 )
 
 // TestClaims writes services with few and many claims. A writer's own claims must not make its
-// changes stale. Claims of another writer must cause another reading, and so must claims of a
-// version that wrote a key for each.
+// changes stale. After claims of another writer, the writer must read everything again. The same
+// applies to claims of a version that writes a key for each claim.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -33,19 +33,19 @@ func TestClaims(t *testing.T) {
 	apply(t, other, at(30, 1))
 	var stale *definitions.StaleError
 	if r, err := w.Apply(t.Context(), checked(at(31, 60))); !errors.As(err, &stale) {
-		t.Errorf("Apply next to another's claims = %+v, %v", r, err)
+		t.Errorf("Apply after another writer's claims = %+v, %v, want a StaleError", r, err)
 	}
 	look = apply(t, w, at(32, 60)).Revision
 	apply(t, w, checked(at(33, 60)))
 	apply(t, other, at(34, 60))
 	if r, err := w.Apply(t.Context(), checked(at(35, 1))); !errors.As(err, &stale) {
-		t.Errorf("Apply next to many other claims = %+v, %v", r, err)
+		t.Errorf("Apply after many claims of others = %+v, %v, want a StaleError", r, err)
 	}
 	look = apply(t, w, at(36, 1)).Revision
 	apply(t, w, checked(at(37, 1)))
 	p.put("/claims/7ff", "s38")
 	if r, err := w.Apply(t.Context(), checked(at(39, 1))); !errors.As(err, &stale) {
-		t.Errorf("Apply next to an earlier version's claims = %+v, %v", r, err)
+		t.Errorf("Apply after an earlier version's claims = %+v, %v, want a StaleError", r, err)
 	}
 	same := checked(at(1, 1))
 	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // without a new claim

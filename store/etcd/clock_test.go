@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClockJump sets the host's clock by an hour. Nothing may be lost or repeated. Only objects
-// with an end at a time of day may end.
+// TestClockJump changes the host's clock by an hour. No data may be lost or repeated. Only objects
+// that end at a time of day may end.
 func TestClockJump(t *testing.T) {
 	t.Parallel()
 	for _, hours := range []int64{1, -1} {
@@ -36,10 +36,10 @@ func TestClockJump(t *testing.T) {
 				if err != nil {
 					lost.Store(&err)
 				}
-			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, and longer than a busy machine pauses
+			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, but longer than the pauses of a busy machine
 			f := follow(t, source)
 			f.wait("the first state", connected)
-			for _, id := range ids { // both vanish together, and are kept
+			for _, id := range ids { // both endpoints vanish together and stay in use
 				if _, err := p.client.Revoke(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
@@ -54,10 +54,10 @@ func TestClockJump(t *testing.T) {
 			time.Sleep(3 * time.Second) // the stream's silence is checked many times
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
-				t.Errorf("the jump caused %d snapshots, the last with %d endpoints, connected = %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
+				t.Errorf("snapshots caused by the jump = %d, the last with %d endpoints, connected = %t (%v), want no change", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
 			}
 			if err := lost.Load(); err != nil {
-				t.Errorf("the jump looked like an outage: %v", *err)
+				t.Errorf("connection after the jump: %v, want no outage", *err)
 			}
 			f.reaches(p.put("/services/web", web))
 			ahead = &atomic.Int64{}
@@ -65,7 +65,7 @@ func TestClockJump(t *testing.T) {
 			f = follow(t, second)
 			f.wait("the first state", connected)
 			ahead.Store(hours * 3600)
-			c.Members[0].Pause() // a silence must still be noticed
+			c.Members[0].Pause() // a silence must still be detected
 			f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
 			ahead.Store(0)
 			c.Members[0].Resume()
@@ -74,7 +74,7 @@ func TestClockJump(t *testing.T) {
 	}
 }
 
-// leased registers endpoints of web under a lease each.
+// leased registers n endpoints of web, each with its own lease.
 func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
 	t.Helper()
 	for i := range n {
@@ -88,7 +88,7 @@ func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
 	return ids
 }
 
-// lockedText is a log that one goroutine writes and another reads.
+// lockedText is a log that one goroutine writes and another goroutine reads.
 type lockedText struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder

@@ -12,8 +12,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSays compares definitions. Exactly the differences that matter to a reader must count as
-// changes.
+// TestSays compares definitions. Only differences that matter to a reader may count as changes.
 func TestSays(t *testing.T) {
 	const stored = `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red"}`
 	for name, test := range map[string]struct {
@@ -32,18 +31,18 @@ func TestSays(t *testing.T) {
 			s := &definitions.Stored{Name: "web", Fields: object(t, stored)}
 			s.Service, s.Problems = balancer.DecodeService("web", s.Fields, nil, nil, balancer.SeverityWarning)
 			if got := s.Says(object(t, test.text)); got != test.same {
-				t.Errorf("got %t", got)
+				t.Errorf("Says = %t, want %t", got, test.same)
 			}
 		})
 	}
 	plain := &definitions.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
 	plain.Service, _ = balancer.DecodeService("web", plain.Fields, nil, nil, "")
 	if !plain.Says(object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "protocol": "tcp", "target_port": 80}], "endpoints": []}`)) {
-		t.Error("Says() = false for the same definition in other words")
+		t.Error("Says of the same definition in another form = false, want true")
 	}
 	for _, text := range []string{`{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "scheduler": "wrr"}`, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "health": null}`} {
 		if plain.Says(object(t, text)) {
-			t.Errorf("%s: defaults of a host change the definition", text)
+			t.Errorf("Says(%s) = true, want false because it depends on a host's defaults", text)
 		}
 	}
 }
@@ -63,12 +62,12 @@ func TestDefinitions(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
 	if d, err := w.Definitions(t.Context()); err != nil || len(d.Services) != 0 {
-		t.Fatalf("definitions of an empty etcd = %v, %v", d, err)
+		t.Fatalf("definitions of an empty etcd = %v, %v, want none", d, err)
 	}
 	change := definitions.Change{Name: "web", Fields: fields(80), By: "alice"}
 	change.Fields["color"] = "red"
 	if _, err := w.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "color: unknown field") {
-		t.Fatalf("an unknown field: %v", err)
+		t.Fatalf("Apply with an unknown field = %v, want an error that names color", err)
 	}
 	change.AllowUnknown = true
 	web := apply(t, w, change)
@@ -80,18 +79,18 @@ func TestDefinitions(t *testing.T) {
 	d, err := w.Definitions(t.Context())
 	all := d.Services
 	if err != nil || len(all) != 2 || d.Revision != last {
-		t.Fatalf("services = %d at revision %d, %v", len(all), d.Revision, err)
+		t.Fatalf("services = %d at revision %d, %v, want 2 at %d", len(all), d.Revision, err, last)
 	}
 	if want := map[netip.Addr]balancer.Name{netip.MustParseAddr("10.97.0.1"): "web"}; !reflect.DeepEqual(d.Held, want) {
 		t.Errorf("held = %v, want %v", d.Held, want)
 	}
 	if s := all[0]; s.Name != "broken" || s.Service != nil || s.Fields != nil || len(s.Problems) != 1 || s.Revision != broken {
-		t.Errorf("broken: %+v", s)
+		t.Errorf("stored broken = %+v, want one problem and no service", s)
 	}
 	if s := all[1]; s.Name != "web" || s.Service == nil || s.Fields["color"] != "red" || s.Revision != web.Revision {
-		t.Errorf("web: %+v", s)
+		t.Errorf("stored web = %+v, want the color red", s)
 	}
 	if names, err := w.Names(t.Context()); err != nil || !reflect.DeepEqual(names, []balancer.Name{"broken", "web"}) {
-		t.Errorf("names = %v, %v", names, err)
+		t.Errorf("names = %v, %v, want broken and web", names, err)
 	}
 }

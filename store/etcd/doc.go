@@ -1,5 +1,5 @@
-// Package etcd is the connection for all requests of commands to etcd, and the parent of the
-// packages that share it:
+// Package etcd is the connection for all requests of commands to etcd. It is the parent of the
+// packages that share this connection:
 //
 //	schema       what etcd holds: the names of keys, and their values. No I/O.
 //	client       how etcd is reached: one proven member, requests, leases, and a link that follows folders
@@ -8,12 +8,12 @@
 //	fleet        nodes: who exists, how each is, and the votes of health checks
 //	owners       which host owns which VIP
 //
-// All others import schema and client, and none of each other (test/deps).
+// All packages below it import schema and client, and do not import each other (test/deps).
 //
 // A Source follows the first five folders of schema, hosts and its own node's config. A Presence
-// writes its own node's live, status and hosts. A HealthBoard follows health/ on its own
-// connection, and a HealthVoter writes its own node's folder there, both only while a service
-// requests it. A Writer writes everything else, and a Registrar writes one endpoint. A daemon's
-// role needs the rights for these. Without the rights to vips, hosts and config, a daemon follows
-// the rest, with a problem.
+// writes its own node's live, status and hosts. While a service requests fleet checks, a
+// HealthBoard follows health/ on its own connection, and a HealthVoter writes its own node's folder
+// there. A Writer writes everything else, and a Registrar writes a single endpoint. A daemon's role
+// needs the corresponding rights. Without the rights to vips, hosts or config, a daemon follows the
+// other folders and reports a problem.
 package etcd

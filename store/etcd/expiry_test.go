@@ -31,6 +31,6 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 	if text := (client.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
-		t.Errorf("Expiry of a file without a certificate = %s", text)
+		t.Errorf("Expiry of a file without a certificate = %s, want \"\"", text)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults disturbs a cluster at random: members' networks are cut or drop everything, members
+// TestFaults disturbs a cluster at random: members' networks are cut or drop all packets, members
 // crash and return, the leader moves, and changes are compacted. The source must always reach the
 // state of a fresh read.
 func TestFaults(t *testing.T) {
@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// world is a cluster of three members behind relays, with its faults.
+// world is a cluster of three members with relays in front of them, and its faults.
 type world struct {
 	*rand.Rand
 	*place
@@ -113,7 +113,7 @@ func (w *world) heal() {
 	}
 }
 
-// write makes one valid or invalid change.
+// write makes a valid or invalid change.
 func (w *world) write() {
 	name, n := fmt.Sprintf("s%d", w.IntN(4)), w.IntN(5)
 	endpoint := fmt.Sprintf("/endpoints/%s/e%d", name, w.IntN(4))
@@ -156,7 +156,7 @@ func (w *world) compare(f *follower) {
 	fresh.stop()
 	read, err := newWriter(w.t, w.config).Read(w.t.Context(), nil)
 	if err := errors.Join(err, agree(read, want)); err != nil || read.Revision < w.last {
-		w.t.Errorf("following and reading at revision %d: %v", read.Revision, err)
+		w.t.Errorf("state of following and reading at revision %d: %v", read.Revision, err)
 	}
 	defer func() {
 		if err != nil {
@@ -172,8 +172,8 @@ func (w *world) compare(f *follower) {
 	}
 }
 
-// TestOneRevision reads the first state in pages while it changes. It must be the state of one
-// revision.
+// TestOneRevision reads the first state in pages while it changes. The result must be the state of
+// a single revision.
 func TestOneRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -203,18 +203,18 @@ func TestOneRevision(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		f.mu.Lock()
-		s := f.all[slices.IndexFunc(f.all, connected)] // before it, a busy machine may have reported that etcd is unavailable
+		s := f.all[slices.IndexFunc(f.all, connected)] // on a busy machine, earlier snapshots may report that etcd is unavailable
 		f.mu.Unlock()
 		f.stop()
 		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
 		if e := s.Endpoints.At(balancer.EndpointID{Service: "a", ID: "z"}); a != z || e.Weight != int(a) {
-			t.Fatalf("the first snapshot splits a transaction: %d, %d and %d", a, z, e.Weight)
+			t.Fatalf("values of a transaction in the first snapshot = %d, %d and %d, want equal values", a, z, e.Weight)
 		}
 	}
 }
 
-// TestWritesWaitForALeader writes through a live member during an election. The write must wait for
-// the new leader.
+// TestWritesWaitForALeader writes to a live member during an election. The write must wait for the
+// new leader.
 func TestWritesWaitForALeader(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 	client := c.Client()
@@ -234,7 +234,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if _, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(tries), Base: definitions.Any}); err != nil {
 			t.Fatal(err)
 		}
-		c.Members[leader].Pause() // requests wait for the leader while another is elected
+		c.Members[leader].Pause() // requests must wait until another leader is elected
 		began := time.Now()
 		r, err := w.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any})
 		took := time.Since(began)
@@ -243,12 +243,12 @@ func TestWritesWaitForALeader(t *testing.T) {
 			return
 		}
 		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, which an election may need on a busy machine
-			t.Fatalf("write during an election = %+v, %v", r, err)
+			t.Fatalf("write during an election = %+v, %v, want success", r, err)
 		}
 	}
 }
 
-// TestMemberProblem stops one of three members. A source must name it in a problem until it answers
+// TestMemberProblem stops one of three members. A problem must name the member until it answers
 // again.
 func TestMemberProblem(t *testing.T) {
 	t.Parallel()

@@ -19,10 +19,11 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit of immediate reactions on a busy machine.
+// within is the time limit for immediate reactions on a busy machine.
 const within = time.Minute
 
-// follower records the snapshots of a source, and checks the laws that also hold through outages.
+// follower records the snapshots of a source, and checks the laws that must also hold through
+// outages.
 type follower struct {
 	t      testing.TB
 	Source *watch.Source
@@ -43,7 +44,7 @@ func follow(t testing.TB, source *watch.Source) *follower {
 	f.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Watch: %v", err)
+			t.Errorf("Watch = %v, want nil", err)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -55,7 +56,8 @@ func follow(t testing.TB, source *watch.Source) *follower {
 	return f
 }
 
-// keep follows by a source that saves its state in a directory. The state exists when stop returns.
+// keep follows with a source that saves its state in a directory. The state is saved when stop
+// returns.
 func keep(t testing.TB, o watch.Options, path string) *follower {
 	t.Helper()
 	o.StateDir = statedir.New(path, func() {})
@@ -99,7 +101,7 @@ func (f *follower) count() int {
 	return len(f.all)
 }
 
-// turns returns how often etcd was lost or returned.
+// turns returns the number of times that etcd was lost or returned.
 func (f *follower) turns() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +122,7 @@ func (f *follower) last() store.Snapshot {
 	return f.all[len(f.all)-1]
 }
 
-// wait waits for a snapshot and returns it.
+// wait waits for a snapshot that satisfies a condition, and returns it.
 func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
 	f.t.Helper()
 	defer f.tells()
@@ -129,7 +131,7 @@ func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapsho
 	return last
 }
 
-// tells logs the last snapshots if a test has failed.
+// tells logs the last snapshots if the test has failed.
 func (f *follower) tells() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,7 +146,7 @@ func (f *follower) tells() {
 }
 
 // reaches waits until everything up to a revision is published. It reads the position before the
-// snapshot; otherwise the snapshot may be an earlier one.
+// snapshot, because otherwise the snapshot could be older.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
 	defer f.tells()
@@ -153,7 +155,7 @@ func (f *follower) reaches(revision int64) store.Snapshot {
 	return f.last()
 }
 
-// sees waits until everything up to a revision is known, connected or not.
+// sees waits until everything up to a revision was seen, even if the source is not connected.
 func (f *follower) sees(revision int64) {
 	f.t.Helper()
 	defer f.tells()
@@ -175,8 +177,8 @@ func newSource(t testing.TB, o watch.Options) *watch.Source {
 	return s
 }
 
-// agree compares two snapshots. Objects with problems may differ, because one snapshot may have
-// their last valid state.
+// agree compares two snapshots. Objects with problems may differ, because one of the snapshots may
+// have their last valid state.
 func agree(a, b store.Snapshot) error {
 	bad, badVIPs := map[string]bool{}, false
 	for _, s := range []store.Snapshot{a, b} {
@@ -187,7 +189,7 @@ func agree(a, b store.Snapshot) error {
 			}
 		}
 	}
-	if badVIPs { // the holder of such an address may differ, with its consequences
+	if badVIPs { // the holder of an address with a problem may differ, with its consequences
 		a, b = withoutVIPs(a), withoutVIPs(b)
 	}
 	key := func(key string) bool { return bad[key] }

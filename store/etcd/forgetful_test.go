@@ -17,22 +17,22 @@ import (
 	"google.golang.org/grpc"
 )
 
-// forgetful is a proxy that loses its watch of a range that other clients share. It assigns that
-// watch to every client, and reports nothing of it. It otherwise behaves like etcd.
+// forgetful is a proxy that loses its watch of a range that other clients share. It assigns this
+// watch to every client, but sends none of its events. Otherwise it behaves like etcd.
 type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the first key of the lost range. confirms reports whether the watch was confirmed
-	// before its loss.
+	// lost is the first key of the lost range. confirms reports whether the watch is confirmed
+	// before it is lost.
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
-	// If stuck is set, it creates no watch and reports nothing on existing watches.
+	// stuck makes the proxy create no watches and send nothing on existing watches.
 	stuck atomic.Bool
-	// If member is set, it numbers watches like a member and reports progress, unless it is stuck.
+	// member makes the proxy number watches like a member and report progress, unless it is stuck.
 	member bool
-	// asked counts the clients that requested the lost watch.
+	// asked counts the clients that have requested the lost watch.
 	asked atomic.Int64
 }
 
@@ -45,7 +45,7 @@ func (p *forgetful) listen(t *testing.T) (url string) {
 	server := grpc.NewServer()
 	etcdserverpb.RegisterKVServer(server, p)
 	etcdserverpb.RegisterWatchServer(server, p)
-	go func() { _ = server.Serve(listener) }() // ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	return "http://" + listener.Addr().String()
 }
@@ -59,7 +59,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	send := func(r *etcdserverpb.WatchResponse) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = stream.Send(r) // Recv sees that a client has disconnected
+		_ = stream.Send(r) // Recv detects that the client has disconnected
 	}
 	for next := int64(0); ; next++ {
 		request, err := stream.Recv()
@@ -107,7 +107,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 }
 
 // TestProxyForgets follows through a proxy that has lost a watch. The source must not wait forever,
-// and must use another member.
+// and must switch to another member.
 func TestProxyForgets(t *testing.T) {
 	t.Parallel()
 	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {
@@ -126,7 +126,7 @@ func TestProxyForgets(t *testing.T) {
 			f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
 			f.reaches(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
 			if proxy.asked.Load() == 0 {
-				t.Error("the source did not request the lost watch again")
+				t.Error("requests for the lost watch = 0, want at least 1")
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestProxyForgetsLater(t *testing.T) {
 }
 
 // TestProxyStuck follows through a proxy that creates no watches but answers reads, as in etcd 3.4
-// after a restart of etcd under load. The source must find changes by reads.
+// after a restart of etcd under load. The source must find changes by reading.
 func TestProxyStuck(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -183,7 +183,7 @@ func TestProxyStuck(t *testing.T) {
 func TestWatchBehind(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
-	relay.Cut() // the source starts at the other member
+	relay.Cut() // so the source starts at the other member
 	p.client = c.Client()
 	behind := &forgetful{client: p.client, member: true}
 	config := p.config
@@ -196,6 +196,6 @@ func TestWatchBehind(t *testing.T) {
 	n := relay.Connections()
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	if relay.Connections() == n {
-		t.Error("the source did not connect to the other member")
+		t.Error("connections to the other member = none, want one")
 	}
 }

@@ -25,7 +25,7 @@ import (
 
 type votes = snap.Map[balancer.Target, *quorum.Vote]
 
-// ups returns votes that n targets are up.
+// ups returns votes with the verdict up for n targets.
 func ups(n int) (all votes) {
 	for i := range n {
 		all = all.Set(place80(i), &quorum.Vote{Verdict: balancer.HealthUp, Since: time.UnixMilli(1_800_000_000_123).UTC(), Cause: "connected"})
@@ -37,7 +37,7 @@ func place80(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80}
 }
 
-// voting is a running voter of a node.
+// voting is a voter of a node, and its reports.
 type voting struct {
 	*fleet.HealthVoter
 	reports
@@ -75,10 +75,10 @@ type reader struct {
 	last quorum.Board
 	err  error
 	told int
-	also func(quorum.Board) // if set, also receives each board
+	also func(quorum.Board) // receives each board, unless it is nil
 }
 
-// tell passes the board's content, now and after each change, to also.
+// tell passes the current board, and the board after each change, to also.
 func (r *reader) tell(also func(quorum.Board)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *reader) wait(what string, board func(quorum.Board) bool) quorum.Board {
 	return b
 }
 
-// has returns the condition that a board has a node and exactly its votes.
+// has returns a condition that is true if a board has a node with exactly these votes.
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
@@ -142,8 +142,8 @@ func (p *place) now() int64 {
 	return answer.Header.Revision
 }
 
-// TestHealthVotesWrittenOnce writes votes. They must need few transactions, be written once and
-// again after each loss, and be removed with the node.
+// TestHealthVotesWrittenOnce writes votes. They must need few transactions. They must be written
+// only once, again after each loss, and must be removed with the node.
 func TestHealthVotesWrittenOnce(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -228,7 +228,7 @@ func TestHealthVotesRestored(t *testing.T) {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.tell(n.SetBoard) // not earlier, so the voter sees all changes together
+	b.tell(n.SetBoard) // called late, so the voter receives all changes together
 	b.wait("the restored votes", has("n1", all))
 	b.tell(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
@@ -237,15 +237,15 @@ func TestHealthVotesRestored(t *testing.T) {
 	b.wait("no votes", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.tell(n.SetBoard)
 	b.wait("the restored votes", has("n1", all))
-	time.Sleep(life) // another write would happen within the lease
+	time.Sleep(life) // an unnecessary write would happen within this time
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
 		t.Errorf("transactions to restore votes = %d, want 3, or 4 if the voter noticed the deletion halfway", writes)
 	}
 }
 
-// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must adopt its
-// node's key at once and withdraw the old votes. The node must never be missing. Without the former
-// lease it must change nothing.
+// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must
+// immediately adopt its node's key and remove the old votes, and the node must never be missing.
+// Without the former lease it must change nothing.
 func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -257,7 +257,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 			gone.Add(1)
 		}
 	})
-	former, err := p.client.Grant(t.Context(), 3600) // lease of a killed daemon, too long to expire in this test
+	former, err := p.client.Grant(t.Context(), 3600) // the lease of a killed daemon, which does not expire during this test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	stranger, granted := start(int64(former.ID) + 1)
 	stop := inBackground(t, stranger.Run)
 	wait.For(t, within, "the stranger to have a lease", func() bool { return granted.Load() != 0 })
-	time.Sleep(time.Second) // the stranger retries in this time
+	time.Sleep(time.Second) // the other daemon retries during this time
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
 		t.Errorf("board after a stranger = %+v, want no change", now)
@@ -397,8 +397,8 @@ func TestHealthRoleRights(t *testing.T) {
 	}
 }
 
-// TestHealthVotesThroughProxy sends votes through a gRPC proxy, also after an outage of etcd behind
-// it.
+// TestHealthVotesThroughProxy sends votes through a gRPC proxy, also after an outage of the etcd
+// behind it. The votes must arrive.
 func TestHealthVotesThroughProxy(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -68,8 +68,8 @@ func hostileKeys() map[string]hostile {
 	}
 }
 
-// TestHostileKeys writes malicious keys. Each must be named in a problem, and no other object may
-// be affected.
+// TestHostileKeys writes malicious keys. A problem must name each key, and no other object may be
+// affected.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -77,7 +77,7 @@ func TestHostileKeys(t *testing.T) {
 	p := &place{t: t, config: config}
 	p.client = c.Client()
 	p.put("/services/web", web)
-	// After a silent attempt, the folders' own keys are only in full reads.
+	// After an attempt without an answer, only full reads contain the folders' own keys.
 	source := newSource(t, watch.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
@@ -88,14 +88,14 @@ func TestHostileKeys(t *testing.T) {
 			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
-			t.Errorf("%s: other keys are also rejected", key)
+			t.Errorf("%s: other keys changed, want them unaffected", key)
 		}
 		p.remove(key)
 		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
 	}
 }
 
-// told describes the error in a key's problem, or returns "".
+// told describes a mistake in the problems of a key, or returns "".
 func (h hostile) told(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {
@@ -110,7 +110,7 @@ func (h hostile) told(key string, problems []balancer.Problem) string {
 }
 
 // TestHostileNames writes names of etcd's maximum length, and with characters that move a
-// terminal's cursor. Problems must have them shortened and escaped.
+// terminal's cursor. Problems must contain these names shortened and escaped.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -128,16 +128,16 @@ func TestHostileNames(t *testing.T) {
 	for _, problem := range s.Problems {
 		length += len(problem.String())
 		if text := problem.String(); strings.Contains(text, "\x1b") {
-			t.Errorf("problem has control characters: %q", text)
+			t.Errorf("problem = %q, want no control characters", text)
 		}
 	}
 	if length > 100_000 || s.Services.Len() != 3 {
-		t.Errorf("%d problems of %d bytes, %d services", len(s.Problems), length, s.Services.Len())
+		t.Errorf("%d problems of %d bytes, %d services, want at most 100000 bytes and 3 services", len(s.Problems), length, s.Services.Len())
 	}
 }
 
-// TestHostileStart starts a source with malicious keys in etcd. It must name each invalid key, and
-// serve the valid ones.
+// TestHostileStart starts a source with malicious keys in etcd. A problem must name each invalid
+// key, and the valid keys must be served.
 func TestHostileStart(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -149,7 +149,7 @@ func TestHostileStart(t *testing.T) {
 	followed := follow(t, newSource(t, watch.Options{Config: p.config})).wait("the first state", connected)
 	read, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if err := errors.Join(err, agree(followed, read)); err != nil {
-		t.Errorf("following and reading: %v", err)
+		t.Errorf("state of following and reading: %v", err)
 	}
 	for key, hostile := range hostileKeys() {
 		if wrong := hostile.told(p.config.Prefix+key, followed.Problems); wrong != "" {
@@ -157,12 +157,12 @@ func TestHostileStart(t *testing.T) {
 		}
 	}
 	if followed.Services.At("web") == nil || followed.Services.Len() != 2 || followed.Endpoints.Len() != 0 || followed.Overrides.Len() != 0 {
-		t.Errorf("services = %d, endpoints = %d, overrides = %d", followed.Services.Len(), followed.Endpoints.Len(), followed.Overrides.Len())
+		t.Errorf("services = %d, endpoints = %d, overrides = %d, want only 2 services", followed.Services.Len(), followed.Endpoints.Len(), followed.Overrides.Len())
 	}
 }
 
-// TestLastGood breaks each kind of key. It must keep its last valid value while it has an error,
-// and a warning must change nothing.
+// TestLastGood breaks each kind of key. Each must keep its last valid value while it has an error,
+// and a warning must not change anything.
 func TestLastGood(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -183,7 +183,7 @@ func TestLastGood(t *testing.T) {
 		return len(keys) == 3
 	})
 	if broken.Services != before.Services || broken.Endpoints != before.Endpoints || broken.Overrides != before.Overrides {
-		t.Error("valid definitions changed")
+		t.Error("valid definitions changed, want them unchanged")
 	}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.2","rack":"7"}`)
 	f.wait("an endpoint with a warning", func(s store.Snapshot) bool {
@@ -204,7 +204,7 @@ func TestChangedBack(t *testing.T) {
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
-	for range 20 { // most of these pairs are published together, which changes nothing
+	for range 20 { // most of these pairs are published together, which has no effect
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
 		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
 	}
@@ -239,12 +239,12 @@ func TestDefaults(t *testing.T) {
 	source.SetDefaults(map[string]any{"scheduler": "random"})
 	after := f.wait("the new defaults", func(s store.Snapshot) bool { return s.Services.At("a").Scheduler == balancer.Random })
 	if after.Services.At("b") != before.Services.At("b") {
-		t.Error("a service that sets the field changed")
+		t.Error("pointer of a service that sets the field changed, want it unchanged")
 	}
 	source.SetDefaults(map[string]any{"scheduler": "fastest"})
 	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if bad.Services.At("a") != after.Services.At("a") {
-		t.Error("broken defaults removed the service")
+		t.Error("service with broken defaults changed, want it unchanged")
 	}
 	source.SetDefaults(nil)
 	f.wait("no defaults", func(s store.Snapshot) bool {
@@ -252,8 +252,8 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// TestLeases lets the leases of the last endpoints expire together, and deletes endpoints. The
-// first must stay in use, the second must not.
+// TestLeases lets the leases of the last endpoints expire together, and deletes endpoints.
+// Endpoints with an expired lease must stay in use; deleted endpoints must not.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -271,20 +271,20 @@ func TestLeases(t *testing.T) {
 	f := keep(t, watch.Options{Config: p.config}, t.TempDir())
 	before := f.wait("the first state", connected)
 	if before.Endpoints.Len() != 2 {
-		t.Fatalf("%d endpoints", before.Endpoints.Len())
+		t.Fatalf("endpoints = %d, want 2", before.Endpoints.Len())
 	}
-	for _, lease := range []clientv3.LeaseID{a, b} { // revoking a lease has the effect of its end
+	for _, lease := range []clientv3.LeaseID{a, b} { // revoking a lease has the same effect as its expiry
 		if _, err := p.client.Revoke(t.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
 	}
 	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
 	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 stay in use") {
-		t.Errorf("problem = %+v", p)
+		t.Errorf("problem = %+v, want a warning that 2 stay in use", p)
 	}
 	for id, e := range kept.Endpoints.All() {
 		if e != before.Endpoints.At(id) {
-			t.Errorf("%v has a new pointer", id)
+			t.Errorf("pointer of %v changed, want the same pointer", id)
 		}
 	}
 	register("c", `{"address":"10.0.0.3"}`)
@@ -295,7 +295,7 @@ func TestLeases(t *testing.T) {
 	f.wait("all to go with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
 }
 
-// TestManyLeases lets many leases end. Their state must be read over one connection.
+// TestManyLeases lets many leases expire. Their state must be read over a single connection.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -311,7 +311,7 @@ func TestManyLeases(t *testing.T) {
 		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
 		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
 	}
-	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with its usual patience: after a late answer it uses another connection
+	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with a long patience, because after a late answer it would use another connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestManyLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait("all to go: their leases live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
-	if made := relay.Connections() - before; made > 3 { // they may arrive in parts
+	if made := relay.Connections() - before; made > 3 { // the leases may expire in several groups
 		t.Errorf("connections = %d, want at most 3", made)
 	}
 }

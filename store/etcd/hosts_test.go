@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// publishes is the condition that nodes publish these addresses, by name.
+// publishes returns a condition that is true if the nodes publish these addresses.
 func publishes(want map[balancer.NodeName]string) func(store.Snapshot) bool {
 	return func(s store.Snapshot) bool {
 		for name, addresses := range want {
@@ -35,8 +35,8 @@ func atAddress(a string) balancer.Node {
 	return balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(a)}}
 }
 
-// TestPublishedNodes publishes, changes and removes the addresses of nodes, also by other programs.
-// A source and a writer must see them while the node lives.
+// TestPublishedNodes publishes, changes and removes the addresses of nodes. Another program also
+// does so. A source and a writer must see the addresses while the node is live.
 func TestPublishedNodes(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -59,14 +59,14 @@ func TestPublishedNodes(t *testing.T) {
 	}
 	nodes, err := newWriter(t, p.config).Published(t.Context())
 	if err != nil || nodes.Len() != 3 || !nodes.At("n2").Equal(atAddress("10.3.0.3")) {
-		t.Errorf("the writer sees %d nodes: %v", nodes.Len(), err)
+		t.Errorf("published nodes = %d, %v, want 3", nodes.Len(), err)
 	}
 	other.stop()
 	f.wait("the end of a node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n3": "10.3.0.9"}))
 }
 
 // TestUnpublishedNode lets a node write with a role of an earlier version. Its presence must be
-// written, and the missing right be reported separately until it is granted.
+// written, and the missing right must be reported separately until it is granted.
 func TestUnpublishedNode(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -78,7 +78,7 @@ func TestUnpublishedNode(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 1 || s.Problems[0].Origin.Key != "/vipda/hosts/" || !strings.Contains(s.Problems[0].Text, "services may claim the addresses of other nodes") {
-		t.Errorf("problems = %v", s.Problems)
+		t.Errorf("problems = %v, want one of hosts/", s.Problems)
 	}
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Publish(atAddress("10.3.0.1"))

@@ -22,7 +22,8 @@ import (
 	"vipd/test/wait"
 )
 
-// told records the configurations of a source, and the number of snapshots before the first.
+// told records the configurations of a source, and the number of snapshots before the first
+// configuration.
 type told struct {
 	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
@@ -48,9 +49,9 @@ func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
 	}
 }
 
-// TestNodeConfig configures a node. It must know its configuration before the first snapshot,
-// follow changes, and keep it over a restart without etcd. An unreadable configuration must keep
-// the previous one.
+// TestNodeConfig configures a node. The source must pass on the configuration before the first
+// snapshot, after changes, and after a restart without etcd. If the configuration becomes
+// unreadable, the previous one must stay.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -69,7 +70,7 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n10/config", `{}`)
 	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
 	if f.count() != n {
-		t.Errorf("a configuration of nodes caused %d snapshots", f.count()-n)
+		t.Errorf("snapshots caused by a node's configuration = %d, want 0", f.count()-n)
 	}
 	for text, want := range map[string]string{
 		`{"mode":"ipv"}`: `did you mean "ipvs"`, `{"mode":7}`: "mode", `{`: "is not JSON", `[]`: "is not a JSON object", ``: "is empty",
@@ -80,7 +81,7 @@ func TestNodeConfig(t *testing.T) {
 			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text+s.Problems[0].Field, want)
 		})
 		if got := s.Problems[0]; got.Origin.Key != p.config.Prefix+"/nodes/n1/config" || got.Service != "" || s.Services.Len() != 1 {
-			t.Errorf("problem = %+v", got)
+			t.Errorf("problem = %+v, want one of the node's configuration", got)
 		}
 	}
 	c.wait(t, ipvs, both)
@@ -100,7 +101,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other told // the host now has another name, so the old name's configuration does not apply
+	var other told // the host has another name now, so the configuration of the old name does not apply
 	options.Node, options.Configured = "n2", other.add
 	f = keep(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
@@ -109,8 +110,8 @@ func TestNodeConfig(t *testing.T) {
 
 func quoted(text string) string { return text[:min(len(text), 40)] }
 
-// TestConfiguredBeforeFirst starts a source. The node must know its configuration before the first
-// snapshot.
+// TestConfiguredBeforeFirst starts a source. It must pass on the node's configuration before the
+// first snapshot.
 func TestConfiguredBeforeFirst(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -122,12 +123,12 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(order, []string{"ipvs", "snapshot"}) {
-		t.Errorf("order of reports = %q", order)
+		t.Errorf("order of reports = %q, want ipvs and snapshot", order)
 	}
 }
 
-// role returns the rights that a daemon on n1 needs in etcd: to read the followed keys, and to
-// write two keys.
+// role returns the rights that a daemon on n1 needs in etcd: to read the followed keys and to write
+// two keys.
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
@@ -147,8 +148,8 @@ func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	return config
 }
 
-// TestRole runs a daemon with the rights to read five places and to write two keys. They must
-// suffice, and it must write nothing else.
+// TestRole runs a daemon with the rights to read five places and to write two keys. These rights
+// must be sufficient, and the daemon must write nothing else.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -207,8 +208,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestMissingRights removes the right to read addresses or the node's configuration. The rest must
-// be followed, with a problem that ends when the right returns. The last values must stay in use.
+// TestMissingRights removes the right to read addresses or the node's configuration. All other keys
+// must be followed, with a problem until the right is restored. The last values must stay in use.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -224,19 +225,19 @@ func TestMissingRights(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
-		t.Errorf("problems = %v", s.Problems)
+		t.Errorf("problems = %v, want those of the configuration and of vips/", s.Problems)
 	}
 	for _, problem := range s.Problems {
 		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
-			t.Errorf("problem = %+v", problem)
+			t.Errorf("problem = %+v, want a warning with the missing right", problem)
 		}
 	}
 	if s.Services.Len() != 2 || s.Endpoints.Len() != 1 || len(s.Services.At("auto").Allocated) != 0 {
-		t.Errorf("services = %d, endpoints = %d", s.Services.Len(), s.Endpoints.Len())
+		t.Errorf("services = %d, endpoints = %d, want 2 and 1 without addresses", s.Services.Len(), s.Endpoints.Len())
 	}
 	read, err := newWriter(t, config).Read(t.Context(), nil)
 	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
-		t.Errorf("services = %d, problems = %v, %v", read.Services.Len(), read.Problems, err)
+		t.Errorf("services = %d, problems = %v, %v, want 2 services and 1 problem", read.Services.Len(), read.Problems, err)
 	}
 	told.wait(t, schema.NodeConfig{})
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
@@ -254,7 +255,7 @@ func TestMissingRights(t *testing.T) {
 	relay.Heal()
 	s = f.wait("the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 })
 	if len(s.Services.At("auto").Allocated) != 1 {
-		t.Error("the earlier services are gone")
+		t.Error("allocated addresses are missing, want the last values")
 	}
 	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})

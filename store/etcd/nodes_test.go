@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNodes lists nodes after arbitrary writes.
+// TestNodes lists nodes after arbitrary writes. Each node must have its values and problems.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -41,18 +41,18 @@ func TestNodes(t *testing.T) {
 	}
 	a, b, d := nodes[0], nodes[1], nodes[2]
 	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
-		t.Errorf("node a = %+v", a)
+		t.Errorf("node a = %+v, want live with a status and one problem", a)
 	}
 	if b.Name != "b" || b.Live != nil || *b.Config != (schema.NodeConfig{Mode: "ipvs"}) || len(b.Problems) != 1 {
-		t.Errorf("node b = %+v", b)
+		t.Errorf("node b = %+v, want not live with a configuration and one problem", b)
 	}
 	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
-		t.Errorf("node c = %+v", d)
+		t.Errorf("node c = %+v, want only two problems", d)
 	}
 }
 
-// TestNewestRevision changes keys. Nodes' own keys must not count as changes that nodes could lag
-// behind; other changes must count soon, even for a client with an earlier request.
+// TestNewestRevision changes keys. Keys of single nodes must not affect the newest revision. Other
+// changes must affect it soon, even for a client that has read it before.
 func TestNewestRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -71,8 +71,8 @@ func TestNewestRevision(t *testing.T) {
 	}
 }
 
-// TestNodesOnly reads nodes with only that right. They must be listed, without the revision that
-// they should have.
+// TestNodesOnly lists nodes with a role that may read only nodes. They must be listed without the
+// newest revision.
 func TestNodesOnly(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -83,7 +83,7 @@ func TestNodesOnly(t *testing.T) {
 	c.EnableAuth(waiter)
 	nodes, revision, err := newWriter(t, p.as(t, waiter)).Nodes(t.Context())
 	if err != nil || len(nodes) != 1 || nodes[0].Status == nil || nodes[0].Status.Revision != 2 || revision != 0 {
-		t.Errorf("nodes = %+v, revision = %d, %v", nodes, revision, err)
+		t.Errorf("nodes = %+v, revision = %d, %v, want one node and revision 0", nodes, revision, err)
 	}
 }
 
@@ -140,9 +140,9 @@ func TestSetNode(t *testing.T) {
 	_, err = set("b/c", func(*schema.NodeConfig) {})
 	expectError(t, err, "is not possible")
 	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
-		t.Error("Presence accepts a node name with a /")
+		t.Error("Presence of a node name with a / = nil, want an error")
 	}
 	if _, err := watch.New(watch.Options{Config: p.config, Node: "b c"}); err == nil {
-		t.Error("New accepts a node name with a space")
+		t.Error("New with a node name that has a space = nil, want an error")
 	}
 }

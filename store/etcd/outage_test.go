@@ -23,7 +23,7 @@ import (
 
 const web = `{"vips":["10.96.0.10"],"ports":[{"port":80}],"endpoints":[{"address":"192.168.1.11"}]}`
 
-// single starts one member behind a relay, with a service and an endpoint.
+// single starts a single member behind a relay, with a service and an endpoint.
 func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, *place) {
 	t.Helper()
 	c := etcdkit.Start(t, o)
@@ -35,8 +35,8 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 	return c, relay, p
 }
 
-// TestOutage interrupts the connection to etcd. The last state must stay. The outage must be
-// reported once, although its reason may change. Its end must also be reported once.
+// TestOutage interrupts the connection to etcd. The last state must stay in use. The outage must be
+// reported only once, even if its reason changes, and its end must also be reported once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -44,7 +44,7 @@ func TestOutage(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
 			timing := hastened()
 			if name == "refused" {
-				timing.Silence = wait.Bound(0) // not under test; on a busy machine it would cause another outage
+				timing.Silence = wait.Bound(0) // not tested here, and it would cause another outage on a busy machine
 			}
 			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
@@ -53,15 +53,15 @@ func TestOutage(t *testing.T) {
 			fault(relay)
 			away := f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 			if away.Services != before.Services || away.Endpoints != before.Endpoints || away.Revision != before.Revision {
-				t.Error("the outage removed something")
+				t.Error("state during the outage changed, want the last state")
 			}
 			if away.Err == nil || !strings.Contains(away.Err.Error(), p.config.Endpoints[0]) || !strings.Contains(away.Err.Error(), "serving revision 3") {
-				t.Errorf("error = %v", away.Err)
+				t.Errorf("error = %v, want the endpoint and the served revision", away.Err)
 			}
 			relay.Heal()
 			back := f.wait("the return", connected)
 			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
-				t.Errorf("the reconnection changed something; error = %v", back.Err)
+				t.Errorf("state after the reconnection changed, or error = %v, want neither", back.Err)
 			}
 			if got := f.turns() - n; got != 2 {
 				t.Errorf("outage events = %d, want one start and one end", got)
@@ -71,7 +71,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestSilence stops a server, which keeps its connections and sends nothing. The source must report
+// TestSilence stops a server, so it keeps its connections but sends nothing. The source must report
 // an outage.
 func TestSilence(t *testing.T) {
 	t.Parallel()
@@ -85,7 +85,8 @@ func TestSilence(t *testing.T) {
 	f.wait("the return", connected)
 }
 
-// TestCompaction compacts changes of an outage. Only a full read can find them.
+// TestCompaction compacts changes made during an outage. The source must find them with a full
+// read.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -103,11 +104,12 @@ func TestCompaction(t *testing.T) {
 		return !s.Services.Has("c") && s.Services.At("b") != before.Services.At("b")
 	})
 	if after.Services.At("d") != before.Services.At("d") {
-		t.Error("an unchanged service has a new pointer")
+		t.Error("pointer of an unchanged service changed, want the same pointer")
 	}
 }
 
-// TestWipe restarts etcd empty, or from a backup. Its revisions have been seen before.
+// TestWipe restarts etcd empty or from a backup, so its revisions have been seen before. The source
+// must detect the other history.
 func TestWipe(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
@@ -130,7 +132,7 @@ func TestWipe(t *testing.T) {
 }
 
 // TestRestart starts a source while etcd is unavailable. It must serve the saved state, and
-// continue from there.
+// continue with this state once etcd is available.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -154,7 +156,7 @@ func TestRestart(t *testing.T) {
 	relay.Heal()
 	back := f.wait("the return", connected)
 	if back.Services != kept.Services || back.Endpoints != kept.Endpoints || len(back.Problems) != 1 {
-		t.Errorf("unchanged values have new pointers, or problems = %v", back.Problems)
+		t.Errorf("pointers of unchanged values changed, or problems = %v, want one problem", back.Problems)
 	}
 	p.remove("/endpoints/web/a")
 	f.wait("a change", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 })
@@ -162,19 +164,19 @@ func TestRestart(t *testing.T) {
 
 	info, err := os.Stat(filepath.Join(dir, "etcd.state"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode of the file = %v, %v; services may contain secrets", info.Mode(), err)
+		t.Errorf("mode of the file = %v, %v, want 0600 because services may contain secrets", info.Mode(), err)
 	}
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
 	f = keep(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
-		t.Error("the saved state of another prefix is served")
+		t.Error("services of another prefix = some, want none")
 	}
 }
 
-// keptState returns options of a source, and the directory with the last valid state of an etcd
-// that is no longer reachable.
+// keptState returns options of a source, and the directory with the saved state of an etcd that is
+// no longer reachable.
 func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -186,7 +188,7 @@ func keptState(t *testing.T) (options watch.Options, dir string) {
 	return options, dir
 }
 
-// TestDamagedState damages the saved state. The file must be set aside, and nothing of it may be
+// TestDamagedState damages the saved state. The file must be set aside, and no part of it may be
 // served.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
@@ -206,21 +208,21 @@ func TestDamagedState(t *testing.T) {
 		f := keep(t, options, dir)
 		s := f.wait("the start", func(store.Snapshot) bool { return true })
 		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
-			t.Errorf("%s: %d services of revision %d, connected = %t, %v", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
+			t.Errorf("%s: %d services of revision %d, connected = %t, %v, want none with an error", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
 		}
 		f.stop()
 		if aside, err := os.ReadFile(path + ".broken"); err != nil || string(aside) != string(damage) {
-			t.Errorf("%s: it was not set aside: %v", name, err)
+			t.Errorf("%s: file set aside: %v, want the damaged text", name, err)
 		}
 	}
 }
 
-// TestUnreadableState makes the saved state unreadable. It must stay, and be reported.
+// TestUnreadableState makes the saved state unreadable. The file must stay, and must be reported.
 func TestUnreadableState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "etcd.state")
-	if err := os.Mkdir(path, 0o700); err != nil { // nobody can read a directory as a file, not even root
+	if err := os.Mkdir(path, 0o700); err != nil { // even root can't read a directory as a file
 		t.Fatal(err)
 	}
 	var log lockedText
@@ -232,10 +234,10 @@ func TestUnreadableState(t *testing.T) {
 	f.stop()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
-		t.Errorf("files = %v, %v", files, err)
+		t.Errorf("files = %v, %v, want etcd.state", files, err)
 	}
 	if !strings.Contains(log.String(), "it is left as it is") {
-		t.Errorf("log = %s", log.String())
+		t.Errorf("log = %s, want that the file is left", log.String())
 	}
 }
 
@@ -258,7 +260,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This is the form that a vipd configured with the slash has written.
+	// This is the form in which an earlier vipd with the slash in its configuration has written the
+	// file.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
 	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
@@ -267,8 +270,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	serves("/vipda/")
 }
 
-// TestTooManyKeys exceeds the maximum number of keys, at the start or later. All of them must be
-// rejected, and the previous state be served until they are removed.
+// TestTooManyKeys exceeds the maximum number of keys, at the start or later. All keys must be
+// rejected, and the previous state must be served until the excess is removed.
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -282,18 +285,18 @@ func TestTooManyKeys(t *testing.T) {
 		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; 5 are possible")
 	}
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
-		t.Error("the earlier services are not served")
+		t.Error("services or endpoints changed, want the earlier state")
 	}
 	second := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
-		t.Errorf("%d services of revision %d are served", s.Services.Len(), s.Revision)
+		t.Errorf("%d services of revision %d are served, want none", s.Services.Len(), s.Revision)
 	}
 	p.remove("/overrides/web/10.0.0.1")
 	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
 }
 
-// TestStateDirMissing removes the directory of the saved state. A problem must report that, and
-// everything else must continue.
+// TestStateDirMissing removes the directory of the saved state. A problem must report this, and
+// everything else must continue to work.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -306,10 +309,10 @@ func TestStateDirMissing(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
 	f.stop()
 	if err := dir.Close(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error of Close = %v", err)
+		t.Errorf("Close = %v, want fs.ErrNotExist", err)
 	}
 	const want = "the last good state of etcd is not kept: keeping etcd.state in state_dir: "
 	if p := dir.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
-		t.Errorf("problems = %v", p)
+		t.Errorf("problems = %v, want %s", p, want)
 	}
 }

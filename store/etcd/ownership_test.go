@@ -27,7 +27,7 @@ import (
 )
 
 // TestOwnershipWithoutRights removes a host's right to write its own records, or to read whether it
-// is on standby. It must not take part, and must name the missing right.
+// is on standby. The host must not take part, and must report the missing right.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -51,7 +51,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.Tell = func([]failover.RecordChange, int64, bool) {
-		t.Error("a host that is not registered read records")
+		t.Error("records were read without a registration, want none")
 	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
@@ -72,12 +72,12 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 		return strings.Contains(reported, want)
 	})
 	if outcome, _, err := o.Write(ctx, failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != failover.Unsent {
-		t.Errorf("outcome = %v", outcome)
+		t.Errorf("outcome = %v, %v, want an error", outcome, err)
 	}
 }
 
 // TestOwnershipBehindProxy connects through a gRPC proxy of etcd, which does not report the
-// progress of a watch. The host must report the remedy.
+// progress of watches. The host must report the remedy.
 func TestOwnershipBehindProxy(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -96,7 +96,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
 			reported.Store(true)
 		} else if err == nil && reported.Load() {
-			t.Error("the recovery is reported although nothing changed")
+			t.Error("reported a recovery although nothing changed, want no report")
 		}
 	}
 	var running sync.WaitGroup
@@ -107,7 +107,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
-// takePart makes a host take part, and returns once it has read all records.
+// takePart makes a host take part, and returns when the host has read all records.
 func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
 	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
@@ -131,7 +131,7 @@ func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownersh
 }
 
 // TestRekey replaces the key of heartbeats while a host takes part. The host must accept the next
-// key before it signs with it, and reject the last key at the end.
+// key before it signs with this key, and must finally reject the former key.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -168,8 +168,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestReadOwnershipWithoutKey reads the owners of VIPs as a user that may read all records except
-// the key of heartbeats.
+// TestReadOwnershipWithoutKey reads the owners of VIPs with a role that may read all records except
+// the key of heartbeats. The owners must be returned.
 func TestReadOwnershipWithoutKey(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -225,13 +225,13 @@ func TestOwnershipTokens(t *testing.T) {
 		})
 	}
 	write()
-	time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
+	time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
 	write()
 }
 
-// TestOwnershipWhenFull writes to a full etcd. If its conditions still hold, a refused write must
-// count as not executed, otherwise as unknown: etcd refuses the transaction that fills it, but
-// executes it.
+// TestOwnershipWhenFull writes to an etcd that has reached its quota. If the conditions still hold,
+// a refused write must count as not executed, otherwise as unknown, because etcd refuses but
+// executes the transaction that exceeds the quota.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -261,7 +261,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 }
 
 // TestMoveIsForgotten kills the host of a command that has requested a move. etcd must delete the
-// request when the command would have stopped waiting.
+// request at the time when the command would have stopped waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -286,8 +286,8 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
 }
 
-// TestLateRegistration delays a registration until after a newer one. It must not be executed, and
-// the host must register again.
+// TestLateRegistration delays a registration until a newer registration exists. The late
+// registration must not take effect, and the host must register again.
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -298,7 +298,7 @@ func TestLateRegistration(t *testing.T) {
 	var calls atomic.Int64
 	o.Member = func() failover.Member {
 		n := calls.Add(1)
-		if n == 1 { // its result is late
+		if n == 1 { // delay the result of the first call
 			p.put("/ownership/nodes/gw1", `{"boot":"00000000000000ff"}`)
 		}
 		return failover.Member{Boot: failover.ID(n)}
@@ -313,14 +313,15 @@ func TestLateRegistration(t *testing.T) {
 	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
 	var member failover.Member
 	all := <-loaded
-	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // a later one than the second if etcd was late
+	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // if etcd was late, this may be a later registration
 		t.Errorf("member = %+v, %v, want the second run", member, err)
 	}
 }
 
 // TestOwnershipAfterRestoreAndCompaction follows records, the last of which is the host's own key.
-// While the host is cut off, etcd is restored from a backup without the last session, written to,
-// and compacted. The host must detect the other history, although its own key is newer there.
+// While the host is cut off, etcd is restored from a backup without the last session, receives more
+// writes, and is compacted. The host must detect the other history, although its own key is newer
+// there.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -369,12 +370,12 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 			t.Errorf("Run = %v, want %v", err, client.ErrAnother)
 		}
 	case <-time.After(wait.Bound(30 * time.Second)):
-		t.Errorf("Run follows the other history at revision %d", followed.Load())
+		t.Errorf("Run follows the other history at revision %d, want it to end", followed.Load())
 	}
 }
 
-// TestFenceNode fences a node that is not registered and has a session, twice. Another name must
-// fail with a list of the nodes that have one.
+// TestFenceNode fences an unregistered node with a session, twice. Fencing another name must fail
+// with a list of the nodes that have a session.
 func TestFenceNode(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

@@ -10,7 +10,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// planOf plans services with an address each, or their removal if the address is "".
+// planOf plans services that each have one address, or that are removed if the address is "".
 func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	var changes []definitions.Change
 	for name, vip := range vips {
@@ -23,7 +23,7 @@ func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	return definitions.NewPlan(changes)
 }
 
-// outcomes are the steps of a plan in their order.
+// outcomes returns the steps of a plan with their outcomes, in order.
 func outcomes(p *definitions.Plan) (text string) {
 	for _, s := range p.Steps {
 		text += fmt.Sprintf("%s %s %v\n", s.Name, s.Outcome, s.Err)
@@ -31,8 +31,8 @@ func outcomes(p *definitions.Plan) (text string) {
 	return text
 }
 
-// TestPlan reads and judges a plan against services in etcd, and writes it. An address must move
-// from a removed service to a new service.
+// TestPlan reads and judges a plan against services in etcd, and then writes it. An address must
+// move from a removed service to a new service.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -86,9 +86,9 @@ func TestPlanJudges(t *testing.T) {
 	}
 }
 
-// TestPlanOvertaken lets another writer change a service, and claim an address, between the
-// judgement and the write of a plan. Both changes must fail, the third must be written, and a
-// change that the other writer made as well must not be an error.
+// TestPlanOvertaken makes another writer change a service and claim an address after a plan was
+// judged. Both changes of the plan must fail, the third must be written, and a change that the
+// other writer has also made must not be an error.
 func TestPlanOvertaken(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -109,7 +109,7 @@ func TestPlanOvertaken(t *testing.T) {
 			"agreed": s.Err == nil && s.Outcome == definitions.Unchanged,
 		}
 		if !states[s.Name] {
-			t.Errorf("outcome of %s = %s with the error %v", s.Name, s.Outcome, s.Err)
+			t.Errorf("outcome of %s = %s with the error %v, want another", s.Name, s.Outcome, s.Err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// auto returns a service that requests an address of each of the pools.
+// auto returns a service that requests an address from each of the pools.
 func auto(pools ...string) map[string]any {
 	var vips []any
 	for _, p := range pools {
@@ -103,7 +103,7 @@ func TestPoolRace(t *testing.T) {
 		running.Wait()
 		pools, err := w.Pools(t.Context())
 		if err != nil || pools[0].Held != uint64(len(p.holders())) {
-			t.Fatalf("held addresses = %d, pools = %+v, %v", len(p.holders()), pools, err)
+			t.Fatalf("held addresses = %d, pools = %+v, %v, want equal numbers", len(p.holders()), pools, err)
 		}
 		for name := range p.holders() {
 			p.remove("/vips/" + name)
@@ -145,13 +145,13 @@ func TestSetPoolRefuses(t *testing.T) {
 		expectError(t, err, `pool default can't be used`, want)
 		pools, err := w.Pools(t.Context())
 		if err != nil || len(pools) != 1 || !strings.Contains(pools[0].Problem, want) || pools[0].Free != 0 {
-			t.Errorf("pools = %+v, %v", pools, err)
+			t.Errorf("pools = %+v, %v, want one with the problem %s", pools, err, want)
 		}
 	}
 	p.put("/pools/default", `{"cidrs":["10.96.0.0/24"],"colour":"red"}`)
 	apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	if got := p.holders(); len(got) != 1 {
-		t.Errorf("held = %v", got)
+		t.Errorf("held = %v, want 1 address", got)
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
@@ -167,8 +167,8 @@ func manyNetworks() (out []netip.Prefix) {
 	return out
 }
 
-// TestOrphanedAddresses leaves addresses without a service. They must be reported, and be removed
-// by the advised command.
+// TestOrphanedAddresses leaves addresses without a service. They must be reported, and the
+// recommended command must remove them.
 func TestOrphanedAddresses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -192,16 +192,16 @@ func TestOrphanedAddresses(t *testing.T) {
 		t.Errorf("allocated = %v, want the oldest", got)
 	}
 	if r := apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); !r.Changed {
-		t.Error("Apply changed nothing")
+		t.Error("Apply changed nothing, want a change")
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if got := p.holders(); len(got) != 1 || got["10.96.0.0"] != "web" {
-		t.Errorf("held = %v", got)
+		t.Errorf("held = %v, want 10.96.0.0 of web", got)
 	}
 	p.remove("/services/web")
 	told("does not exist")
 	if r := apply(t, w, definitions.Change{Name: "web"}); !r.Changed || len(p.holders()) != 0 {
-		t.Errorf("Apply = %+v; held = %v", r, p.holders())
+		t.Errorf("Apply = %+v; held = %v, want a change and no addresses", r, p.holders())
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 }

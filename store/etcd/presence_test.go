@@ -41,7 +41,7 @@ func (r *reports) last() string {
 	return r.all[len(r.all)-1]
 }
 
-// troubles returns the number of reports with trouble.
+// troubles returns the number of reports with an error.
 func (r *reports) troubles() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *reports) heard(word string) bool {
 	return strings.Contains(strings.Join(r.all, "\n"), word)
 }
 
-// present is a running presence of a node.
+// present is a presence of a node, and its reports.
 type present struct {
 	*fleet.Presence
 	reports
@@ -83,7 +83,8 @@ func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration
 	return out
 }
 
-// node waits until a node satisfies a condition; nil means that it does not exist.
+// node waits until a node satisfies a condition. The condition receives nil if the node does not
+// exist.
 func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
@@ -107,7 +108,7 @@ func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 
 func gone(n *fleet.Node) bool { return n == nil }
 
-// says is the condition that a node lives and has a status of a revision.
+// says returns a condition that is true if a node is live and has a status with the given revision.
 func says(revision int64) func(*fleet.Node) bool {
 	return func(n *fleet.Node) bool {
 		return n != nil && n.Live != nil && n.Status != nil && n.Status.Revision == revision
@@ -115,7 +116,7 @@ func says(revision int64) func(*fleet.Node) bool {
 }
 
 // TestPresence runs a daemon's presence, and removes its keys. They must exist while the daemon
-// runs, return after each loss, and be removed at its end.
+// runs, be written again after each loss, and be removed at its end.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -123,12 +124,12 @@ func TestPresence(t *testing.T) {
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	live := p.node("n1", "the node", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
-		t.Errorf("node = %+v", live.Live)
+		t.Errorf("node = %+v, want version 1.0 without a status", live.Live)
 	}
 	n.Tell(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", says(7)).Status
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
-		t.Errorf("status = %+v", status)
+		t.Errorf("status = %+v, want the mode and the drain", status)
 	}
 	many := schema.NodeStatus{Revision: 8, Drains: make([]schema.NodeDrain, 20000)}
 	for i := range many.Drains {
@@ -137,7 +138,7 @@ func TestPresence(t *testing.T) {
 	n.Tell(many)
 	status = p.node("n1", "more drains than etcd takes", says(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
-		t.Errorf("status has %d drains and omits %d; the first is %+v", len(status.Drains), status.DrainsOmitted, status.Drains[0])
+		t.Errorf("status has %d drains and omits %d; the first is %+v; want the maximum and the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
 	n.Tell(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", says(7))
@@ -153,13 +154,13 @@ func TestPresence(t *testing.T) {
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", says(7))
 	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
-	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late: the end waits two seconds for it
+	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late, because the end waits only two seconds for etcd
 		began := time.Now()
 		n.stop()
 		late := time.Since(began) >= 2*time.Second
 		nodes, _, err := newWriter(t, p.config).Nodes(t.Context())
 		if ended = err == nil && len(nodes) == 0; !ended && (!late || tries == 5) {
-			t.Fatalf("after its end, try %d: %+v, %v", tries, nodes, err)
+			t.Fatalf("nodes after the end, try %d = %+v, %v, want none", tries, nodes, err)
 		}
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
@@ -170,8 +171,8 @@ func TestPresence(t *testing.T) {
 	p.leases(0)
 }
 
-// leases waits until there are n leases. A lease that etcd granted too late for its client expires
-// by itself.
+// leases waits until exactly n leases exist. A lease that etcd granted too late for its client
+// expires.
 func (p *place) leases(n int) (ids []clientv3.LeaseID) {
 	p.t.Helper()
 	p.try(fmt.Sprintf("have %d leases", n), func(ctx context.Context) error {
@@ -215,8 +216,8 @@ func TestReissued(t *testing.T) {
 	p.node("n1", "its next status", says(8))
 }
 
-// TestStatusRate changes the status quickly. The newest status must be written soon, at most once a
-// second, and not at all if it is unchanged.
+// TestStatusRate changes the status often. The newest status must be written soon, at most once a
+// second, and only if it has changed.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -234,24 +235,24 @@ func TestStatusRate(t *testing.T) {
 	began, before := time.Now(), writes()
 	for i := range int64(250) {
 		n.Tell(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
-		time.Sleep(10 * time.Millisecond) // a hundred changes a second
+		time.Sleep(10 * time.Millisecond) // 100 changes a second
 	}
 	p.node("n1", "the last status", says(251))
 	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 {
-		t.Errorf("writes = %d in %s", n, took)
+		t.Errorf("writes in %s = %d, want at most one a second", took, n)
 	}
 	before = writes()
 	for range 3 {
 		n.Tell(schema.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
-		time.Sleep(1100 * time.Millisecond) // the time in which it could have been written
+		time.Sleep(1100 * time.Millisecond) // an unnecessary write would happen in this time
 	}
 	if n := writes() - before; n != 0 {
 		t.Errorf("writes of the same status = %d, want 0", n)
 	}
 }
 
-// TestNodeNameTwice starts two daemons with one name. The second must write nothing, report that,
-// and take over when the first ends.
+// TestNodeNameTwice starts two daemons with the same name. The second must write nothing and report
+// the name, and must take over when the first ends.
 func TestNodeNameTwice(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -269,7 +270,7 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the second", func(n *fleet.Node) bool { return says(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
 	if first.heard("held") {
-		t.Errorf("reports of the first = %s", first.all)
+		t.Errorf("reports of the first = %s, want none about its key", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
@@ -280,7 +281,7 @@ func TestNodeNameTwice(t *testing.T) {
 }
 
 // TestPresenceAfterCrash restarts a daemon before the lease of its former run expires. It must take
-// over without a report.
+// over without reporting a problem.
 func TestPresenceAfterCrash(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -294,7 +295,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 	p.node("n1", "the next run", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	if n.heard("held") {
-		t.Errorf("it said:\n%s", n.all)
+		t.Errorf("reports, want none about the key:\n%s", n.all)
 	}
 }
 
@@ -316,7 +317,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 		began := time.Now()
 		n.Tell(schema.NodeStatus{Revision: revision})
 		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%s: Tell took %s", name, took)
+			t.Errorf("%s: Tell took %s, want at most 10 s", name, took)
 		}
 		if name != "killed" {
 			direct.node("n1", "it to end with its lease", gone)
@@ -332,7 +333,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 	began := time.Now()
 	n.stop()
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("Close without etcd took %s", took)
+		t.Errorf("Close without etcd took %s, want at most the limit", took)
 	}
 }
 
@@ -360,12 +361,12 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	}
 	wait.For(t, within, "the endpoint", func() bool { return created() != 0 })
 	was := created()
-	for _, relay := range w.relays[:2] { // it tries each of the three in turn
+	for _, relay := range w.relays[:2] { // the client tries the three members in turn
 		relay.Freeze()
 	}
-	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease
+	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // exceeds the lease
 		if now := created(); now != was {
-			t.Fatalf("creation revision of the endpoint was %d, is %d", was, now)
+			t.Fatalf("creation revision of the endpoint = %d, want %d", now, was)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// proxied starts a proxy in front of one member, with users and TLS, and a service behind it.
+// proxied starts a proxy in front of a member, with users and TLS, and defines a service.
 func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config client.Config) {
 	t.Helper()
 	o.TLS = true
@@ -46,7 +46,7 @@ func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdki
 }
 
 // TestProxyWiped restarts etcd empty behind a proxy, which continues its watches. The source must
-// notice.
+// detect this.
 func TestProxyWiped(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
@@ -89,7 +89,7 @@ func TestProxy(t *testing.T) {
 	weight := 2
 	wait.For(t, wait.Patience, "a quiet time in which etcd is not lost, and then one snapshot of one change", func() bool {
 		n, before := f.count(), lost.Load()
-		time.Sleep(5 * time.Second) // longer than a source waits for progress here
+		time.Sleep(5 * time.Second) // exceeds the time for which this source waits for progress
 		weight++
 		f.reaches(p.put("/endpoints/web/a", fmt.Sprintf(`{"address":"192.168.1.13","weight":%d}`, weight)))
 		return f.count()-n == 1 && lost.Load() == before
@@ -102,11 +102,12 @@ func TestProxy(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	f.stop()
 	if got, turns := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > turns {
-		t.Errorf("etcd was lost %d times, snapshots report %d times", got, turns)
+		t.Errorf("losses of etcd = %d, losses in snapshots = %d, want at least 1 and no more than in snapshots", got, turns)
 	}
 }
 
-// TestProxyLosesEtcd stops or empties etcd behind a running proxy.
+// TestProxyLosesEtcd stops or empties etcd behind a running proxy. The source must detect this and
+// recover.
 func TestProxyLosesEtcd(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{})
@@ -120,9 +121,10 @@ func TestProxyLosesEtcd(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyTokens follows through a proxy with authentication. The first client lends its token to
-// the shared watches, which must outlive it. The proxy itself may not survive the loss: its watch
-// of its own leader has no token and opens streams endlessly, until it creates no watch at all.
+// TestProxyTokens follows through a proxy with authentication. The shared watches use the token of
+// the first client, and must continue after that token expires. The proxy itself may fail: its
+// watch of its own leader has no token, so the proxy opens streams endlessly until it creates no
+// watches at all.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
@@ -131,15 +133,15 @@ func TestProxyTokens(t *testing.T) {
 	second := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 	second.wait("the first state", connected)
 	first.stop()
-	time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
+	time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
 	c.Members[0].Kill()
 	c.Members[0].Start()
 	p.client = c.Client()
 	second.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyRegistrar keeps a lease through the proxy. It must live as long as its registrar, and
-// not much longer.
+// TestProxyRegistrar keeps a lease through the proxy. The lease must last as long as its registrar,
+// and not much longer.
 func TestProxyRegistrar(t *testing.T) {
 	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
@@ -170,14 +172,14 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the endpoint", present)
 	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not be removed
 		if !present() {
-			t.Fatal("the endpoint is missing while its registrar runs")
+			t.Fatal("the endpoint is missing while its registrar runs, want it registered")
 		}
 	}
 	wait.For(t, within, "the registrar to be well", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
 	for i, text := range said.all { // an answer may be late
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {
-			t.Errorf("reports of the registrar = %q", said.all)
+			t.Errorf("reports of the registrar = %q, want only late answers", said.all)
 			break
 		}
 	}
@@ -187,7 +189,8 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the end of the lease", func() bool { return !present() })
 }
 
-// TestProxyFaults is TestFaults through a proxy, whose connection hides faults behind it.
+// TestProxyFaults runs TestFaults through a proxy, whose connection hides faults behind the proxy.
+// The source must reach the state of a fresh read.
 func TestProxyFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -37,7 +37,7 @@ func (d *deaf) Txn(ctx context.Context, r *etcdserverpb.TxnRequest) (*etcdserver
 }
 
 // TestWriteIsReadBack loses the answer to a write. The writer must find the write and its revision,
-// and not repeat it.
+// and must not repeat the write.
 func TestWriteIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -48,7 +48,7 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	etcdserverpb.RegisterKVServer(server, member)
-	go func() { _ = server.Serve(ln) }() // ends with Stop
+	go func() { _ = server.Serve(ln) }() // Serve ends with Stop
 	t.Cleanup(server.Stop)
 	w, err := etcd.NewStore(client.Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"})
 	if err != nil {
@@ -62,7 +62,7 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	stored, err := member.client.Get(t.Context(), "/vipd/services/web")
 	if err != nil || len(stored.Kvs) != 1 || stored.Kvs[0].Version != 1 || stored.Kvs[0].ModRevision != got.Revision {
-		t.Errorf("Apply reports revision %d, but etcd has %v, %v", got.Revision, stored, err)
+		t.Errorf("revision of Apply = %d, want the single revision in etcd %v, %v", got.Revision, stored, err)
 	}
 	if n := member.txns.Load(); n != 3 {
 		t.Errorf("transactions = %d, want the lost transaction, its repetition, and the read", n)

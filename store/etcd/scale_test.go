@@ -22,7 +22,8 @@ var manyServices = wait.Soak(1000, 10_000)
 
 const (
 	manyEndpoints = 10
-	// firstWithin is the maximum time for its first state, which is generous for a busy machine.
+	// firstWithin is the maximum time until the first state. It is generous because the machine may
+	// be busy.
 	firstWithin = 2 * time.Minute
 )
 
@@ -54,8 +55,8 @@ func manyEndpoint(i, j, weight int) string {
 	return fmt.Sprintf(`{"address":"172.%d.%d.%d","port":8080,"zone":"z%d","weight":%d}`, 16+j, i>>8, i&255, j%3, weight)
 }
 
-// TestScale reads the first state of a large fleet, and follows single changes. Each change must be
-// small on the network, and its work must not depend on the size of the fleet.
+// TestScale reads the first state of a large fleet, and follows single changes. Each change must
+// cause little traffic, and its cost must not depend on the size of the fleet.
 func TestScale(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
@@ -120,11 +121,11 @@ func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay
 	each := (relay.Bytes() - bytes) / n
 	t.Logf("one changed endpoint: %d bytes, from put to published %s on average, %s at most", each, sum/n, slowest)
 	if each > 2000 {
-		t.Errorf("traffic of a changed endpoint = %d bytes", each)
+		t.Errorf("traffic of a changed endpoint = %d bytes, want at most 2000", each)
 	}
 }
 
-// testStream makes 200 changes a second, for some seconds.
+// testStream makes 200 changes a second for several seconds.
 func testStream(t *testing.T, p *place, f *follower) {
 	const rate = 200
 	seconds := wait.Soak(1, 5)
@@ -141,7 +142,7 @@ func testStream(t *testing.T, p *place, f *follower) {
 	t.Logf("%d changes in %d snapshots; the last was published %s after it was made; %d MiB more held",
 		seconds*rate, f.count()-before, time.Since(began), (int64(memory())-int64(base))>>20)
 	if last.Endpoints.Len() != manyServices*manyEndpoints || !last.Endpoints.Has(balancer.EndpointID{Service: "service-00007", ID: "1"}) {
-		t.Errorf("%d endpoints", last.Endpoints.Len())
+		t.Errorf("endpoints = %d, want %d", last.Endpoints.Len(), manyServices*manyEndpoints)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"vipd/store/etcd/watch"
 )
 
-// Store is one connection for all that commands ask of etcd. Its methods may be called by several
-// goroutines at once.
+// Store is a connection for all requests of commands to etcd. Its methods are safe for concurrent
+// use.
 type Store struct {
 	*definitions.Writer
 	*fleet.Registry
@@ -20,7 +20,8 @@ type Store struct {
 	client *client.Client
 }
 
-// NewStore returns what connects when it is first used. The error is one of the configuration.
+// NewStore returns a store that connects when it is first used. It returns an error if the
+// configuration is invalid.
 func NewStore(c client.Config) (*Store, error) {
 	client, err := client.NewClient(c)
 	if err != nil {
@@ -29,11 +30,11 @@ func NewStore(c client.Config) (*Store, error) {
 	return &Store{definitions.NewWriter(client), fleet.NewRegistry(client), owners.NewAdmin(client), client}, nil
 }
 
-// Close ends the connection. Another question makes another.
+// Close ends the connection. The next request opens another connection.
 func (s *Store) Close() error { return s.client.Close() }
 
-// Read reads everything at one revision, as a Source would publish it first. Defaults are those of
-// the reader.
+// Read reads everything at one revision, as a Source would first publish it. defaults are the
+// defaults of the reader.
 func (s *Store) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
 	return watch.Read(ctx, s.client, defaults)
 }

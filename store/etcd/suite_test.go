@@ -17,9 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSource runs the suite of all sources over real etcd. The places share a server, each under
-// its own prefix.
-func TestSource(t *testing.T) { // not in parallel, because other tests' goroutines would be mistaken for its own
+// TestSource runs the suite of all sources with a real etcd. The source must pass it. The places
+// share a server, with a prefix for each place.
+func TestSource(t *testing.T) { // not in parallel, because goroutines of other tests would count as its own
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
 	n := 0
@@ -42,7 +42,7 @@ type place struct {
 }
 
 func (p *place) Source() store.Source {
-	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // the first snapshot waits for etcd, even on a busy machine
+	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with a long patience, so the first snapshot waits for etcd even on a busy machine
 	if err != nil {
 		p.t.Fatal(err)
 	}

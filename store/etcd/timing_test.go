@@ -8,15 +8,15 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// hastened returns short intervals, changed by further functions, so a source reacts at once
-// instead of after seconds.
+// hastened returns short intervals, which functions can change further. With them, a source reacts
+// immediately instead of after seconds.
 func hastened(change ...func(*client.Timing)) *client.Timing {
 	t := client.UsualTiming()
 	t.Ask, t.Silence = 50*time.Millisecond, 2*time.Second
 	t.Call, t.Page = time.Second, 10*time.Second
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.Refill = time.Second
-	t.ErrorPause = time.Minute // one outage causes one error, even on a busy machine
+	t.ErrorPause = time.Minute // an outage causes a single error, even on a busy machine
 	t.PageKeys, t.CheckRights, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 	for _, c := range change {
 		c(&t)
@@ -36,12 +36,12 @@ func refill(d time.Duration) func(*client.Timing) {
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
 // wallClock replaces the clock with a clock whose wall time is ahead by the stored number of
-// seconds. Its durations stay correct, like after a step of a host's clock.
+// seconds. Durations remain correct, as after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }
 
-// jumped returns t with another wall time and the same monotonic time, like after a step of the
+// jumped returns t with another wall time but the same monotonic time, as after a step of the
 // clock.
 func jumped(t time.Time, seconds int64) time.Time {
 	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time

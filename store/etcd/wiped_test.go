@@ -14,7 +14,7 @@ import (
 )
 
 // TestWipedEtcdKeepsServices wipes etcd and restarts the source. The last services must stay in use
-// until etcd has all of them again. If all services are deleted on purpose, none may stay.
+// until etcd has all of them again. If all services are deleted on purpose, no service may stay.
 func TestWipedEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -90,7 +90,7 @@ func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 }
 
 // TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, then writes more
-// revisions than were lost. The services that the backup lacks must stay in use.
+// revisions than were lost. The services that are missing in the backup must stay in use.
 func TestRestoredEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -117,8 +117,8 @@ func TestRestoredEtcdKeepsServices(t *testing.T) {
 }
 
 // TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, stops the source, and
-// deletes another service. The restarted source must recognize the history and remove the deleted
-// service.
+// deletes another service. The restarted source must recognize the history, and must remove the
+// deleted service.
 func TestRestartAfterInvalidText(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

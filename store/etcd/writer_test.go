@@ -41,7 +41,7 @@ func newWriter(t *testing.T, config client.Config) *etcd.Store {
 	return w
 }
 
-// fields returns a service that differs by n.
+// fields returns the fields of a service. Different values of n result in different services.
 func fields(n int) map[string]any {
 	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
 }
@@ -63,14 +63,14 @@ func TestApply(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	first := apply(t, w, definitions.Change{Name: "web", Fields: fields(80), By: "alice"})
 	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
-		t.Fatalf("Apply = %+v, snapshot = %+v", first, s.Services.At("web"))
+		t.Fatalf("Apply = %+v, snapshot = %+v, want a change at the same revision", first, s.Services.At("web"))
 	}
-	// An equal definition in another form must not be written.
+	// A definition in another form that is otherwise equal must not be written.
 	other := fields(80)
 	other["endpoints"] = []any{}
 	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
 	if again := apply(t, w, definitions.Change{Name: "web", Fields: other, Base: first.Revision}); again != (client.Result{Revision: first.Revision}) {
-		t.Errorf("repeated Apply = %+v", again)
+		t.Errorf("repeated Apply = %+v, want no change at revision %d", again, first.Revision)
 	}
 	second := apply(t, w, definitions.Change{Name: "web", Fields: fields(81), Base: first.Revision, By: "bob"})
 	expectConflict := func(base int64, want ...string) {
@@ -94,7 +94,7 @@ func TestApply(t *testing.T) {
 	removed := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any, By: "dave"})
 	expectConflict(foreign, "service web was removed by dave")
 	if again := apply(t, w, definitions.Change{Name: "web"}); again.Changed {
-		t.Errorf("repeated removal = %+v", again)
+		t.Errorf("repeated removal = %+v, want no change", again)
 	}
 	f.reaches(removed.Revision)
 
@@ -115,7 +115,7 @@ func TestApply(t *testing.T) {
 	}
 	back := apply(t, w, definitions.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
 	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
-		t.Errorf("service after the rollback = %+v", s)
+		t.Errorf("service after the rollback = %+v, want port 81", s)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestApplyRefuses(t *testing.T) {
 		}
 	}
 	if s, err := w.Read(t.Context(), nil); err != nil || s.Services.Len() != 0 {
-		t.Errorf("services = %d, %v", s.Services.Len(), err)
+		t.Errorf("services = %d, %v, want 0", s.Services.Len(), err)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestWritesWhatIsRead(t *testing.T) {
 		},
 	} {
 		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "16384 at most") {
-			t.Errorf("%s: error = %v", key, err)
+			t.Errorf("%s: error = %v, want one with the key and the maximum", key, err)
 		}
 	}
 	if after := p.now(); after != before {
@@ -198,8 +198,8 @@ func TestRegistrarRefuses(t *testing.T) {
 	}
 }
 
-// large returns a service with a text of that many bytes, and with 30 KB that become 500 KB if
-// formatted in lines.
+// large returns a service whose text has the given number of bytes. 30 KB of it become 500 KB if
+// the text is formatted in lines.
 func large(bytes int) map[string]any {
 	f, deep := fields(80), []any{1}
 	for range 10 {
@@ -227,10 +227,10 @@ func TestLargeService(t *testing.T) {
 		dry := w.Check(t.Context(), change, stored)
 		_, err = w.Apply(t.Context(), change)
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
-			t.Errorf("%s: error of the dry run = %v, of the write = %v", what, dry, err)
+			t.Errorf("%s: errors of the dry run = %v, of the write = %v, want the same, and none if it fits", what, dry, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "split the service")) {
-			t.Errorf("%s: error = %v", what, err)
+			t.Errorf("%s: error = %v, want one with the service and the remedy", what, err)
 		}
 	}
 	try("too large", beyond, false)
@@ -257,12 +257,12 @@ func TestHistoryLength(t *testing.T) {
 	}
 	past, err := w.History(t.Context(), "web")
 	if err != nil || len(past) != 20 || past[0].N != 11 || past[19].N != 30 {
-		t.Errorf("%d entries from %d to %d, %v", len(past), past[0].N, past[len(past)-1].N, err)
+		t.Errorf("%d entries from %d to %d, %v, want 20 from 11 to 30", len(past), past[0].N, past[len(past)-1].N, err)
 	}
 }
 
-// TestHistoryOfStrangers writes the highest number into a history by another program. Later writes
-// must still work.
+// TestHistoryOfStrangers simulates another program that writes the highest number into a history.
+// Later writes must still work.
 func TestHistoryOfStrangers(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -272,12 +272,12 @@ func TestHistoryOfStrangers(t *testing.T) {
 		apply(t, w, definitions.Change{Name: "db", Fields: fields(80 + i), Base: definitions.Any})
 	}
 	if past, err := w.History(t.Context(), "db"); err != nil || len(past) != 3 || past[2].N != 3 {
-		t.Errorf("%+v, %v", past, err)
+		t.Errorf("history = %+v, %v, want 3 entries", past, err)
 	}
 }
 
-// TestRace changes one definition with many concurrent writers. With a base, one must succeed;
-// without a base, all must succeed in sequence.
+// TestRace makes many concurrent writers change a definition. With a base, exactly one must
+// succeed. Without a base, all must succeed in sequence.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const n = 8
@@ -315,13 +315,13 @@ func TestRace(t *testing.T) {
 	}
 	s, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if o := s.Overrides.At(target); err != nil || o == nil || *o.Weight != n {
-		t.Errorf("override = %+v, %v", o, err)
+		t.Errorf("override = %+v, %v, want weight %d", o, err, n)
 	}
 }
 
-// TestRemove removes a service with endpoints of a registrar and of no lease. One transaction must
-// remove it with its overrides and the endpoints without a lease. Endpoints of registrars, and of
-// services with a common prefix in their name, must stay.
+// TestRemove removes a service with endpoints of a registrar and endpoints without a lease. A
+// single transaction must remove it with its overrides and the endpoints without a lease. Endpoints
+// of registrars, and of services whose names start with the same prefix, must stay.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -348,12 +348,12 @@ func TestRemove(t *testing.T) {
 	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
 	if s.Endpoints.Len() != 61 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
-		t.Errorf("endpoints left = %d, overrides left = %d", s.Endpoints.Len(), s.Overrides.Len())
+		t.Errorf("endpoints left = %d, overrides left = %d, want 61 and 3", s.Endpoints.Len(), s.Overrides.Len())
 	}
 }
 
 // TestRemoveMany removes a service with more endpoints without a lease than a transaction of etcd
-// may have. All must be removed.
+// permits. All must be removed.
 func TestRemoveMany(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -389,8 +389,8 @@ func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// life is the duration of a lease that must not expire while its owner runs: a busy machine may
-// give the owner no CPU time for some seconds.
+// life is the duration of a lease that must not expire while its owner runs. It is long because a
+// busy machine may give the owner no CPU time for several seconds.
 const life = 10 * time.Second
 
 // run runs a registrar until stop is called, or the test ends.
@@ -412,8 +412,8 @@ func someEndpoint() balancer.Endpoint {
 	return balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
 }
 
-// TestRegistrar runs a registrar. The endpoint must exist, return after each loss, drain, and be
-// removed immediately at the end.
+// TestRegistrar runs a registrar. The endpoint must exist, be written again after each loss, drain,
+// and be removed immediately at the end.
 func TestRegistrar(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -443,11 +443,11 @@ func TestRegistrar(t *testing.T) {
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
 	f.wait("who follows to see it", present)
 
-	second, err := w.Registrar(id, endpoint, time.Minute) // etcd has a quarter of it for an answer
+	second, err := w.Registrar(id, endpoint, time.Minute) // etcd must answer within a quarter of this time
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopSecond := run(t, second) // adopts the key, like a restarted registrar
+	stopSecond := run(t, second) // adopts the key, as a restarted registrar does
 	f.wait("the key to be taken over", func(store.Snapshot) bool {
 		return strings.Contains(said.last(), "held by another registrar")
 	})
@@ -456,13 +456,13 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := p.await("the second's endpoint", func(s store.Snapshot) bool { return s.Endpoints.Has(id) }); s.Endpoints.Len() != 1 {
-		t.Error("the first registrar removed the second's endpoint")
+		t.Error("the first registrar removed the second's endpoint, want it kept")
 	}
 	stopSecond()
 	wait.For(t, within, "the first to be told that the endpoint is the second's", func() bool {
 		err := r.Drain(t.Context())
 		if err == nil {
-			t.Fatal("the first registrar drained the second's endpoint")
+			t.Fatal("Drain of the second's endpoint by the first registrar = nil, want an error")
 		}
 		return errors.Is(err, definitions.ErrHeld)
 	})
@@ -471,7 +471,7 @@ func TestRegistrar(t *testing.T) {
 	}
 	f.wait("draining", func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Draining })
 	if got, err := c.Client().Get(t.Context(), p.config.Prefix+"/endpoints/web/a"); err != nil || got.Kvs[0].ModRevision != second.Revision() {
-		t.Errorf("the drain was written as %+v, not at revision %d; %v", got, second.Revision(), err)
+		t.Errorf("the drain was written as %+v, want revision %d; %v", got, second.Revision(), err)
 	}
 	if err := second.Leave(t.Context()); err != nil {
 		t.Fatal(err)
@@ -489,12 +489,12 @@ func TestRegistrarStopped(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)}) // it is connected
 	for i := range 60 {
 		id := balancerID("web", fmt.Sprint("e", i))
-		r, err := w.Registrar(id, someEndpoint(), time.Minute) // etcd has a quarter of it for an answer
+		r, err := w.Registrar(id, someEndpoint(), time.Minute) // etcd must answer within a quarter of this time
 		if err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, r)
-		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // the moment of the end differs
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // Run ends at a different point each time
 		stop()
 		placed := r.Placed()
 		present, err := c.Client().Get(t.Context(), config.Prefix+"/endpoints/web/"+id.ID)
@@ -502,7 +502,7 @@ func TestRegistrarStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if placed != (len(present.Kvs) > 0) {
-			t.Fatalf("endpoint %d is placed = %v, keys in etcd = %d", i, placed, len(present.Kvs))
+			t.Fatalf("endpoint %d: Placed = %v, keys in etcd = %d, want agreement", i, placed, len(present.Kvs))
 		}
 		if placed {
 			if err := r.Drain(t.Context()); err != nil {
@@ -512,8 +512,8 @@ func TestRegistrarStopped(t *testing.T) {
 	}
 }
 
-// TestRegistrarYields lets a registrar's lease expire. It must leave the key to the registrar that
-// has it by then.
+// TestRegistrarYields lets a registrar's lease expire. It must not replace the key if another
+// registrar holds it then.
 func TestRegistrarYields(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -561,16 +561,16 @@ func TestWriterRights(t *testing.T) {
 	for range 2 {
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(80)})
 		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
-			t.Errorf("got %v", err)
+			t.Errorf("Apply without rights = %v, want the user and the key", err)
 		}
-		time.Sleep(3 * time.Second) // until the token expires: etcd checks whole seconds
+		time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
 	}
 	if _, err := w.Read(t.Context(), nil); err != nil {
-		t.Errorf("with an ended token: %v", err)
+		t.Errorf("Read with an expired token: %v, want success", err)
 	}
 }
 
-// TestAuthTurnedOn turns authentication on. A client with a user must continue.
+// TestAuthTurnedOn enables authentication. A client with a user must continue to work.
 func TestAuthTurnedOn(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -583,19 +583,19 @@ func TestAuthTurnedOn(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "db", Fields: fields(80)})
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	if r := apply(t, w, definitions.Change{Name: "db", Fields: fields(81), Base: definitions.Any}); !r.Changed {
-		t.Error("Apply changed nothing")
+		t.Error("Apply changed nothing, want a change")
 	}
 }
 
-// TestNoServer connects without a server. The error must be returned at once.
+// TestNoServer connects without a server. The error must be returned immediately.
 func TestNoServer(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	began := time.Now()
 	_, err := w.Read(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "etcd at http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("got %v", err)
+		t.Errorf("error = %v, want the endpoint and a refused connection", err)
 	}
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("Apply took %s", took)
+		t.Errorf("Apply took %s, want at most %s", took, wait.Patience)
 	}
 }

@@ -15,6 +15,7 @@ import (
 )
 
 // Unanswered finds backends that refuse or do not answer new connections. It uses the kernel's
+// reports about the calling thread's network namespace:
 //
 //   - A refused TCP connection ends immediately, before its flow has a reply, and the kernel
 //     reports the end. A socket filter in the kernel drops the ends of all other flows.
@@ -22,8 +23,6 @@ import (
 //     still exists at a later check. A check scans the whole table, at about 0.3 us for each flow
 //     and 30 ns for each bucket (8 ms for the 262,144 buckets of a host with 16 GiB), but lists
 //     only flows without a reply.
-//     look. A look walks the whole table, at about 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of
-//     16 GiB has), but only flows without a reply are listed.
 //
 // Checks use at most half a percent of a core, because the pause between them grows with the table.
 // If refusals are reported, each end of a flow costs the kernel 1.4 us more.

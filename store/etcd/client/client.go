@@ -14,16 +14,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Client reads keys of etcd and runs transactions. Its methods may be called by several goroutines
-// at once.
+// Client reads keys of etcd and runs transactions. Its methods are safe for concurrent use.
 type Client struct {
 	Config  Config
 	Keys    schema.Keys
 	Members *Members
 }
 
-// NewClient returns a client that connects when it is first used. An error is a mistake in the
-// configuration.
+// NewClient returns a client that connects when it is first used. It returns an error if the
+// configuration is invalid.
 func NewClient(c Config) (*Client, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -32,19 +31,19 @@ func NewClient(c Config) (*Client, error) {
 	return &Client{Config: c, Keys: keys, Members: NewMembers(c, keys)}, err
 }
 
-// Close ends the connection. The next request opens another.
+// Close ends the connection. The next request opens another connection.
 func (c *Client) Close() error {
 	c.Members.Close()
 	return nil
 }
 
-// requestTimeout limits one request to etcd.
+// requestTimeout is the timeout of a request to etcd.
 const requestTimeout = 10 * time.Second
 
-// attempts runs an operation: Members.Do or Members.write.
+// attempts runs an operation, and may repeat it: Members.Do or Members.write.
 type attempts func(context.Context, func(context.Context, *Member) error) error
 
-// Do runs an operation within requestTimeout. What is its key or folder, for errors.
+// Do runs an operation with requestTimeout. what is the key or folder of the operation, for errors.
 func (c *Client) Do(ctx context.Context, what string, attempts attempts, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -60,7 +59,7 @@ func (c *Client) Do(ctx context.Context, what string, attempts attempts, operati
 	return c.where(Plain(err))
 }
 
-// Unsent is the reason why no request was sent to etcd.
+// Unsent is an error that prevented a request from being sent to etcd.
 type Unsent struct{ error }
 
 // Unwrap returns the reason.
@@ -70,7 +69,7 @@ func (c *Client) where(err error) error {
 	return fmt.Errorf("etcd at %s: %w", strings.Join(c.Config.Endpoints, ", "), err)
 }
 
-// Get reads keys. It does not wait for silent members.
+// Get reads keys. It does not wait for members that do not answer.
 func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	err = c.Do(ctx, string(request.Key), c.Members.Do, func(ctx context.Context, m *Member) (err error) {
 		answer, err = etcdserverpb.NewKVClient(m.Conn()).Range(ctx, request, grpc.MaxCallRecvMsgSize(maxReceived))
@@ -80,7 +79,8 @@ func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (a
 	return answer, err
 }
 
-// Commit runs a transaction, and reports its revision and whether all of ifs held.
+// Commit runs a transaction. It returns the revision of the transaction, and whether all of ifs
+// held.
 func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
 	answer, err := c.Transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
 	if err != nil {
@@ -89,15 +89,17 @@ func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// Transact runs a transaction. If the answer was lost, it runs the transaction again. If the
-// conditions no longer hold then, it compares the values of the transaction with etcd's.
+// Transact runs a transaction. If the answer is lost, it runs the transaction again. If the
+// conditions then no longer hold, it compares the values of the transaction with the values in
+// etcd.
 func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	answer, _, err := c.TransactRepeated(ctx, what, request)
 	return answer, err
 }
 
-// TransactRepeated is [Client.Transact], and also reports whether the transaction ran again: if it
-// is refused then, it may have been carried out before, and others may have changed the keys since.
+// TransactRepeated works like [Client.Transact], and also reports whether the transaction ran
+// again. If the repeated transaction is refused, the first attempt may have succeeded, and other
+// clients may have changed the keys since.
 func (c *Client) TransactRepeated(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (
 	answer *etcdserverpb.TxnResponse, repeated bool, err error,
 ) {
@@ -114,9 +116,9 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 	return answer, tries > 1, err
 }
 
-// readBack returns the answer of a refused transaction that an earlier attempt has carried out.
-// etcd then has all keys that it puts, and lacks all keys that it deletes. A transaction that puts
-// nothing stays refused, because its revision is unknown.
+// readBack returns the answer of a refused transaction if an earlier attempt has succeeded. In this
+// case etcd has all keys that the transaction puts, and none of the keys that it deletes. A
+// transaction that puts no key stays refused, because its revision is unknown.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {
@@ -136,8 +138,8 @@ func readBack(
 	return answer, nil
 }
 
-// effectsOf returns conditions that hold after operations, and a request for the first key that
-// they put. It ignores deletions in nested transactions.
+// effectsOf returns conditions that hold after operations, and a request for the first key that the
+// operations put. It ignores deletions in nested transactions.
 func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, first []*etcdserverpb.RequestOp) {
 	for _, op := range ops {
 		if p := op.GetRequestPut(); p != nil {
@@ -155,17 +157,17 @@ func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, 
 	return effects[:min(len(effects), maxEffects)], first
 }
 
-// maxEffects is the number of conditions that identify a transaction: etcd accepts 128.
+// maxEffects is the maximum number of conditions that identify a transaction. etcd accepts 128.
 const maxEffects = 100
 
-// Unchanged is the condition that a key was last changed at a revision; 0 means that it does not
-// exist.
+// Unchanged returns the condition that a key was last changed at a revision. Revision 0 means that
+// the key does not exist.
 func Unchanged(key string, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 	return c.GetCompare()
 }
 
-// Put returns the operation that writes a key, under a lease unless that is 0.
+// Put returns the operation that writes a key. If lease is not 0, the key is attached to it.
 func Put(key string, text []byte, lease int64) *etcdserverpb.RequestOp {
 	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{
 		RequestPut: &etcdserverpb.PutRequest{Key: []byte(key), Value: text, Lease: lease},
@@ -185,7 +187,7 @@ func RemoveAll(folder string) *etcdserverpb.RequestOp {
 	return RemoveRange(folder, clientv3.GetPrefixRangeEnd(folder))
 }
 
-// RemoveRange returns the operation that deletes the keys from key to end, without end.
+// RemoveRange returns the operation that deletes the keys from key up to but not including end.
 func RemoveRange(key, end string) *etcdserverpb.RequestOp {
 	request := &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}
 	if end != "" {

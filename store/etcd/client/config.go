@@ -18,25 +18,27 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Config is the configuration of the client: [etcd] of the daemon's configuration.
+// Config is the configuration of the client. It corresponds to [etcd] in the daemon's
+// configuration.
 type Config struct {
-	// Endpoints are the URLs of members, or of proxies in front of them. At least one is needed;
-	// all are http or all are https.
+	// Endpoints lists the URLs of members, or of proxies in front of them. At least one is
+	// required. Either all are http or all are https.
 	Endpoints []string
-	// Prefix is the beginning of all keys, such as /vipd.
+	// Prefix is the prefix of all keys, such as /vipd.
 	Prefix string
-	// Username and PasswordFile authenticate the client. Without them etcd has no authentication,
-	// or uses the client certificate.
+	// Username and PasswordFile authenticate the client. Without them, etcd must have no
+	// authentication, or must use the client certificate.
 	Username     string
 	PasswordFile string
-	// CAFile has the authorities of server certificates. Default: the authorities of the system.
+	// CAFile contains the authorities that sign server certificates. The default is the system's
+	// authorities.
 	CAFile string
-	// CertFile and KeyFile are the client's certificate.
+	// CertFile and KeyFile contain the client's certificate and key.
 	CertFile string
 	KeyFile  string
 }
 
-// Check returns the mistakes in c. It reads no file. Errors name the fields.
+// Check returns the mistakes in c. Errors name the fields. Check does not read files.
 func (c Config) Check() error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -51,7 +53,7 @@ func (c Config) Check() error {
 		u, err := url.Parse(endpoint)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || !isPort(u.Port()):
-			// The error of Parse is not returned, because the text may hold a password.
+			// The error of Parse is not returned, because the text may contain a password.
 			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
 			continue
 		case u.User != nil:
@@ -83,14 +85,14 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
-// handshakes are TLS handshakes that read the files each time: a client lives as long as the
-// daemon, and certificates do not.
+// handshakes runs TLS handshakes, and reads the files each time. A client lives as long as the
+// daemon, but certificates are renewed.
 type handshakes struct {
 	credentials.TransportCredentials
 	config Config
 }
 
-// ClientHandshake runs a handshake with the present files.
+// ClientHandshake runs a handshake with the current files.
 func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	fresh, err := h.config.tls()
 	if err != nil {
@@ -99,7 +101,7 @@ func (h handshakes) ClientHandshake(ctx context.Context, name string, conn net.C
 	return credentials.NewTLS(fresh).ClientHandshake(ctx, name, conn)
 }
 
-// Clone returns h, which never changes.
+// Clone returns h, which is immutable.
 func (h handshakes) Clone() credentials.TransportCredentials { return h }
 
 // tls reads the authorities and the client's certificate.
@@ -127,8 +129,8 @@ func (c Config) tls() (*tls.Config, error) {
 	return out, nil
 }
 
-// Unusable returns why a file of TLS has unusable contents; "" means that all are usable or can't
-// be read.
+// Unusable returns the reason why the contents of a TLS file are unusable. It returns "" if all
+// files are usable or can't be read.
 func (c Config) Unusable() string {
 	var unread *fs.PathError
 	if _, err := c.tls(); err != nil && !errors.As(err, &unread) {
@@ -137,8 +139,8 @@ func (c Config) Unusable() string {
 	return ""
 }
 
-// unfit returns why a member would refuse the client's certificate. The member would close the
-// connection after the handshake, usually before its reason is read.
+// unfit returns the reason why a member would refuse the client's certificate. The member would
+// close the connection after the handshake, usually before the client can read the reason.
 func (c Config) unfit(pair *tls.Certificate, asked *tls.CertificateRequestInfo) error {
 	if until := pair.Leaf.NotAfter; time.Now().After(until) {
 		return fmt.Errorf("cert_file %s expired on %s", c.CertFile, until.Format(time.RFC3339))

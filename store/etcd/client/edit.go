@@ -14,23 +14,24 @@ import (
 // Result is the result of a change.
 type Result struct {
 	// Revision is the revision of the write. If nothing was changed, it is the revision of the
-	// definition.
+	// existing value.
 	Revision int64
 	Changed  bool
 }
 
-// noteTTL is the life of a note, which names the user that removed an override or a node's
-// settings. Every node that reaches etcd can read it in that time, and record an event.
+// noteTTL is the lifetime of a note, which names the user that removed an override or a node's
+// settings. During this time, every node that is connected to etcd can read the note and record an
+// event.
 const noteTTL = time.Minute
 
-// Edited is the new value of a key: nil removes the key, and a note is under a lease.
+// Edited is the new value of a key. A nil text removes the key. A note is attached to a lease.
 type Edited struct {
 	Text []byte
 	Note bool
 }
 
-// Edit changes one key. Change gets the present value, nil if there is none, and returns the new
-// value. It is called again if another client has written since.
+// Edit changes a key. change receives the current value, or nil if the key does not exist, and
+// returns the new value. It is called again if another client has written the key in the meantime.
 func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edited, error)) (Result, error) {
 	for range 10 {
 		answer, err := c.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
@@ -68,7 +69,7 @@ func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edit
 	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
 }
 
-// noteLease grants a lease for a note, and returns 0 for other values.
+// noteLease grants a lease for a note. For other values, it returns 0.
 func (c *Client) noteLease(ctx context.Context, key string, note bool) (int64, error) {
 	if !note {
 		return 0, nil

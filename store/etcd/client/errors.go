@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// plainError is the message of etcd, or of the connection, without gRPC's wrapping.
+// plainError is the message of etcd or of the connection, without gRPC's prefixes.
 type plainError struct {
 	text  string
 	cause error
@@ -22,7 +22,7 @@ type plainError struct {
 func (e *plainError) Error() string { return e.text }
 func (e *plainError) Unwrap() error { return e.cause }
 
-// Plain makes an error of the client readable. It keeps the cause.
+// Plain makes an error of the client readable. It preserves the cause.
 func Plain(err error) error {
 	var before *plainError
 	if err == nil || errors.As(err, &before) {
@@ -32,15 +32,15 @@ func Plain(err error) error {
 	if s, ok := status.FromError(err); ok {
 		text = s.Message()
 	}
-	// gRPC wraps the error of a lost connection several times; the useful part is at the end.
+	// gRPC wraps the error of a lost connection several times. The useful part is at the end.
 	if _, inner, found := strings.Cut(text, `desc = "`); found {
 		text, _, _ = strings.Cut(strings.TrimSuffix(inner, `"`), `", received`)
 	}
 	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
 	text = strings.TrimPrefix(text, handshakeFailed+": ")
 	text = strings.TrimPrefix(text, "etcdserver: ")
-	// If a member accepts the connection and sends nothing, gRPC closes it and reports its own
-	// closed socket.
+	// If a member accepts the connection but sends nothing, gRPC closes the connection and reports
+	// that its own socket is closed.
 	silent := strings.Contains(text, "error reading server preface") && strings.HasSuffix(text, net.ErrClosed.Error())
 	if silent || errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded && !strings.Contains(text, "refused") {
 		text = "no answer in time"
@@ -48,14 +48,14 @@ func Plain(err error) error {
 	return &plainError{text, err}
 }
 
-// handshakeFailed is the beginning of gRPC's error after a failed TLS handshake. tlsRefused is the
-// beginning of TLS's error if the other side ended the handshake.
+// handshakeFailed is the start of gRPC's error after a failed TLS handshake. tlsRefused is the
+// start of the TLS error if the other side ended the handshake.
 const (
 	handshakeFailed = "transport: authentication handshake failed"
 	tlsRefused      = "remote error: tls"
 )
 
-// Untrusted reports whether err says that one side of a connection refuses the certificate of the
+// Untrusted reports whether err means that one side of a connection refused the certificate of the
 // other.
 func Untrusted(err error) bool {
 	text := fmt.Sprint(Unwrapped(err))
@@ -63,30 +63,30 @@ func Untrusted(err error) bool {
 	return failed && strings.Contains(text, "cert") // else the other end said nothing, or does not speak TLS
 }
 
-// Is reports whether err is the server's error want.
+// Is reports whether err is the server error want.
 func Is(err, want error) bool { return errors.Is(rpctypes.Error(Unwrapped(err)), want) }
 
-// undecided reports whether a member has not carried out an operation, or does not know, because
-// there is no leader or it changed. The member may answer soon.
+// undecided reports whether err means that a member has not executed an operation, or can't tell,
+// because there is no leader or the leader changed. The member may answer soon.
 func undecided(err error) bool {
 	return err != nil && slices.ContainsFunc([]error{
 		rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,
 	}, func(e error) bool { return Is(err, e) })
 }
 
-// Late reports whether err says that there was no answer in time.
+// Late reports whether err means that no answer arrived in time.
 func Late(err error) bool {
 	cause := Unwrapped(err)
 	switch {
 	case errors.Is(cause, context.DeadlineExceeded), status.Code(cause) == codes.DeadlineExceeded:
 		return true
-	case status.Code(cause) == codes.Unknown: // which etcd makes of the end of a request
+	case status.Code(cause) == codes.Unknown: // etcd returns this code if a request has ended
 		return status.Convert(cause).Message() == context.DeadlineExceeded.Error()
 	}
 	return false
 }
 
-// Unreachable reports whether err says that no member of etcd has answered.
+// Unreachable reports whether err means that no member of etcd has answered.
 func Unreachable(err error) bool {
 	return Late(err) || status.Code(Unwrapped(err)) == codes.Unavailable
 }
@@ -94,10 +94,10 @@ func Unreachable(err error) bool {
 // Full reports whether etcd's database has reached its quota, so etcd refuses writes.
 func Full(err error) bool { return err != nil && Is(err, rpctypes.ErrNoSpace) }
 
-// FullRemedy tells users how to write again after [Full].
+// FullRemedy is the advice to users after [Full].
 const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
-// Advised adds FullRemedy to an error that it helps against.
+// Advised adds FullRemedy to an error if it is the remedy.
 func Advised(err error) error {
 	if !Full(err) {
 		return err
@@ -105,13 +105,13 @@ func Advised(err error) error {
 	return fmt.Errorf("%w; %s", err, FullRemedy)
 }
 
-// ended reports whether a token has ended, or the user needs one because authentication was turned
-// on.
+// ended reports whether a token has expired, or the user needs a token because authentication was
+// enabled.
 func (c Config) ended(err error) bool {
 	return Is(err, rpctypes.ErrInvalidAuthToken) || Is(err, rpctypes.ErrAuthOldRevision) || c.Username != "" && Is(err, rpctypes.ErrUserEmpty)
 }
 
-// Unwrapped returns the original error of the client.
+// Unwrapped returns the client's original error.
 func Unwrapped(err error) error {
 	var p *plainError
 	if errors.As(err, &p) {
@@ -120,8 +120,8 @@ func Unwrapped(err error) error {
 	return err
 }
 
-// Denied adds to an error about missing rights the user, the right (to read, or to read and write)
-// and the folder.
+// Denied adds the user, the right (to read, or to read and write) and the folder to an error about
+// missing rights.
 func (c Config) Denied(err error, right, folder string) error {
 	if err == nil || !Is(err, rpctypes.ErrPermissionDenied) && !Is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
 		return err

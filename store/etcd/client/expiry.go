@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// expiryNotice is the maximum remaining life of a client's certificate that is reported. A
-// certificate that lives for less than some weeks is renewed by a program, and is reported in the
-// last quarter of its life.
+// expiryNotice is the maximum remaining lifetime of a client certificate that is reported.
+// Certificates with a total lifetime of less than several weeks are usually renewed by a program.
+// They are reported in the last quarter of their lifetime.
 const expiryNotice = 14 * 24 * time.Hour
 
-// Expiry reports that the client's certificate ends soon, or has ended. It returns "" if neither is
-// true, or if the file can't be read, which the connection reports.
+// Expiry reports that the client's certificate expires soon or has expired. Otherwise it returns
+// "". It also returns "" if the file can't be read, because connecting reports that error.
 func (c Config) Expiry(now time.Time) string {
 	if c.CertFile == "" {
 		return ""

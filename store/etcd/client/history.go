@@ -10,21 +10,23 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// ErrAnother reports that etcd has another history than before. Nothing that was read before holds.
+// ErrAnother means that etcd has another history than before. All data that was read before is
+// invalid.
 var ErrAnother = errors.New("etcd was wiped, or restored from a backup")
 
-// History identifies the part of etcd's history that a client has seen. The zero value has seen
-// nothing.
+// History identifies the part of etcd's history that a client has seen. The zero value is an empty
+// history.
 type History struct {
-	// Cluster is the ID of the cluster; 0 means it is unknown. A restored cluster may have the ID
-	// of the former one.
+	// Cluster is the ID of the cluster. Zero means that it is unknown. A restored cluster may have
+	// the same ID as the former cluster.
 	Cluster uint64
-	// Revision is the last revision that was seen.
+	// Revision is the last seen revision.
 	Revision int64
-	// marker is the last write that was seen: a restored etcd may have written more than it lost,
-	// but hardly the same at that revision.
+	// marker is the last seen write. A restored etcd may have written more than it lost, but hardly
+	// the same value at the same revision.
 	marker *mvccpb.KeyValue
-	// changed reports whether the marker's key may have changed between its revision and Revision.
+	// changed reports whether the marker's key may have changed between the marker's revision and
+	// Revision.
 	changed bool
 }
 
@@ -35,7 +37,7 @@ func (h *History) Note(kv *mvccpb.KeyValue) {
 	}
 }
 
-// NoteLast records a key that was read earlier, and may have changed since.
+// NoteLast records a key that was read earlier and may have changed since.
 func (h *History) NoteLast(kv *mvccpb.KeyValue) {
 	h.Note(kv)
 	h.changed = true
@@ -54,8 +56,9 @@ func (h *History) Follow(revision int64, events []*mvccpb.Event) {
 	}
 }
 
-// Verify asks whether etcd still has this history; if not, the error is [ErrAnother]. It reports
-// whether the history that it needs was compacted: then the marker's present value must do.
+// Verify checks whether etcd still has this history. If not, it returns [ErrAnother]. compacted
+// reports whether the necessary part of the history was compacted. In this case the marker's
+// current value is compared.
 func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted bool, err error) {
 	request := &etcdserverpb.RangeRequest{Key: []byte(key), Revision: h.Revision}
 	if h.marker != nil {
@@ -84,7 +87,7 @@ func (h *History) Verify(ctx context.Context, key string, ask Asker) (compacted 
 	return false, h.verifyMarker(ctx, request, ask)
 }
 
-// verifyMarker reads the marker at its own revision. Its key may have changed since, in an event
+// verifyMarker reads the marker at its own revision. The key may have changed since, in an event
 // that a slower watch has not delivered yet.
 func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeRequest, ask Asker) error {
 	request.Revision = h.marker.ModRevision
@@ -96,13 +99,13 @@ func (h *History) verifyMarker(ctx context.Context, request *etcdserverpb.RangeR
 	return err
 }
 
-// continues reports whether a cluster at a revision may have this history.
+// continues reports whether a cluster at the given revision may have this history.
 func (h *History) continues(cluster uint64, revision int64) bool {
 	return (h.Cluster == 0 || cluster == h.Cluster) && revision >= h.Revision
 }
 
-// holds reports whether the marker agrees with the answer of etcd: at a revision of this history,
-// or, if that was compacted, now.
+// holds reports whether the marker agrees with etcd's answer. The answer is about a revision of
+// this history, or, if that revision was compacted, about the current revision.
 func (h *History) holds(kvs []*mvccpb.KeyValue, compacted bool) bool {
 	switch {
 	case h.marker == nil, compacted && len(kvs) == 0:

@@ -12,9 +12,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestHistory reads the data of a History from an etcd that continued, or was compacted, restored
-// or wiped since. Only the last two must count as another history, although a restored etcd has the
-// same cluster ID and may have written more than it lost.
+// TestHistory verifies a History with an etcd that has continued, was compacted, was restored or
+// was wiped. Only a restored or wiped etcd must count as another history, even though a restored
+// etcd has the same cluster ID and may have written more than it lost.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	type step func(*testing.T, *etcdkit.Cluster, *clientv3.Client)
@@ -39,13 +39,13 @@ func TestHistory(t *testing.T) {
 	}
 	compact := func(_ *testing.T, c *etcdkit.Cluster, _ *clientv3.Client) { c.Compact() }
 	for name, test := range map[string]struct {
-		seen     []step // after the marker was written
-		restored bool   // from a backup without the marker's last value
+		seen     []step // changes that were seen after the marker was written
+		restored bool   // restored from a backup without the marker's last value
 		wiped    bool
 		then     []step
-		ahead    int64 // revisions of that time whose events were not received
+		ahead    int64 // number of revisions whose events were not received
 		want     error
-		unsure   bool // compacted
+		unsure   bool // the history was compacted
 	}{
 		"went on":                      {then: []step{put("other", "x"), put("marker", "y")}},
 		"marker changed, not seen":     {then: []step{put("marker", "y")}, ahead: 1},

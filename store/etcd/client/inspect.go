@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// inspect asks every member but the one in use to prove itself, and returns a problem for each that
-// does not, in the order of the configuration.
+// inspect tests every member except the one in use. It returns a problem for each member that
+// fails, in the order of the configuration.
 func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.Problem {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -31,7 +31,7 @@ func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.P
 			continue
 		}
 		reason := "does not answer"
-		if !Late(err) && !undecided(err) { // which take turns while a member has lost the others
+		if !Late(err) && !undecided(err) { // these errors alternate while a member has lost the others
 			reason += fmt.Sprintf(" (%v)", Plain(err))
 		}
 		problems = append(problems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
@@ -41,7 +41,7 @@ func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.P
 	return problems
 }
 
-// inspectOne asks one member.
+// inspectOne tests a single member.
 func (s *Members) inspectOne(ctx context.Context, endpoint string, used *Member) error {
 	m, err := s.config.open(endpoint)
 	if err != nil {
@@ -53,7 +53,8 @@ func (s *Members) inspectOne(ctx context.Context, endpoint string, used *Member)
 	return err
 }
 
-// inspect reports failed members, soon after the start and then as often as rights are checked.
+// inspect reports failed members, soon after the start and then at the interval at which rights are
+// checked.
 func (s *stream) inspect(ctx context.Context) {
 	for pause := s.timing.Ask; wake.Sleep(ctx, pause/2+rand.N(pause)); pause = s.timing.CheckRights {
 		if problems := s.members.inspect(ctx, s.timing.Call); ctx.Err() == nil {

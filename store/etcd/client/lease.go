@@ -14,31 +14,32 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// MinTTL is the shortest life of a lease. Elections of etcd need a part of it.
+// MinTTL is the minimum time to live of a lease. etcd's elections use a part of this time.
 const MinTTL = 2 * time.Second
 
-// Lease keeps keys in etcd while their owner runs. The holder of the first key holds all of them.
-// It belongs to one goroutine.
+// Lease keeps keys in etcd while their owner runs. The holder of the first key holds all keys. A
+// Lease must be used by one goroutine at a time.
 type Lease struct {
 	Client *Client
-	// Key is the first key. What names all keys, for errors.
+	// Key is the first key. What describes all keys, for errors.
 	Key, What string
 	TTL       time.Duration
-	// ID is 0 while there is no lease.
+	// ID is the lease's ID, or 0 if no lease is granted.
 	ID int64
-	// Revision is the revision of the last write of the keys; 0 means that there was none.
+	// Revision is the revision of the last write of the keys, or 0 before the first write.
 	Revision int64
 	// renewed is the time of the last renewal of the lease.
 	renewed time.Time
 
 	Reported   bool
-	lastReport string // what was told
-	// Rival is the holder of the keys if it is another one, and met is when it was first seen.
+	lastReport string // the text of the last report
+	// Rival is the holder of the keys if it is not this lease. met is the time when the rival was
+	// first seen.
 	Rival Foreign
 	met   time.Time
 }
 
-// NewLease returns a lease that is not granted yet. Key is the first key that it will hold.
+// NewLease returns a lease that is not granted yet. key is the first key that it will hold.
 func (c *Client) NewLease(key string, ttl time.Duration) (*Lease, error) {
 	if ttl < MinTTL {
 		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
@@ -55,12 +56,12 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 	return l, err
 }
 
-// ErrPatience is an error that is not worth a report yet.
+// ErrPatience is an error that need not be reported yet, because it may be temporary.
 var ErrPatience = errors.New("that may pass")
 
-// Keep renews the lease and then calls write, again and again, until ctx ends. It does so at least
-// three times in the life of the lease, and when wake is sent, but not before minPause has passed.
-// It calls report with each new error, and with nil if there is none.
+// Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
+// times in the time to live of the lease, and when wake is sent, but with a pause of at least
+// minPause. It calls report with each new error, and with nil after a success.
 func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
@@ -79,19 +80,20 @@ func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wak
 	}
 }
 
-// revokeTimeout is the maximum time for which the end of a daemon waits for etcd.
+// revokeTimeout is the maximum time for which a daemon that ends waits for etcd.
 const revokeTimeout = 2 * time.Second
 
-// Hold is [Lease.Keep], and revokes the lease in the end.
+// Hold works like [Lease.Keep], and finally revokes the lease.
 func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	l.Keep(ctx, write, wake, minPause, report)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
-	_ = l.Revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+	_ = l.Revoke(ctx) // if etcd is unavailable, the lease expires
 }
 
-// HeldBy returns the error of a node whose key another daemon holds, as a daemon with the same node
-// name would. The key of an earlier run ends with its lease, and is not reported before.
+// HeldBy returns the error of a node whose key is held by another daemon, such as a daemon with the
+// same node name. The key of an earlier run expires with its lease, so the error is reported only
+// if the key still exists after that time.
 func (l *Lease) HeldBy(other Foreign) error {
 	if other.Lease == 0 {
 		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.Key)
@@ -105,7 +107,7 @@ func (l *Lease) HeldBy(other Foreign) error {
 	return fmt.Errorf("%s is held by another vipd: give each host its own node name", l.Key)
 }
 
-// once renews the lease and writes.
+// once renews the lease and writes the keys.
 func (l *Lease) once(ctx context.Context, write func(context.Context) error) error {
 	err := l.Renew(ctx)
 	if err == nil {
@@ -113,19 +115,19 @@ func (l *Lease) once(ctx context.Context, write func(context.Context) error) err
 	}
 	if Is(err, rpctypes.ErrLeaseNotFound) {
 		l.ID = 0
-		return ErrPatience // the next attempt asks for another
+		return ErrPatience // the next attempt requests another lease
 	}
 	return err
 }
 
-// Limit limits one step, so there is time left for another attempt before the lease ends.
+// Limit limits the time of a step, so there is time for another attempt before the lease expires.
 func (l *Lease) Limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, max(l.TTL/4, time.Second))
 }
 
 func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken <-chan struct{}, minPause func() time.Duration) {
 	if !well {
-		woken = nil // what is new waits with the rest
+		woken = nil // new changes wait for the next attempt
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -138,7 +140,7 @@ func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken
 	}
 }
 
-// reportChange reports an error, or nil, if the last report was another one.
+// reportChange calls report with an error or nil, unless the last report was the same.
 func (l *Lease) reportChange(err error, report func(error)) {
 	if errors.Is(err, ErrPatience) {
 		return
@@ -153,7 +155,8 @@ func (l *Lease) reportChange(err error, report func(error)) {
 	l.Reported, l.lastReport = true, text
 }
 
-// Renew keeps the lease alive if a part of its time has passed. Without a lease, it requests one.
+// Renew renews the lease if a part of its time to live has passed. If no lease is granted, it
+// requests a lease.
 func (l *Lease) Renew(ctx context.Context) error {
 	began := time.Now()
 	if l.ID != 0 && began.Sub(l.renewed) < l.TTL/5 {
@@ -197,14 +200,14 @@ func (l *Lease) grant(ctx context.Context) (id int64, err error) {
 // Alive renews the lease once.
 func (l *Lease) Alive(ctx context.Context) error {
 	return l.do(ctx, func(ctx context.Context, leases etcdserverpb.LeaseClient) error {
-		ctx, cancel := context.WithCancel(ctx) // ends the stream
+		ctx, cancel := context.WithCancel(ctx) // the cancellation ends the stream
 		defer cancel()
 		stream, err := leases.LeaseKeepAlive(ctx)
 		if err != nil {
 			return err
 		}
 		if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: l.ID}); err != nil {
-			_, err = stream.Recv() // says why
+			_, err = stream.Recv() // returns the reason
 			return err
 		}
 		answer, err := stream.Recv()
@@ -236,18 +239,19 @@ func (l *Lease) Revoke(ctx context.Context) error {
 // Put returns the operation that writes a key under the lease.
 func (l *Lease) Put(key string, text []byte) *etcdserverpb.RequestOp { return Put(key, text, l.ID) }
 
-// Ours is the condition that a key is under the lease.
+// Ours returns the condition that a key is attached to the lease.
 func (l *Lease) Ours(key string) *etcdserverpb.Compare { return Under(key, l.ID) }
 
-// Under is the condition that a key is under the lease of that number.
+// Under returns the condition that a key is attached to the lease with the given ID.
 func Under(key string, id int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.LeaseValue(key), "=", id)
 	return c.GetCompare()
 }
 
-// Write makes change if the first key and those of also are under the lease, and first if the first
-// key does not exist. Otherwise it writes nothing, and returns the holder: the lease itself if
-// other keys are missing.
+// Write runs the operations in change if the first key and the keys in also are attached to the
+// lease. If the first key does not exist, it runs the operations in first. Otherwise it writes
+// nothing and returns the holder of the first key, which is the lease itself if other keys are
+// missing.
 func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *Foreign, err error) {
 	conditions := []*etcdserverpb.Compare{l.Ours(l.Key)}
 	for _, key := range also {
@@ -260,14 +264,14 @@ func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.Request
 	return other, err
 }
 
-// Foreign is the holder of a key: its lease, or 0 if the key is under none. Created is the key's
-// revision, 0 if there is no such key.
+// Foreign identifies the holder of a key by its lease, or by 0 if the key has no lease. created is
+// the revision at which the key was created, or 0 if the key does not exist.
 type Foreign struct{ Lease, created int64 }
 
 // Attempt runs ops if the conditions hold. Otherwise it returns the holder of the first key.
 func (l *Lease) Attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*Foreign, error) {
-	// This read is linearizable: a member that is cut off would still report a lease that has
-	// ended.
+	// This read is linearizable, because a member that is cut off would still report an expired
+	// lease.
 	look := Read(&etcdserverpb.RangeRequest{Key: []byte(l.Key)})
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	ctx, cancel := l.Limit(ctx)

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Link owns the connection: it reads and follows, and notices a broken connection. It sends
-// messages, in order.
+// Link owns the connection. It reads and follows folders, and detects a broken connection. It sends
+// messages in order.
 type Link struct {
 	config  Config
 	keys    schema.Keys
@@ -27,31 +27,33 @@ type Link struct {
 	timing  Timing
 	out     chan<- Message
 	members *Members
-	// Inspects reports whether the members that are not in use are inspected.
+	// Inspects reports whether the link also tests the members that are not in use.
 	Inspects bool
 
-	// full reports whether everything must be read, and another whether etcd has another history
-	// than before.
+	// full reports whether everything must be read. another reports whether etcd has another
+	// history than before.
 	full, another bool
 	// History is the known history of etcd. It may be set before Run.
 	History History
-	// scopes are the folders and keys that it reads and follows.
+	// scopes lists the folders and keys that the link reads and follows.
 	scopes []followed
-	// steady reports whether this attempt follows. reread is when everything is read again.
+	// steady reports whether the current attempt follows all scopes. reread is the time when
+	// everything is read again.
 	steady bool
 	reread time.Time
 }
 
-// followed is a scope with its progress.
+// followed is a scope and its progress.
 type followed struct {
 	Scope
-	// next is the revision from which its watch resumes. count is its number of keys.
+	// next is the revision from which the scope's watch resumes. count is the scope's number of
+	// keys.
 	next, count int64
-	// denied reports whether the user may not read it. It is left out.
+	// denied reports whether the user may not read the scope. If so, it is skipped.
 	denied bool
 }
 
-// total is the number of keys.
+// total returns the number of keys in all scopes.
 func total(scopes []followed) (n int64) {
 	for i := range scopes {
 		n += scopes[i].count
@@ -63,37 +65,37 @@ func total(scopes []followed) (n int64) {
 // as complete.
 const RefillTime = 30 * time.Second
 
-// Timing has the intervals of a connection. Tests shorten them.
+// Timing holds the intervals of a connection. Tests shorten them.
 type Timing struct {
 	// Now is the clock. Its monotonic part measures time, so a jump of the wall clock does not look
 	// like an outage.
 	Now func() time.Time
-	// ErrorPause is the time between two errors of one outage that are published.
+	// ErrorPause is the minimum time between two published errors of the same outage.
 	ErrorPause time.Duration
-	// Ask is the time between requests for etcd's revision. Silence is how long a stream may be
-	// behind that revision.
+	// Ask is the interval of requests for etcd's revision. Silence is the time for which a stream
+	// may lag behind that revision.
 	Ask, Silence time.Duration
-	// Call limits one request, and Page the reading of one page.
+	// Call is the timeout of a request. Page is the timeout for reading a page.
 	Call, Page time.Duration
-	// Jitter limits the wait before the first new attempt. Each later wait is twice as long, up to
-	// Slowest.
+	// Jitter is the maximum pause before the first new attempt. Each further pause is twice as
+	// long, up to Slowest.
 	Jitter, Slowest time.Duration
-	// Reread is the time between full readings, which are only a precaution. CheckRights is the
-	// time between two checks of the user's rights.
+	// Reread is the interval of full readings, which are only a precaution. CheckRights is the
+	// interval of checks of the user's rights.
 	Reread, CheckRights time.Duration
-	// ProxyReread is the time between full readings behind a proxy, with few keys.
+	// ProxyReread is the interval of full readings behind a proxy, if there are few keys.
 	ProxyReread time.Duration
 	// Refill is the time without an added service after which the services of another history count
-	// as complete, at most LongestRefill.
+	// as complete. The total wait is at most LongestRefill.
 	Refill, LongestRefill time.Duration
-	// PageKeys is the number of keys in a page. Small pages cost etcd far more, because it counts
-	// all remaining keys each time.
+	// PageKeys is the number of keys in a page. Small pages cost etcd much more, because etcd
+	// counts all remaining keys each time.
 	PageKeys int64
 	// MaxKeys is the maximum number of all keys.
 	MaxKeys int64
 }
 
-// UsualTiming returns the intervals that programs use.
+// UsualTiming returns the default intervals.
 func UsualTiming() Timing {
 	return Timing{
 		Now: time.Now, Ask: 5 * time.Second, Silence: 9 * time.Second, Call: 5 * time.Second, Page: 30 * time.Second,
@@ -110,31 +112,32 @@ func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Log
 	return l
 }
 
-// Message is a message of the link. It has one of these parts.
+// Message is a message of the link. Only one of its parts is set.
 type Message struct {
-	// Page is a page of a full reading, between Begin and End. Revision is the revision of the
-	// reading, or of the events.
+	// Page is a page of a full reading, which is between Begin and End. Revision is the revision of
+	// the reading or of the events.
 	Begin, End bool
 	Page       []*mvccpb.KeyValue
 	Events     []*mvccpb.Event
 	Revision   int64
-	// An End has the scopes that may not be read, the cluster, and whether etcd has another history
-	// than before.
+	// An End lists the scopes that may not be read. It also has the cluster, and whether etcd has
+	// another history than before.
 	Denied  []Scope
 	Cluster uint64
 	Another bool
-	// Steady reports that all watches are open and nothing was missed. Away is why they no longer
-	// are.
+	// Steady reports that all watches are open and no change was missed. Away is the reason why
+	// this is no longer true.
 	Steady bool
 	Away   error
-	// Members are problems of failed members of etcd; nil means that the message is not about them.
+	// Members lists problems of failed members of etcd. It is nil if the message is not about
+	// members.
 	Members []balancer.Problem
 }
 
-// errReread ends an attempt to read everything again. Nothing is wrong.
+// errReread ends an attempt because everything must be read again. It is not a failure.
 var errReread = errors.New("it is time to read everything again")
 
-// Run connects again and again until ctx ends.
+// Run connects, and reconnects after each failure, until ctx ends.
 func (l *Link) Run(ctx context.Context) {
 	defer l.members.Close()
 	l.full = true
@@ -149,21 +152,21 @@ func (l *Link) Run(ctx context.Context) {
 		}
 		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
 		if errors.Is(err, errSilent) {
-			l.full = l.full || !l.steady // a proxy that is stuck makes no watch at all, and answers questions
+			l.full = l.full || !l.steady // a proxy that is stuck creates no watches, but answers reads
 		}
-		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.send(ctx, Message{Away: err}) { // a move takes a moment
+		if moved := l.steady && errors.Is(err, errMoved); !moved && !l.send(ctx, Message{Away: err}) { // a move to another member is short
 			return
 		}
 		if !l.steady {
-			l.members.Close() // the next connection has fresh files and names
+			l.members.Close() // the next connection reads files and names again
 		}
 		wake.Sleep(ctx, l.timing.pause(failures))
 		failures++
 	}
 }
 
-// pause returns the wait after a number of failures. It is random, so hosts don't return at the
-// same moment.
+// pause returns the pause after the given number of failures. It is random, so hosts do not
+// reconnect at the same time.
 func (t Timing) pause(failures int) time.Duration {
 	longest := min(t.Jitter<<min(failures, 10), t.Slowest)
 	shortest := longest / 2
@@ -183,7 +186,7 @@ func (l *Link) send(ctx context.Context, m Message) bool {
 	}
 }
 
-// attempt reads what is missing and follows until that ends. The error is the reason.
+// attempt reads the missing data, and follows changes until that fails. It returns the reason.
 func (l *Link) attempt(ctx context.Context) error {
 	if l.History.Revision != 0 {
 		if err := l.verify(ctx); err != nil {
@@ -210,7 +213,7 @@ func (l *Link) get(ctx context.Context, limit time.Duration, request *etcdserver
 	return answer, err
 }
 
-// verify checks whether etcd still has the history that was seen. If not, everything is read again.
+// verify checks whether etcd still has the known history. If not, everything will be read again.
 func (l *Link) verify(ctx context.Context) error {
 	h := l.History
 	h.Revision = max(h.Revision, l.known())
@@ -229,7 +232,7 @@ func (l *Link) verify(ctx context.Context) error {
 	return nil
 }
 
-// known returns the revision up to which all scopes are known.
+// known returns the revision up to which the state of all scopes is known.
 func (l *Link) known() int64 {
 	known := l.scopes[0].next - 1
 	for _, s := range l.scopes {
@@ -256,7 +259,7 @@ func (l *Link) readAll(ctx context.Context) error {
 		}
 		s.next, s.count = r.seen.Revision+1, r.total-before
 	}
-	l.another = l.another || !l.History.continues(r.seen.Cluster, r.seen.Revision) // etcd was exchanged since it was asked
+	l.another = l.another || !l.History.continues(r.seen.Cluster, r.seen.Revision) // etcd was replaced after verify
 	l.full, l.History = false, r.seen
 	l.reread = began.Add(l.timing.Reread*4/5 + rand.N(l.timing.Reread*2/5+1))
 	l.log.Debug("read all of etcd", "rev", r.seen.Revision, "keys", r.total, "took", l.timing.Now().Sub(began))
@@ -272,10 +275,10 @@ type reading struct {
 	*Link
 	limit int64
 	total int64
-	seen  History // revision 0 means the first page decides
+	seen  History // if the revision is 0, the first page determines it
 }
 
-// Scope reads one scope.
+// Scope reads a scope.
 func (r *reading) scope(ctx context.Context, s Scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
@@ -295,7 +298,7 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 			}
 		}
 		first = false
-		if !s.Optional() { // what may be read for sure
+		if !s.Optional() { // a scope that the user can certainly read
 			for _, kv := range answer.Kvs {
 				r.seen.Note(kv)
 			}
@@ -320,8 +323,8 @@ const (
 	LeaseEnded
 )
 
-// AskLeases returns the state of each lease, in order. If etcd does not answer, the rest is
-// unknown.
+// AskLeases returns the state of each lease, in order. If etcd does not answer, the remaining
+// states are unknown.
 func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
 	answers, known := make([]LeaseAnswer, len(ids)), map[int64]LeaseAnswer{}
 	for i, id := range ids {
@@ -338,7 +341,7 @@ func (l *Link) AskLeases(ctx context.Context, ids []int64) []LeaseAnswer {
 	return answers
 }
 
-// lease asks for the state of a lease. With an error it is unknown.
+// lease returns the state of a lease. If it returns an error, the state is unknown.
 func (l *Link) lease(ctx context.Context, id int64) (answer LeaseAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timing.Call)
 	defer cancel()

@@ -17,22 +17,22 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// The times and limits of a connection.
+// These are the times and limits of a connection.
 const (
-	// dialTimeout limits one attempt to connect.
+	// dialTimeout is the timeout of an attempt to connect.
 	dialTimeout = 5 * time.Second
-	// keepaliveTime and keepaliveTimeout detect a dead connection. Servers refuse clients that ask
-	// more often than every 5 s.
+	// keepaliveTime and keepaliveTimeout detect a dead connection. Servers refuse clients that send
+	// keepalives more often than every 5 s.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is
-	// longer than a request waits.
+	// slowestDial is the maximum pause between attempts to connect. gRPC's default of two minutes
+	// is longer than the timeout of a request.
 	slowestDial = 3 * time.Second
-	// maxReceived limits one answer, in bytes.
+	// maxReceived is the maximum size of an answer, in bytes.
 	maxReceived = 64 << 20
 )
 
-// Member is a connection to one member of etcd, or to one proxy.
+// Member is a connection to a member of etcd or to a proxy.
 type Member struct {
 	config   Config
 	endpoint string
@@ -40,8 +40,8 @@ type Member struct {
 	token    token
 }
 
-// open returns a member that connects when it is first used, and outlives ctx. Certificates are
-// read for each connection.
+// open returns a member that connects when it is first used. The member outlives ctx. Certificates
+// are read for each connection.
 func (c Config) open(endpoint string) (*Member, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (c Config) open(endpoint string) (*Member, error) {
 		MaxCallRecvMsgSize: maxReceived, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}),
-			grpc.WithNoProxy(), // as for checks: http_proxy is about the web
+			grpc.WithNoProxy(), // http_proxy does not apply to etcd
 		},
 	}
 	if c.Username != "" {
@@ -73,13 +73,14 @@ func (c Config) open(endpoint string) (*Member, error) {
 }
 
 // close ends the connection.
-func (m *Member) close() { _ = m.Client.Close() } // nothing is left to be done about an error
+func (m *Member) close() { _ = m.Client.Close() } // an error has no consequence
 
-// Conn returns the connection. Unlike the client's own methods, requests on it do not wait until a
-// member listens.
+// Conn returns the connection. Unlike the client's own methods, requests on this connection do not
+// wait until a member listens.
 func (m *Member) Conn() *grpc.ClientConn { return m.Client.ActiveConnection() }
 
-// authenticate requests a token. It reads the password each time, so it uses a replaced one.
+// authenticate requests a token. It reads the password file each time, so it notices a new
+// password.
 func (m *Member) authenticate(ctx context.Context) error {
 	text, err := os.ReadFile(m.config.PasswordFile)
 	if err != nil {
@@ -100,8 +101,8 @@ func (m *Member) authenticate(ctx context.Context) error {
 	return err
 }
 
-// use makes the member use the token of another member, which may be nil: etcd writes each new
-// token.
+// use makes the member use the token of another member, which may be nil. This avoids a new token,
+// which etcd would have to store.
 func (m *Member) use(other *Member) {
 	if other == nil {
 		return
@@ -112,8 +113,8 @@ func (m *Member) use(other *Member) {
 }
 
 // prove reads a key with a linearizable read, and returns the revision. A member that has lost the
-// others does not answer. The revision is 0 if the user may not read the key, which proves the
-// member as well.
+// others does not answer. If the user may not read the key, the revision is 0, which still proves
+// the member.
 func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 	if m.config.Username != "" && m.token.text.Load() == nil {
 		if err := m.authenticate(ctx); err != nil {
@@ -128,10 +129,11 @@ func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 }
 
 // token is a user's token, which is sent with each request. The client's own token can't be renewed
-// on a connection: it requests the new token with the old one, which servers before 3.5 refuse.
+// on a connection, because the client would authenticate this request with the old token, which
+// servers before 3.5 refuse.
 type token struct{ text atomic.Value }
 
-// GetRequestMetadata returns the header with the token. A request for a token has none.
+// GetRequestMetadata returns the header with the token. A request for a token has no such header.
 func (t *token) GetRequestMetadata(_ context.Context, uri ...string) (map[string]string, error) {
 	text, _ := t.text.Load().(string)
 	if text == "" || len(uri) > 0 && strings.HasSuffix(uri[0], "/etcdserverpb.Auth") {
@@ -140,5 +142,5 @@ func (t *token) GetRequestMetadata(_ context.Context, uri ...string) (map[string
 	return map[string]string{rpctypes.TokenFieldNameGRPC: text}, nil
 }
 
-// RequireTransportSecurity returns false: tokens also work without TLS.
+// RequireTransportSecurity returns false, because tokens also work without TLS.
 func (*token) RequireTransportSecurity() bool { return false }

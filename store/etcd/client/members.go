@@ -19,40 +19,40 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Members uses one member of etcd at a time: the first that proves that it has not lost the others.
-// If a request stays unanswered, the members prove themselves again, and the first that answers is
-// used. Watches on the former member end. Methods may be called by several goroutines.
+// Members uses one member of etcd at a time: the first member that proves that it has not lost the
+// others. If a request stays unanswered, all members are tested again. The first that answers is
+// used, and watches on the former member end. Its methods are safe for concurrent use.
 type Members struct {
 	config Config
-	// key is the key that members read to prove themselves. It need not exist.
+	// key is the key that members must read to prove themselves. It need not exist.
 	key string
-	// seen is the highest revision that etcd has reported. A member with a lower one has another
-	// history, and is the last choice.
+	// seen is the highest revision that etcd has reported. A member with a lower revision has
+	// another history, and is used only if no other member answers.
 	seen atomic.Int64
 
-	current  atomic.Pointer[Member] // nil means the next request chooses
-	choosing chan struct{}          // of one place, held while a member is chosen or given up
-	order    []string               // the endpoints, the one in use first; guarded by choosing
+	current  atomic.Pointer[Member] // nil if the next request must choose a member
+	choosing chan struct{}          // a semaphore that is held while a member is chosen or abandoned
+	order    []string               // the endpoints, starting with the one in use; guarded by choosing
 }
 
 // errMoved ends requests and watches on a member that has lost the others.
 var errMoved = errors.New("the member of etcd in use stopped answering: moved to another one")
 
-// NewMembers returns members that connect when one is first used.
+// NewMembers returns members that connect when they are first used.
 func NewMembers(c Config, keys schema.Keys) *Members {
 	s := &Members{config: c, key: keys.Prefix + schema.ServiceFolder, choosing: make(chan struct{}, 1), order: slices.Clone(c.Endpoints)}
 	rand.Shuffle(len(s.order), func(i, j int) { s.order[i], s.order[j] = s.order[j], s.order[i] })
 	return s
 }
 
-// Close ends the connection. The next request makes another.
+// Close ends the connection. The next request opens another connection.
 func (s *Members) Close() {
 	s.choosing <- struct{}{}
 	defer func() { <-s.choosing }()
 	s.replaceLocked(nil)
 }
 
-// noteRevision notes the revision of an answer.
+// noteRevision records the revision of an answer.
 func (s *Members) noteRevision(h *etcdserverpb.ResponseHeader) {
 	for revision := h.GetRevision(); ; {
 		if before := s.seen.Load(); before >= revision || s.seen.CompareAndSwap(before, revision) {
@@ -61,7 +61,7 @@ func (s *Members) noteRevision(h *etcdserverpb.ResponseHeader) {
 	}
 }
 
-// Leave stops using a member, which becomes the last choice.
+// Leave stops using a member, and tries it last in the future.
 func (s *Members) Leave(m *Member) {
 	s.choosing <- struct{}{}
 	defer func() { <-s.choosing }()
@@ -83,7 +83,8 @@ func (s *Members) replaceLocked(m *Member) {
 	}
 }
 
-// Reach returns the member in use. If there is none, or it is doubted, it chooses one.
+// Reach returns the member in use. If no member is in use, or the member in use is doubted, it
+// chooses a member.
 func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	if m := s.current.Load(); m != nil && m != doubted {
 		return m, nil
@@ -104,15 +105,15 @@ func (s *Members) Reach(ctx context.Context, doubted *Member) (*Member, error) {
 	return m, err
 }
 
-// doubtAfter is the time without an answer to a request after which members prove themselves.
-// headStart is the time for which a member is awaited before the next member is also asked. They
-// are limited to a quarter and an eighth of the time that the request has left.
+// doubtAfter is the time without an answer after which members are tested. headStart is the time to
+// wait for a member before the next member is also tested. They are limited to a quarter and an
+// eighth of the remaining time of the request.
 const (
 	doubtAfter = time.Second
 	headStart  = 300 * time.Millisecond
 )
 
-// share returns a part of the time that ctx has left, d at most.
+// share returns a part of the remaining time of ctx, but at most d.
 func share(ctx context.Context, d time.Duration, part time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, time.Until(end)/part)
@@ -120,9 +121,9 @@ func share(ctx context.Context, d time.Duration, part time.Duration) time.Durati
 	return d
 }
 
-// Do runs an operation, which may be repeated: on another member if the one in use fails or is
-// silent, and with a new token if the old one has ended. The error is [Unsent] if no member was
-// reached.
+// Do runs an operation, and may repeat it. It repeats the operation on another member if the member
+// in use fails or does not answer, and with a new token if the old token has expired. If no member
+// was reached, it returns [Unsent].
 func (s *Members) Do(ctx context.Context, operation func(context.Context, *Member) error) error {
 	var doubted *Member
 	renewals := 0
@@ -145,7 +146,7 @@ func (s *Members) Do(ctx context.Context, operation func(context.Context, *Membe
 			if err = s.guard(ctx, m, func(ctx context.Context, m *Member) error { return m.authenticate(ctx) }); err != nil && !Unreachable(err) {
 				return err
 			}
-		case s.current.Load() != m: // requests to it have ended early
+		case s.current.Load() != m: // another goroutine has already replaced the member
 		case Unreachable(err):
 			if doubted = m; tries > 0 {
 				wake.Sleep(ctx, share(ctx, UsualTiming().pause(tries), 4))
@@ -156,12 +157,11 @@ func (s *Members) Do(ctx context.Context, operation func(context.Context, *Membe
 	}
 }
 
-// lostAfter limits the first attempt of a write. etcd drops writes that it receives without a
-// leader, and never answers them. Each further attempt may last twice as long.
+// lostAfter is the timeout of the first attempt of a write. etcd drops writes that it receives
+// without a leader, and never answers them. The timeout doubles with each further attempt.
 const lostAfter = 2 * time.Second
 
-// write is Do for an operation that etcd may drop. Repeating the operation must not change its
-// effect.
+// write works like Do, for an operation that etcd may drop. The operation must be idempotent.
 func (s *Members) write(ctx context.Context, operation func(context.Context, *Member) error) error {
 	limit := share(ctx, lostAfter, 3)
 	return s.Do(ctx, func(ctx context.Context, m *Member) error {
@@ -172,7 +172,8 @@ func (s *Members) write(ctx context.Context, operation func(context.Context, *Me
 	})
 }
 
-// answered returns an error that is an answer of etcd, and nil for the end of a request.
+// answered returns err if etcd has answered with it. It returns nil if the request ended without an
+// answer.
 func answered(err error) error {
 	if code := status.Code(err); code == codes.Canceled || code == codes.DeadlineExceeded || code == codes.Unknown {
 		return nil
@@ -180,7 +181,7 @@ func answered(err error) error {
 	return err
 }
 
-// guard runs an operation on a member, and ends it when another member is chosen.
+// guard runs an operation on a member, and ends the operation when another member is chosen.
 func (s *Members) guard(ctx context.Context, m *Member, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var doubting sync.WaitGroup
@@ -196,9 +197,9 @@ func (s *Members) guard(ctx context.Context, m *Member, operation func(context.C
 	return operation(ctx, m)
 }
 
-// choose returns the first member that proves itself. It asks the one in use on its connection,
-// then the others, then that one on a new connection. Each is asked when the earlier ones have
-// failed or were silent for a while.
+// choose returns the first member that proves itself. It tests the member in use on its existing
+// connection, then the other members, and finally the member in use on a new connection. It starts
+// the next test when the earlier tests have failed or have not been answered for a while.
 func (s *Members) choose(ctx context.Context) (*Member, error) {
 	pause := share(ctx, headStart, 8)
 	ctx, cancel := context.WithCancel(ctx)
@@ -217,11 +218,11 @@ func (s *Members) choose(ctx context.Context) (*Member, error) {
 				return r.result()
 			}
 			if undecided(p.err) {
-				continue // lest it be asked again at once
+				continue // otherwise the member would be tested again immediately
 			}
 		case <-time.After(pause):
 			if r.best.Member != nil && len(r.candidates) == 0 {
-				return r.result() // it is behind, and no other has answered
+				return r.result() // the member is behind, but no other member has answered
 			}
 		}
 		r.next(ctx)
@@ -229,10 +230,10 @@ func (s *Members) choose(ctx context.Context) (*Member, error) {
 	return r.result()
 }
 
-// race is one choice of a member. It belongs to one goroutine.
+// race is the choice of a member. It must be used by one goroutine.
 type race struct {
 	*Members
-	candidates []string // not asked yet
+	candidates []string // not tested yet
 	proofs     chan proof
 	proving    sync.WaitGroup
 	pending    int
@@ -240,14 +241,14 @@ type race struct {
 	failed     error
 }
 
-// proof is the answer of a member.
+// proof is the result of testing a member.
 type proof struct {
 	*Member
 	revision int64
 	err      error
 }
 
-// next asks the next candidate, if there is one.
+// next tests the next candidate, if any.
 func (r *race) next(ctx context.Context) {
 	if len(r.candidates) == 0 {
 		return
@@ -271,8 +272,8 @@ func (r *race) start(ctx context.Context, m *Member) {
 	})
 }
 
-// decide processes an answer, and reports whether it ends the race. A member that is not behind
-// does, and so does a mistake in the configuration.
+// decide processes a result, and reports whether it ends the race. The race ends with a member that
+// is not behind, or with a mistake in the configuration.
 func (r *race) decide(p proof) bool {
 	r.pending--
 	switch {
@@ -295,8 +296,8 @@ func (r *race) decide(p proof) bool {
 	return p.revision == 0 || p.revision >= r.seen.Load()
 }
 
-// result returns the best member. If that is behind, etcd was restored, and the seen revision no
-// longer counts.
+// result returns the best member. If this member is behind, etcd was restored, and the seen
+// revision is reset.
 func (r *race) result() (*Member, error) {
 	if r.best.Member == nil {
 		return nil, r.failed
@@ -307,7 +308,7 @@ func (r *race) result() (*Member, error) {
 	return r.best.Member, nil
 }
 
-// end closes the connections of the losers.
+// end closes the connections to the other members.
 func (r *race) end(cancel context.CancelFunc) {
 	cancel()
 	r.proving.Wait()

@@ -10,8 +10,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMembersPreferHistory gives two clusters as endpoints. The cluster whose revision is not
-// behind must be used, and the other only if the first does not answer.
+// TestMembersPreferHistory configures two clusters as endpoints. The cluster whose revision is not
+// behind must be used. The other must be used only if the first does not answer.
 func TestMembersPreferHistory(t *testing.T) {
 	t.Parallel()
 	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -74,6 +74,6 @@ func TestMembersMove(t *testing.T) {
 		t.Errorf("members = %q, want the stopped member and then another", asked)
 	}
 	if s.current.Load() == before {
-		t.Error("the stopped member is still in use")
+		t.Error("the stopped member is in use, want another member")
 	}
 }

@@ -14,21 +14,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Scope is a folder or a single key that is read and followed.
+// Scope is a folder or a single key that a link reads and follows.
 type Scope struct {
-	// Key is the key, or the folder, which ends in /. End is the end of the folder, "" for a single
-	// key.
+	// Key is the key, or the folder, which ends in /. End is the end of the folder's range, or ""
+	// for a single key.
 	Key, End string
-	// Without describes the loss if the user may not read the scope; the other scopes are still
-	// followed. "" means that the scope is required.
+	// Without describes the consequence if the user may not read the scope. In this case the other
+	// scopes are still followed. If Without is "", the scope is required.
 	Without string
 }
 
 // Folder returns the scope of all keys that begin with key, which ends in /.
 func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRangeEnd(key)} }
 
-// Scopes returns the scopes of a Source: the required ones first, then those that some roles may
-// not read. Node is the node whose configuration is read; "" means none.
+// Scopes returns the scopes of a Source. The required scopes precede those that some roles may not
+// read. node is the node whose configuration is read; it may be "".
 func Scopes(k schema.Keys, node string) []Scope {
 	vips := Folder(k.Prefix + schema.VIPFolder)
 	vips.Without = `services whose vips say "auto" keep the addresses that were read before`
@@ -44,7 +44,7 @@ func Scopes(k schema.Keys, node string) []Scope {
 	return all
 }
 
-// Optional reports whether the other scopes are followed if this one may not be read.
+// Optional reports whether the other scopes are followed if this scope may not be read.
 func (s Scope) Optional() bool { return s.Without != "" }
 
 // Holds reports whether a key is in the scope.
@@ -58,8 +58,8 @@ func (s Scope) Holds(key string) bool {
 // Asker reads keys.
 type Asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
 
-// ReadScope reads a scope in pages of at most limit keys, all at one revision. If that is 0, the
-// first page decides.
+// ReadScope reads a scope in pages of at most limit keys, all at one revision. If the revision is
+// 0, the first page determines it.
 func ReadScope(
 	ctx context.Context, ask Asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
 ) error {
@@ -85,12 +85,12 @@ func ReadScope(
 	}
 }
 
-// Forbidden reports whether a right in etcd is missing.
+// Forbidden reports whether err is about a missing right in etcd.
 func Forbidden(err error) bool {
 	return Is(err, rpctypes.ErrPermissionDenied) || Is(err, rpctypes.ErrUserEmpty)
 }
 
-// ReadFolder reads a folder, all at one revision.
+// ReadFolder reads a folder at a single revision.
 func (c *Client) ReadFolder(ctx context.Context, name string, revision *int64, each func(string, *mvccpb.KeyValue)) error {
 	limit := UsualTiming().PageKeys
 	all := Folder(c.Keys.Prefix + name)

@@ -20,20 +20,21 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stream has the watches of one attempt.
+// stream holds the watches of an attempt.
 type stream struct {
 	*Link
 	watch etcdserverpb.Watch_WatchClient
-	// wanted is the last revision that etcd has reported. proven is when the stream had reached it,
-	// in nanoseconds since began, or handing while an answer is processed.
+	// wanted is the last revision that etcd has reported. proven is the time when the stream had
+	// reached that revision, in nanoseconds since began. It is handing while an answer is
+	// processed.
 	began          time.Time
 	wanted, proven atomic.Int64
 	created        int
-	// ready reports whether all watches exist, and proxied whether a gRPC proxy has made them. A
-	// proxy numbers them itself, from 0, and does not answer requests for progress, on which old
-	// proxies crash.
+	// ready reports whether all watches exist. proxied reports whether a gRPC proxy has created
+	// them. A proxy numbers watches itself, starting at 0. It does not answer requests for
+	// progress, which crash old proxies.
 	ready, proxied atomic.Bool
-	// size is the number of keys when the attempt started.
+	// size is the number of keys at the start of the attempt.
 	size int64
 }
 
@@ -41,9 +42,9 @@ const handing = -1
 
 var errSilent = errors.New("the watch is silent: it is behind what etcd answers")
 
-// follow opens the watches and sends changes until that ends.
+// follow opens the watches and sends changes until the stream ends.
 func (l *Link) follow(ctx context.Context) error {
-	// This makes a member that has lost the others end the stream, instead of staying silent.
+	// This option makes a member that has lost the others end the stream instead of staying silent.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
 	reaching, stop := context.WithTimeout(ctx, l.timing.Call)
@@ -71,7 +72,7 @@ func (l *Link) follow(ctx context.Context) error {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 				l.full = l.full || errors.Is(cause, errReread)
 				if errors.Is(cause, errSilent) {
-					l.members.Leave(m) // requests may have moved to another one already
+					l.members.Leave(m) // requests may already use another member
 				}
 				return cause
 			}
@@ -91,10 +92,11 @@ func (l *Link) follow(ctx context.Context) error {
 	}
 }
 
-// now is the time since the stream began.
+// now returns the time since the start of the stream.
 func (s *stream) now() int64 { return int64(s.timing.Now().Sub(s.began)) }
 
-// create requests a watch of each scope that may be read. Its ID is the index of the scope, from 1.
+// create requests a watch of each scope that may be read. The ID of a watch is the index of its
+// scope, starting at 1.
 func (s *stream) create() {
 	for i, f := range s.scopes {
 		if f.denied {
@@ -106,14 +108,14 @@ func (s *stream) create() {
 		}
 		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}
 		if err := s.watch.Send(request); err != nil {
-			return // Recv says why
+			return // Recv returns the reason
 		}
 		s.created--
 	}
 }
 
-// ask asks for etcd's revision now and then, and returns why the stream must end; nil means that it
-// has ended.
+// ask requests etcd's revision at intervals. It returns the reason why the stream must end, or nil
+// if the stream has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	knock := s.began.Add(s.timing.CheckRights)
 	behindProxy := s.timing.ProxyReread/2 + rand.N(s.timing.ProxyReread) + time.Duration(s.size)*rereadKey
@@ -139,18 +141,19 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	}
 }
 
-// rereadKey is added for each key to the time between full readings behind a proxy, which may lose
-// a watch silently: a host reads 100 keys a second at most.
+// rereadKey is added for each key to the interval of full readings behind a proxy, so a host reads
+// at most 100 keys a second. These readings are necessary because a proxy may lose a watch
+// silently.
 const rereadKey = 10 * time.Millisecond
 
-// prove asks for etcd's revision with a linearizable read, and then for the progress of the
-// watches. If their member does not answer, the request moves to another one, which ends the
-// stream. If no member answers, the stream becomes silent.
+// prove requests etcd's revision with a linearizable read, and then requests the progress of the
+// watches. If the watches' member does not answer, the request moves to another member, which ends
+// the stream. If no member answers, the stream becomes silent.
 func (s *stream) prove(ctx context.Context) error {
 	answer, err := s.get(ctx, s.timing.Call, &etcdserverpb.RangeRequest{Key: []byte(s.scopes[0].Key)})
 	switch {
 	case Forbidden(err):
-		return errReread // which reports that
+		return errReread // a full reading reports the error
 	case err != nil && !Unreachable(err):
 		return Plain(err)
 	case err != nil:
@@ -174,12 +177,12 @@ func (s *stream) prove(ctx context.Context) error {
 }
 
 // checkRights checks whether the user's rights have changed since the full reading: a watch
-// continues after its right is removed, and a denied watch is not granted later. The error is why
-// the stream must end. It reads the key of the folder itself, which costs nothing, and which can't
-// exist.
+// continues after its right is removed, and a denied watch is not granted later. If it returns an
+// error, the stream must end. It reads the key of the folder itself, which is cheap because this
+// key can't exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
-		f := &s.scopes[i] // the other goroutine writes f.next, so it is not read here
+		f := &s.scopes[i] // f.next must not be read here, because another goroutine writes it
 		request := &etcdserverpb.RangeRequest{Key: []byte(f.Key)}
 		if f.denied {
 			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.End), true, true
@@ -214,13 +217,14 @@ func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse
 	case len(answer.Events) > 0:
 		return s.processEvents(ctx, answer)
 	case answer.Header.Revision < s.History.Revision:
-		// A member that is behind reports such progress, and so does one that has lost its history.
+		// A member that is behind reports such progress, and so does a member that has lost its
+		// history.
 		if err := s.verify(ctx); err != nil || s.full {
 			return cmp.Or(err, fmt.Errorf("etcd went back from revision %d to %d", s.History.Revision, answer.Header.Revision))
 		}
 	default:
 		if id := answer.WatchId; s.steady && !s.proxied.Load() && id > 0 && id <= int64(len(s.scopes)) {
-			// The notice of a watch arrives in order with its events, unlike the answer to a
+			// The progress of a watch arrives in order with its events, unlike the answer to a
 			// request.
 			f := &s.scopes[id-1]
 			f.next = max(f.next, answer.Header.Revision+1)
@@ -236,13 +240,13 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)
-	// Some versions send no ID for a denied watch: reading everything again finds it, and whether
-	// it is required.
+	// Some versions send no ID for a denied watch. A full reading finds that watch, and whether it
+	// is required.
 	s.full = s.full || strings.Contains(reason, "permission denied")
 	return err
 }
 
-// holding returns the scope of a key; nil means none.
+// holding returns the scope that contains a key, or nil.
 func (s *stream) holding(key string) *followed {
 	for i := range s.scopes {
 		if s.scopes[i].Holds(key) {

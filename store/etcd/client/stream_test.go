@@ -8,8 +8,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestWatchProgress confirms watches in any order. Events must count for the scope of their key,
-// and progress for its watch, except behind a proxy, which numbers watches itself.
+// TestWatchProgress confirms watches in any order. Events must be assigned to the scope of their
+// key, and progress to its watch. Behind a proxy, which numbers watches itself, progress must be
+// ignored.
 func TestWatchProgress(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []int64

@@ -16,12 +16,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// allocation is a change of the addresses of a service: those that it keeps, gets, and no longer
-// holds.
+// allocation is a change of the addresses of a service: the addresses that it keeps, gets and
+// releases.
 type allocation struct {
 	keep, free []heldVIP
 	take       []netip.Addr
-	// pools are the pools of its addresses.
+	// pools lists the pools of the new addresses.
 	pools []*pool
 }
 
@@ -40,14 +40,14 @@ func (b *book) sort(name balancer.Name) {
 	})
 }
 
-// taken reports whether an address can't be allocated.
+// taken reports whether an address is unavailable for allocation.
 func (b *book) taken(a netip.Addr) bool {
 	_, held := b.held[a]
 	return held || b.claimed[a] > 0
 }
 
-// choose allocates an address of each pool that a service asks for. It keeps held addresses of
-// these pools. A service must not hold an address that its own text names.
+// choose allocates an address from each pool that a service requests. It keeps addresses of these
+// pools that the service already holds. A service must not hold an address that its own text names.
 func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	wanted, err := b.wanted(s)
 	if err != nil {
@@ -84,8 +84,8 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	return out, nil
 }
 
-// wanted returns the pools that a service asks for, one for each address, by name. Overlapping
-// pools are an error, because an address could be of either.
+// wanted returns the pools that a service requests, sorted by name, one for each requested address.
+// Overlapping pools are an error, because an address could belong to either.
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
 	for _, name := range s.Pools {
@@ -118,7 +118,7 @@ func joinPrefixes(cidrs []netip.Prefix) string {
 	return strings.Join(texts, ", ")
 }
 
-// allOf returns the allocation that frees all addresses of a service.
+// allOf returns the allocation that releases all addresses of a service.
 func (b *book) allOf(name balancer.Name) (out allocation) {
 	for _, a := range b.byService[name] {
 		out.free = append(out.free, heldVIP{a, b.held[a].modified})
@@ -126,14 +126,14 @@ func (b *book) allOf(name balancer.Name) (out allocation) {
 	return out
 }
 
-// allocator allocates addresses of pools. Its methods may be called by several goroutines at once.
+// allocator allocates addresses from pools. Its methods are safe for concurrent use.
 type allocator struct {
 	mu   sync.Mutex // guards book
-	book *book      // nil means it has to be read
+	book *book      // nil if it must be read
 }
 
-// plan returns the allocation of a service that is at a revision now, and that is to become wanted;
-// nil means it is to be removed.
+// plan returns the allocation for a change of a service. The service is at the given revision, and
+// will become wanted, or will be removed if wanted is nil.
 func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,11 +160,11 @@ func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Na
 		case fresh:
 			return out, fmt.Errorf("service %s: %w", name, err)
 		}
-		l.book = nil // others may have changed it
+		l.book = nil // others may have changed the holders
 	}
 }
 
-// wrote updates the book after a change that was written at a revision.
+// wrote updates the book after a change was written at a revision.
 func (l *allocator) wrote(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,14 +192,16 @@ func (b *book) note(name balancer.Name, wanted *balancer.Service, a allocation, 
 	b.claim(name, vips)
 }
 
-// refused makes the next plan read the book, because a write that relied on it was refused.
+// refused makes the next plan read the book again, because a write that relied on the book was
+// refused.
 func (l *allocator) refused() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.book = nil
 }
 
-// ops returns the operations for the addresses of a service in a transaction, and their conditions.
+// ops returns the operations and conditions of a transaction that concern the addresses of a
+// service.
 func (a allocation) ops(keys schema.Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
 	for _, p := range a.pools {
 		ifs = append(ifs, client.Unchanged(keys.Pool(p.name), p.revision))

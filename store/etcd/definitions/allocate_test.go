@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUsable lists the addresses of pools. Each must be an address that hosts can have, and appear
-// once.
+// TestUsable lists the addresses of pools. Each must be an address that a host can have, and must
+// appear once.
 func TestUsable(t *testing.T) {
 	for text, want := range map[string]struct {
 		n           uint64
@@ -40,19 +40,19 @@ func TestUsable(t *testing.T) {
 		}
 		for _, i := range []uint64{0, n / 3, n - 1} {
 			if a := p.at(i); !p.gives(a) || !p.holds(a) {
-				t.Errorf("%s excludes %s at %d", text, a, i)
+				t.Errorf("%s at %d of pool %s is not in the pool, want it included", a, i, text)
 			}
 		}
 		for _, a := range []netip.Addr{p.at(0).Prev(), p.at(n - 1).Next()} {
 			if a.IsValid() && p.gives(a) {
-				t.Errorf("%s includes %s", text, a)
+				t.Errorf("pool %s includes %s, want it excluded", text, a)
 			}
 		}
 	}
 }
 
-// TestChoose allocates at random. No address may be taken from another service, held addresses must
-// stay while they are requested, and only an exhausted pool may be refused.
+// TestChoose allocates at random. Addresses of other services must not be allocated, held addresses
+// must stay while they are requested, and only an exhausted pool may cause a refusal.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -71,10 +71,10 @@ func TestChoose(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		// A second choice must change nothing.
+		// A second choice must not change anything.
 		b.note("web", s, got, 1000)
 		if again, err := b.choose(s, r.IntN(3)); err != nil || again.changes() {
-			t.Fatalf("seed %d: first choice = %+v, second = %+v, %v", seed, got, again, err)
+			t.Fatalf("seed %d: second choice = %+v after %+v, %v, want no change", seed, again, got, err)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestChoose(t *testing.T) {
 // address returns one of a few addresses.
 func address(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(18))}) }
 
-// randomBook returns overlapping pools, and addresses that others hold and name.
+// randomBook returns overlapping pools, and addresses that other services hold or name.
 func randomBook(r *rand.Rand) *book {
 	b := &book{
 		held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{},
@@ -126,7 +126,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		return fmt.Sprintf("its pools overlap: %t", overlap)
 	}
 	if err != nil {
-		free := func(p *pool) bool { // some pool must have too few addresses
+		free := func(p *pool) bool { // one of the pools must have too few addresses
 			for i := range min(p.size(), 100) {
 				if a := p.at(i); !b.taken(a) {
 					return true
@@ -175,7 +175,8 @@ func overlapping(b *book, s *balancer.Service) bool {
 	return false
 }
 
-// best returns the maximum number of requests that the addresses can fulfil, found by trying all.
+// best returns the maximum number of requests that the addresses can fulfill. It tries all
+// combinations.
 func best(b *book, s *balancer.Service, addresses []netip.Addr) int {
 	if len(addresses) == 0 {
 		return 0

@@ -12,16 +12,17 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// book has the holders of addresses, and the addresses that the texts of services claim. It may be
-// stale: a write that uses it has conditions.
+// book holds the holders of addresses, and the addresses that the texts of services claim. It may
+// be stale, so a write that uses it must have conditions.
 type book struct {
-	// revision is the revision at which it was read.
+	// revision is the revision at which the book was read.
 	revision int64
-	// held are the allocated addresses.
+	// held maps each allocated address to its holder.
 	held map[netip.Addr]held
-	// byService has the addresses of each service in the order of their creation.
+	// byService lists the addresses of each service in the order of their creation.
 	byService map[balancer.Name][]netip.Addr
-	// pools and texts are read only if an address must be found; nil until then.
+	// pools and texts are nil until they are read. They are read only if an address must be
+	// allocated.
 	pools map[string]*pool
 	texts map[balancer.Name][]netip.Addr
 	// claimed counts the texts that claim each address.
@@ -42,7 +43,7 @@ func readHeld(ctx context.Context, c *client.Client) (*book, error) {
 		if err != nil {
 			return
 		}
-		// A holder with an invalid name still holds the address.
+		// A holder with an invalid name nevertheless holds the address.
 		b.hold(s.VIP, held{balancer.Name(kv.Value), kv.CreateRevision, kv.ModRevision})
 	})
 	for name := range b.byService {
@@ -56,7 +57,7 @@ func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
 	err := c.ReadFolder(ctx, schema.PoolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
-		if balancer.Name(name).Valid() { // others can't be asked for
+		if balancer.Name(name).Valid() { // other pools can't be requested
 			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
 		}
 	})

@@ -16,31 +16,31 @@ import (
 
 // etcd can't compare claims of addresses and ports between services. So each transaction that adds
 // a claim writes PREFIX/claims/all, on the condition that no other writer has written below
-// PREFIX/claims/ since all services were read. Earlier versions write other keys there and check
-// this one, so both notice each other.
+// PREFIX/claims/ since all services were read. Earlier versions write other keys below
+// PREFIX/claims/ and check this key, so old and new versions detect each other.
 
-// StaleError reports that another service may have claimed the same address and port since all
+// StaleError means that another service may have claimed the same address and port after all
 // services were read.
 type StaleError struct {
 	Name balancer.Name
-	// Checked is the revision of that reading.
+	// Checked is the revision at which all services were read.
 	Checked int64
 }
 
-// Error names the service, and the way out.
+// Error names the service and the remedy.
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: look at all services again and repeat your change", e.Name, e.Checked)
 }
 
 // ownClaims is a range of revisions in which only this writer has added claims. Until is the
-// revision of its last one.
+// revision of the last of them.
 type ownClaims struct {
-	mu           sync.Mutex // guards the rest
+	mu           sync.Mutex // guards the fields below
 	since, until int64
 }
 
-// addsClaims reports whether a change gives a service, which may be nil before and after, a claim
-// that it did not have.
+// addsClaims reports whether a change gives a service a claim that it did not have. before and
+// wanted may be nil.
 func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool {
 	had := map[balancer.Key]string{}
 	if before != nil {
@@ -54,7 +54,7 @@ func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool 
 	return false
 }
 
-// withAllocated returns a service with addresses of pools.
+// withAllocated returns a copy of a service with addresses of pools.
 func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *balancer.Service {
 	if s == nil {
 		return nil
@@ -67,8 +67,8 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 	return &joined
 }
 
-// ops returns the operation of a transaction that adds claims, its condition, and the question that
-// is asked if the condition fails. If checked is 0, there is no condition.
+// ops returns the operation of a transaction that adds claims, the condition of the transaction,
+// and the read in case the condition fails. If checked is 0, there is no condition.
 func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
 	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}
@@ -80,14 +80,15 @@ func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (if
 	return []*etcdserverpb.Compare{notSince(all, last)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
 }
 
-// notSince is the condition that no key of a scope was written after a revision. A removal does not
-// count.
+// notSince returns the condition that no key of a scope was written after a revision. The condition
+// ignores deletions.
 func notSince(s client.Scope, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(s.Key).WithRange(s.End), "<", revision+1)
 	return c.GetCompare()
 }
 
-// last returns the last revision from checked on before which only this writer has added claims.
+// last returns the end of the range of revisions from checked in which only this writer has added
+// claims.
 func (o *ownClaims) last(checked int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,8 +98,8 @@ func (o *ownClaims) last(checked int64) int64 {
 	return checked
 }
 
-// add notes that this writer added claims at a revision, and that no other has since checked. If
-// checked is 0, others may have.
+// add records that this writer added claims at a revision, and that no other writer has done so
+// since checked. If checked is 0, others may have added claims.
 func (o *ownClaims) add(checked, revision int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

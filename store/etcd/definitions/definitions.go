@@ -18,12 +18,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Definitions are all services of etcd at one revision.
+// Definitions holds all services of etcd at one revision.
 type Definitions struct {
-	// Services are sorted by name. Keys that name no service are left out.
+	// Services is sorted by name. Keys with an invalid name are omitted.
 	Services []*Stored
-	// Held has the service that holds each address of a pool. It is empty if the user may not read
-	// that.
+	// Held maps each allocated address to the service that holds it. It is empty if the user may
+	// not read the holders.
 	Held     map[netip.Addr]balancer.Name
 	Revision int64
 }
@@ -76,13 +76,13 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	value, problems := schema.DecodeValue(schema.Subject{Kind: schema.ServiceKind, Of: name}, kv.Value, origin, nil)
 	s.Service, _ = value.(*balancer.Service)
 	s.Problems = problems
-	s.Fields, _ = schema.ParseObject(kv.Value) // what is wrong with it is among the problems
+	s.Fields, _ = schema.ParseObject(kv.Value) // its mistakes are among the problems
 	return s
 }
 
-// Says reports whether writing fields over the stored ones would change nothing for any reader:
-// both define the same service with any defaults, and have the same fields that this version does
-// not know.
+// Says reports whether replacing the stored fields with fields would make no difference to any
+// reader. Both must define the same service regardless of the defaults, and must have the same
+// unknown fields.
 func (s *Stored) Says(fields map[string]any) bool {
 	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
 	if !sameService(s.Service, wanted) || !slices.Equal(fieldsWithDefaults(s.Fields), fieldsWithDefaults(fields)) {
@@ -107,7 +107,7 @@ func hasUnknownFields(name balancer.Name, fields map[string]any) bool {
 	return service == nil
 }
 
-// normal returns fields as they are once they were written and read.
+// normal returns fields in the form that they have after they were written and read.
 func normal(fields map[string]any) map[string]any {
 	text, err := json.Marshal(fields)
 	if err != nil {
@@ -120,17 +120,17 @@ func normal(fields map[string]any) map[string]any {
 	return out
 }
 
-// StoredPolicy has the settings of an address in etcd.
+// StoredPolicy holds the settings of an address in etcd.
 type StoredPolicy struct {
 	Addr     netip.Addr
 	Fields   map[string]any
 	Revision int64
-	// VIP is the decoded form of the fields; nil means that they have a mistake.
+	// VIP is the decoded form of the fields. It is nil if they contain a mistake.
 	VIP *balancer.VIP
 }
 
-// Policies returns the settings of all addresses, by address. Keys that name no address are left
-// out.
+// Policies returns the settings of all addresses, sorted by address. Keys with an invalid address
+// are omitted.
 func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) {
 	var revision int64
 	err = w.client.ReadFolder(ctx, schema.PolicyFolder, &revision, func(address string, kv *mvccpb.KeyValue) {
@@ -142,14 +142,15 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 		p := &StoredPolicy{Addr: s.VIP, Revision: kv.ModRevision}
 		value, _ := schema.DecodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
 		p.VIP, _ = value.(*balancer.VIP)
-		p.Fields, _ = schema.ParseObject(kv.Value) // one that can't be read has no VIP
+		p.Fields, _ = schema.ParseObject(kv.Value) // settings that can't be parsed have no VIP
 		all = append(all, p)
 	})
 	slices.SortFunc(all, func(a, b *StoredPolicy) int { return a.Addr.Compare(b.Addr) })
 	return all, err
 }
 
-// Says reports whether writing fields over the stored ones would change nothing for any reader.
+// Says reports whether replacing the stored fields with fields would make no difference to any
+// reader.
 func (p *StoredPolicy) Says(fields map[string]any) bool {
 	wanted, _ := balancer.DecodeVIP(p.Addr.String(), fields, nil, balancer.SeverityWarning)
 	if p.VIP == nil || wanted == nil {
@@ -159,8 +160,8 @@ func (p *StoredPolicy) Says(fields map[string]any) bool {
 	return known && reflect.DeepEqual(p.VIP.VIPPolicy, wanted.VIPPolicy)
 }
 
-// SetPolicy replaces the settings of an address; nil fields remove them. Fields that this version
-// does not know are an error, unless allowUnknown permits them.
+// SetPolicy replaces the settings of an address, or removes them if fields is nil. Fields that this
+// version does not know are an error unless allowUnknown is set.
 func (w *Writer) SetPolicy(ctx context.Context, addr netip.Addr, fields map[string]any, allowUnknown bool) (client.Result, error) {
 	var text []byte
 	if fields != nil {

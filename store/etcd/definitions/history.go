@@ -19,21 +19,22 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// historyLength is the number of texts of a service that are kept.
+// historyLength is the number of texts of a service that the history keeps.
 const historyLength = 20
 
 // HistoryEntry is a former text of a service.
 type HistoryEntry struct {
-	// N counts the texts of a service.
+	// N is the number of the text among all texts of the service.
 	N int
-	// At and By are the time and the author of the write. Both are empty if it was not by Apply.
+	// At and By are the time and the author of the write. Both are empty if another program wrote
+	// the text.
 	At time.Time
 	By string
-	// Rollback is the number of the text that was written again; 0 means none.
+	// Rollback is the number of the former text that was written again, or 0.
 	Rollback int
-	// Fields are nil if the service was removed.
+	// Fields holds the service's fields. It is nil if the service was removed.
 	Fields map[string]any
-	// Revision is the revision of the write; 0 if it was not by Apply.
+	// Revision is the revision of the write. It is 0 if another program wrote the text.
 	Revision int64
 }
 
@@ -48,13 +49,13 @@ type entryText struct {
 	Found bool `json:"found,omitempty"`
 }
 
-// History returns the last texts of a service, the oldest first. Entries that can't be read are
-// left out.
+// History returns the last texts of a service, the oldest first. It omits entries that can't be
+// parsed.
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntry, error) {
 	var out []HistoryEntry
 	err := w.client.ReadFolder(ctx, schema.HistoryFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
 		n, err := strconv.Atoi(number)
-		if err != nil || n < 1 || n > math.MaxInt32 { // another program's: there would be no next one
+		if err != nil || n < 1 || n > math.MaxInt32 { // another program wrote this entry, and the next number would be invalid
 			return
 		}
 		e := HistoryEntry{N: n, Revision: kv.ModRevision}
@@ -71,8 +72,8 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntr
 	return out, err
 }
 
-// Traces returns the traces of the changes of these services after one revision and until another,
-// the newest first.
+// Traces returns the traces of the changes of these services in the revisions from after
+// (exclusive) to until (inclusive), the newest first.
 func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
 	at := map[string]int64{}
 	for _, name := range services {
@@ -93,19 +94,19 @@ func (w *Writer) Traces(ctx context.Context, services []string, after, until int
 	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
 }
 
-// maxWritten limits the text of a service together with its history in one transaction, in bytes:
-// etcd accepts 1.5 MiB in all. The history repeats the text, so it must be shorter than
-// maxServiceText.
+// maxWritten is the maximum size in bytes of the text of a service together with its history in one
+// transaction. etcd accepts 1.5 MiB for the whole transaction. Because the history repeats the
+// text, the text must also be shorter than maxServiceText.
 const maxWritten = 1400 << 10
 
-// Check returns why Apply would refuse a change: a mistake in it, or too much for one transaction
-// with the stored service, which may be nil.
+// Check returns the reason why Apply would refuse a change: a mistake, or the size of the
+// transaction. stored is the stored service, or nil.
 func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	text, _, err := c.encode()
 	if err != nil {
 		return err
 	}
-	// An empty history makes the transaction as large as it can be.
+	// With an empty history, the transaction has its maximum size.
 	if _, _, err = record(w.keys, c, text, stored, nil); err == nil || stored == nil {
 		return err
 	}
@@ -117,8 +118,8 @@ func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 }
 
 // record returns the operations that add a change to the history, and the condition that no other
-// writer has added it. A text that another program wrote is added as well. It returns an error if
-// the transaction is too large.
+// writer has added the same number. It also adds a text that another program wrote. It returns an
+// error if the transaction is too large.
 func record(keys schema.Keys, c Change, text []byte, before *Stored, past []HistoryEntry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {

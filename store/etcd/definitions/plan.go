@@ -16,7 +16,7 @@ import (
 // Outcome is the effect of a change on a service.
 type Outcome string
 
-// The outcomes of a change.
+// These are the outcomes of a change.
 const (
 	Created   Outcome = "created"
 	Updated   Outcome = "updated"
@@ -24,45 +24,45 @@ const (
 	Removed   Outcome = "removed"
 )
 
-// Plan is a set of changes that are judged together and written one by one. [NewPlan] finds
-// mistakes in each change, [Plan.Read] compares them with etcd, [Plan.Judge] finds conflicts, and
-// [Plan.Write] writes them.
+// Plan is a set of changes that are checked together and written one by one. [NewPlan] finds
+// mistakes in each change, [Plan.Read] compares the changes with etcd, [Plan.Judge] finds
+// conflicts, and [Plan.Write] writes the changes.
 type Plan struct {
-	// Steps are the changes. Read sorts them in the order of writing, removals last, so a claim
-	// that moves between services always has an owner.
+	// Steps lists the changes. Read sorts them in the order of writing. Removals are last, so a
+	// claim that moves between services always has an owner.
 	Steps []*Step
-	// Problems are the mistakes in the changes. A plan with an error must not be written.
+	// Problems lists the mistakes in the changes. A plan with an error must not be written.
 	Problems []balancer.Problem
-	// AllowUnknown allows fields that this version does not know. Otherwise Judge makes them
-	// errors, unless etcd has them already.
+	// AllowUnknown permits fields that this version does not know. Otherwise Judge reports them as
+	// errors, unless etcd already has them.
 	AllowUnknown bool
 
 	w *Writer
-	// stored are the services at the last reading, given the addresses that each holds, sorted, and
-	// revision the revision of the reading.
+	// stored holds the services at the last reading. given holds the addresses that each service
+	// holds, sorted. revision is the revision of the reading.
 	stored   map[balancer.Name]*Stored
 	given    map[balancer.Name][]netip.Addr
 	revision int64
 }
 
-// Step is a change of a Plan with its outcome.
+// Step is a change of a Plan, with its outcome.
 type Step struct {
 	Change
 	Outcome Outcome
-	// Stored is the service before the change; nil means that there is none.
+	// Stored is the service before the change, or nil if it does not exist.
 	Stored *Stored
-	// Service is the service after the change, with the addresses that it holds already. It is nil
-	// if it is removed or has errors.
+	// Service is the service after the change, with the addresses that it already holds. It is nil
+	// if the service is removed or has errors.
 	Service *balancer.Service
-	// Revision is the revision of the write, or of the definition if nothing is to be written; 0
-	// means that nothing is written yet.
+	// Revision is the revision of the write. If no write is necessary, it is the revision of the
+	// definition. It is 0 before the write.
 	Revision int64
-	// Err is the reason why this change was not written although others were.
+	// Err is the reason why this change was not written although other changes were.
 	Err error
 }
 
-// NewPlan decodes changes. Fields that this version does not know are warnings, which Judge decides
-// about.
+// NewPlan decodes changes. Fields that this version does not know are warnings until Judge decides
+// about them.
 func NewPlan(changes []Change) *Plan {
 	p := &Plan{}
 	for _, c := range changes {
@@ -77,7 +77,7 @@ func NewPlan(changes []Change) *Plan {
 	return p
 }
 
-// Read compares the changes with etcd, and sets the outcome of each.
+// Read compares the changes with etcd, and sets the outcome of each change.
 func (p *Plan) Read(ctx context.Context, w *Writer) error {
 	p.w = w
 	err := p.read(ctx)
@@ -94,7 +94,7 @@ func (p *Plan) Read(ctx context.Context, w *Writer) error {
 		case unchanged && (s.Service == nil || len(s.Service.Allocated) >= len(s.Service.Pools)):
 			s.Outcome, s.Revision = Unchanged, s.Stored.Revision
 		default:
-			s.Outcome = Updated // if it says the same, then by the addresses that it asks for
+			s.Outcome = Updated // even an equal text may request other addresses
 		}
 	}
 	slices.SortStableFunc(p.Steps, func(a, b *Step) int {
@@ -103,7 +103,7 @@ func (p *Plan) Read(ctx context.Context, w *Writer) error {
 	return err
 }
 
-// removal is the outcome of a step that removes a service, and "" for all others.
+// removal returns the outcome of a step that removes a service, or "" for other steps.
 func (s *Step) removal() string {
 	if s.Fields == nil {
 		return string(Removed)
@@ -111,7 +111,7 @@ func (s *Step) removal() string {
 	return ""
 }
 
-// place returns the place of a field, which is nowhere if the service is in no file.
+// place returns the origin of a field. It is empty if the service is not in a file.
 func (s *Step) place(field string) balancer.Origin {
 	if s.Where == nil {
 		return balancer.Origin{}
@@ -119,10 +119,10 @@ func (s *Step) place(field string) balancer.Origin {
 	return s.Where(field)
 }
 
-// changes reports whether a step gives a service other claims.
+// changes reports whether a step changes the claims of a service.
 func (s *Step) changes() bool { return s.Outcome != Unchanged && s.Fields != nil && s.Service != nil }
 
-// read reads all services. If all steps are removals, it reads only theirs.
+// read reads all services. If all steps are removals, it reads only the services that they remove.
 func (p *Plan) read(ctx context.Context) error {
 	p.stored, p.given = map[balancer.Name]*Stored{}, map[balancer.Name][]netip.Addr{}
 	if len(p.Steps) > 0 && !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.Fields != nil }) {
@@ -161,8 +161,8 @@ func (p *Plan) Remove(c Change) {
 	p.Steps = append(p.Steps, s)
 }
 
-// Judge adds the conflicts of the changes to the problems: fields that are unknown and new, claims
-// of other services, pools without addresses, and mistakes that Apply would refuse.
+// Judge adds the conflicts of the changes to the problems: new unknown fields, claims of other
+// services, exhausted pools, and mistakes that Apply would refuse.
 func (p *Plan) Judge(ctx context.Context) error {
 	for i := range p.Problems {
 		if p.Problems[i].Unknown {
@@ -189,16 +189,16 @@ func (s *Step) problem(field, text string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityError, Origin: s.place(field), Service: s.Name, Field: field, Text: text}
 }
 
-// allowed returns the change after its unknown fields were judged.
+// allowed returns the change after Judge has accepted its unknown fields.
 func (s *Step) allowed() Change {
 	c := s.Change
 	c.AllowUnknown = true
 	return c
 }
 
-// judgeUnknown decides about a field that this version does not know. A field that etcd has already
-// is kept, because a newer version has written it. Others are mistakes, unless the plan allows
-// them.
+// judgeUnknown decides about a field that this version does not know. If etcd already has the
+// field, the field is kept, because a newer version has written it. Other unknown fields are
+// mistakes unless the plan permits them.
 func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	var stored []balancer.Problem
 	if s := p.stored[problem.Service]; s != nil {
@@ -218,14 +218,16 @@ func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 // element matches the index of an element in a field's path.
 var element = regexp.MustCompile(`\[[^]]*\]?`)
 
-// anyElement removes the indexes of elements from a field's path: entries of a list may have moved.
+// anyElement removes the indices of elements from a field's path, because entries of a list may
+// have moved.
 func anyElement(path string) string { return element.ReplaceAllString(path, "") }
 
-// contests returns the conflicts between claims of steps and of others at the last reading.
+// contests returns the conflicts between the claims of steps and the claims of other services at
+// the last reading.
 func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
 	before, changed := map[balancer.Name]*balancer.Service{}, map[balancer.Name]*balancer.Service{}
 	for name, addresses := range p.given {
-		before[name] = &balancer.Service{Name: name, Allocated: addresses} // its text may be gone, or unreadable
+		before[name] = &balancer.Service{Name: name, Allocated: addresses} // its text may be missing or unreadable
 	}
 	for name, s := range p.stored {
 		if s.Service != nil {
@@ -246,7 +248,7 @@ func (p *Plan) contests(steps []*Step) (problems []balancer.Problem) {
 	return problems
 }
 
-// withGiven returns a service with the addresses that it holds, if it asks for any.
+// withGiven returns a service with the addresses that it holds, if it requests addresses.
 func (p *Plan) withGiven(s *balancer.Service) *balancer.Service {
 	if s == nil || len(s.Pools) == 0 {
 		return s
@@ -256,8 +258,8 @@ func (p *Plan) withGiven(s *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// judgeAllocations allocates the addresses that services ask for in a copy of the book, and adds
-// each shortage to the problems once.
+// judgeAllocations allocates the requested addresses in a copy of the book. It adds each shortage
+// to the problems once.
 func (p *Plan) judgeAllocations(ctx context.Context) error {
 	if !slices.ContainsFunc(p.Steps, func(s *Step) bool { return s.changes() && len(s.Service.Allocated) < len(s.Service.Pools) }) {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Write makes the changes, one transaction each. A change that another writer has overtaken gets an
-// error, and the others are made. If etcd fails, Write stops, and Steps has only the changes that
-// were written before.
+// Write writes each change in a transaction. If another writer was faster, the change gets an
+// error, and the other changes are still written. If etcd fails, Write stops and reduces Steps to
+// the changes that were written before.
 func (p *Plan) Write(ctx context.Context) error {
 	for n, s := range p.Steps {
 		if s.Outcome == Unchanged {
@@ -41,7 +41,7 @@ func (p *Plan) Write(ctx context.Context) error {
 	return p.reread(ctx)
 }
 
-// reread reads the addresses of the services again, if any asks for one.
+// reread reads the addresses of the services again if any service requests addresses.
 func (p *Plan) reread(ctx context.Context) error {
 	asks := func(s *Step) bool { return s.changes() && s.Err == nil && len(s.Service.Pools) > 0 }
 	if !slices.ContainsFunc(p.Steps, asks) {
@@ -58,23 +58,23 @@ func (p *Plan) reread(ctx context.Context) error {
 	return nil
 }
 
-// maxReadings is the maximum number of readings of all services for one change.
+// maxReadings is the maximum number of times that all services are read for a change.
 const maxReadings = 1000
 
-// The mean pause of a writer before it reads again grows from firstPause to longestPause, so many
-// writers don't overtake each other all the time.
+// These are the minimum and maximum mean pause of a writer before it reads again. The pause grows,
+// so many writers do not repeatedly overtake each other.
 const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
 )
 
-// overtakenPause returns a random pause after so many readings that were overtaken.
+// overtakenPause returns a random pause after the given number of failed readings.
 func overtakenPause(readings int) time.Duration {
 	return rand.N(2 * min(firstPause<<min(readings, 8), longestPause))
 }
 
-// write makes one change. If others may have added claims since the services were read, it reads
-// them again, and checks its own claims.
+// write writes a change. If other writers may have added claims since the services were read, it
+// reads the services again and checks its own claims.
 func (p *Plan) write(ctx context.Context, n int) error {
 	s := p.Steps[n]
 	for readings := range maxReadings {
@@ -102,10 +102,11 @@ func (p *Plan) write(ctx context.Context, n int) error {
 	return errors.New("others claim addresses or ports all the time")
 }
 
-// ContestedError reports that another service has claimed the same since the change was judged.
+// ContestedError means that another service has claimed the same address since the change was
+// checked.
 type ContestedError struct{ Problems []balancer.Problem }
 
-// Error returns the problems in one line.
+// Error returns the problems as a single line.
 func (e *ContestedError) Error() string {
 	var all []string
 	for _, p := range e.Problems {
@@ -114,7 +115,7 @@ func (e *ContestedError) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// agrees reports whether the faster writer wrote the same.
+// agrees reports whether the faster writer wrote the same definition.
 func (p *Plan) agrees(ctx context.Context, s *Step) bool {
 	now, err := p.w.Service(ctx, s.Name)
 	switch {

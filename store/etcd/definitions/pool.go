@@ -17,14 +17,14 @@ import (
 // DefaultPool is the pool of "auto".
 const DefaultPool = "default"
 
-// pool has the addresses that services can get.
+// pool holds the addresses that services can get.
 type pool struct {
 	name     string
 	revision int64
 	cidrs    []netip.Prefix
-	// wrong is the reason why it can't be used; "" means that it can.
+	// wrong is the reason why the pool is unusable, or "".
 	wrong string
-	// fields are all its fields.
+	// fields holds all fields of the pool.
 	fields map[string]any
 }
 
@@ -38,11 +38,11 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	return schema.Encode(fields)
 }
 
-// maxOfCIDR is the maximum number of addresses of a network that are used. It is more than can be
-// held, and keeps numbers small.
+// maxOfCIDR is the maximum number of addresses that are used of a network. Services never hold that
+// many, and the limit avoids overflows.
 const maxOfCIDR = 1 << 48
 
-// checkCIDRs returns the mistake in the networks of a pool; nil means none.
+// checkCIDRs returns the mistake in the networks of a pool, or nil.
 func checkCIDRs(cidrs []netip.Prefix) error {
 	if len(cidrs) == 0 {
 		return fmt.Errorf(`needs at least one network, such as "10.96.0.0/24"`)
@@ -98,13 +98,13 @@ func (p *pool) holds(a netip.Addr) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// overlaps reports whether both pools have an address.
+// overlaps reports whether the pools share an address.
 func (p *pool) overlaps(other *pool) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return slices.ContainsFunc(other.cidrs, c.Overlaps) })
 }
 
 // usable returns the number of addresses of a network that can be allocated, and the index of the
-// first. The network's own address and the broadcast address are left out.
+// first of them. It omits the network's own address and the broadcast address.
 func usable(c netip.Prefix) (n, first uint64) {
 	bits := c.Addr().BitLen() - c.Bits()
 	switch {
@@ -127,7 +127,7 @@ func (p *pool) size() (n uint64) {
 	return n
 }
 
-// at returns address i of those that the pool can allocate.
+// at returns the i-th address that the pool can allocate.
 func (p *pool) at(i uint64) netip.Addr {
 	for _, c := range p.cidrs {
 		n, first := usable(c)
@@ -149,7 +149,7 @@ func (p *pool) gives(a netip.Addr) bool {
 	return false
 }
 
-// plus returns the address n after a, which is the address of a network that large.
+// plus returns the address n after a. The network of a must be large enough.
 func plus(a netip.Addr, n uint64) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
@@ -161,8 +161,9 @@ func plus(a netip.Addr, n uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// pick returns an address of the pool that is not taken, or none. The first candidate depends on
-// the service's name and the attempt, so concurrent writers seldom choose the same address.
+// pick returns an address of the pool that is not taken, or an invalid address. The first candidate
+// depends on the service's name and the attempt, so concurrent writers rarely choose the same
+// address.
 func (p *pool) pick(service balancer.Name, attempt int, taken func(netip.Addr) bool) netip.Addr {
 	size := p.size()
 	if size == 0 {
@@ -171,7 +172,7 @@ func (p *pool) pick(service balancer.Name, attempt int, taken func(netip.Addr) b
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%d", p.name, service, attempt)
 	begin := h.Sum64() % size
-	for i := range size { // what is taken bounds this, not the size
+	for i := range size { // the number of taken addresses limits this loop
 		if a := p.at((begin + i) % size); !taken(a) {
 			return a
 		}

@@ -14,24 +14,25 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Pool has the addresses of services whose vips say "auto" (the pool named default) or "auto:NAME".
+// Pool is a pool of addresses, from which services with "auto" (the pool named default) or
+// "auto:NAME" in their vips get addresses.
 type Pool struct {
 	Name string `json:"name"`
-	// CIDRs are its networks; never nil.
+	// CIDRs lists the networks of the pool. It is never nil.
 	CIDRs []netip.Prefix `json:"cidrs"`
-	// Size is the number of addresses that it can allocate; of an IPv6 network about 2^48 are used.
-	// Held are those that services hold. Free are those that are neither held nor named in the text
-	// of a service.
+	// Size is the number of addresses that the pool can allocate, at most about 2^48 of an IPv6
+	// network. Held is the number of addresses that services hold. Free is the number of addresses
+	// that are neither held nor named in the text of a service.
 	Size uint64 `json:"size"`
 	Held uint64 `json:"held"`
 	Free uint64 `json:"free"`
-	// Revision is the revision of its last change.
+	// Revision is the revision of the pool's last change.
 	Revision int64 `json:"revision"`
-	// Problem is the reason why it can't be used; "" means that it can.
+	// Problem is the reason why the pool is unusable, or "".
 	Problem string `json:"problem,omitempty"`
 }
 
-// Pools returns all pools, by name.
+// Pools returns all pools, sorted by name.
 func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 	b, err := readHeld(ctx, w.client)
 	if err == nil {
@@ -66,15 +67,15 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 	return out, nil
 }
 
-// Holds reports whether a service holds addresses of pools. It need not exist: its text may have
-// been removed manually.
+// Holds reports whether a service holds addresses from pools. The service need not exist, because
+// its text may have been removed manually.
 func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
 	b, err := readHeld(ctx, w.client)
 	return err == nil && len(b.byService[name]) > 0, err
 }
 
-// SetPool replaces the networks of a pool; nil removes it. It refuses to remove addresses that
-// services hold, and names them.
+// SetPool replaces the networks of a pool, or removes the pool if cidrs is nil. It refuses to
+// remove addresses that services hold, and names these services.
 func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (client.Result, error) {
 	if !balancer.Name(name).Valid() {
 		return client.Result{}, fmt.Errorf("%q names no pool: names are DNS labels of a-z, 0-9 and -", name)
@@ -101,7 +102,8 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 	return client.Result{}, fmt.Errorf("the addresses of pool %s are changed by others all the time: nothing was written", name)
 }
 
-// setPool writes a pool, unless it was changed, or an address was allocated, since it was read.
+// setPool writes a pool. It writes nothing if the pool was changed or an address was allocated
+// since the pool was read.
 func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (client.Result, bool, error) {
 	b, err := readHeld(ctx, w.client)
 	if err == nil {
@@ -136,7 +138,7 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 // maxNamed is the maximum number of addresses that an error names.
 const maxNamed = 10
 
-// orphans returns the error that services hold addresses of the pool old that next lacks.
+// orphans returns an error if services hold addresses of the pool old that are missing in next.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	var lost []netip.Addr
 	for a := range b.held {
@@ -154,11 +156,11 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 			if err != nil {
 				return err
 			}
-			// A service without a readable text may still ask for it.
+			// A service without a readable text may still request the pool.
 			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return cmp.Or(p, DefaultPool) == old.name })
 		}
 		if !asks[by] {
-			continue // it is of another pool that has it too
+			continue // the address belongs to another pool that also contains it
 		}
 		if n++; n <= maxNamed {
 			named += fmt.Sprintf(", %s (service %s)", a, by)

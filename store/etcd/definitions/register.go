@@ -13,25 +13,26 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Registrar keeps one endpoint in etcd under a lease. It belongs to one goroutine.
+// Registrar keeps an endpoint in etcd with a lease. It must be used by one goroutine.
 type Registrar struct {
 	lease    *client.Lease
 	endpoint balancer.Endpoint
-	// written reports whether the key was written once. Then it is no longer overwritten if another
-	// registrar holds it.
+	// written reports whether the key was written before. If so, the key of another registrar is no
+	// longer overwritten.
 	written bool
 	// stale reports whether the key may differ from the endpoint.
 	stale bool
-	// Report receives why the endpoint is not registered; nil means that it is. It is called after
-	// each change, and each write of the key. If nil, nothing is reported.
+	// Report receives the reason why the endpoint is not registered, or nil if it is registered. It
+	// is called after each change and each write of the key. It may be nil.
 	Report func(error)
 }
 
-// ErrHeld reports that another registrar holds the key.
+// ErrHeld means that another registrar holds the key.
 var ErrHeld = errors.New("held by another registrar: give each its own ID")
 
-// Registrar returns a registrar that does nothing until Run. If it crashes, its endpoint ends after
-// ttl, rounded up to seconds. An endpoint that vipd would refuse to read is an error.
+// Registrar returns a registrar that does nothing until Run is called. If its process crashes, the
+// endpoint is removed after ttl, rounded up to seconds. It returns an error if vipd would refuse
+// the endpoint.
 func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, ttl time.Duration) (*Registrar, error) {
 	if !id.Service.Valid() {
 		return nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", id.Service)
@@ -51,7 +52,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 
 // checkEndpoint refuses an endpoint that its readers would refuse.
 func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.Endpoint) error {
-	endpoint.Draining = true // Drain says so later, which makes the text longer
+	endpoint.Draining = true // Drain sets it later, which makes the text longer
 	text, err := schema.Encode(balancer.EncodeEndpoint(&endpoint))
 	if err != nil {
 		return err
@@ -67,9 +68,10 @@ func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.E
 	return nil
 }
 
-// Run registers the endpoint again whenever it is gone, until ctx ends. The first write replaces
-// the key of another holder, as a restarted registrar must. Later a key of another registrar is
-// left alone and reported. The endpoint stays until Leave or the end of the lease.
+// Run registers the endpoint, and registers it again whenever it is missing, until ctx ends. The
+// first write replaces the key of another holder, because the registrar may have been restarted.
+// Later Run reports a key of another registrar and does not replace it. The endpoint remains until
+// Leave or the end of the lease.
 func (r *Registrar) Run(ctx context.Context) {
 	r.lease.Keep(ctx, r.check, nil, nil, r.Report)
 }
@@ -90,8 +92,8 @@ func (r *Registrar) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The end of Run does not interrupt this: an endpoint that is unknown here would not be
-	// drained.
+	// The end of Run must not interrupt this write. Otherwise the registrar would not know about
+	// the endpoint, and Drain would skip it.
 	ctx, cancel := r.lease.Limit(context.WithoutCancel(ctx))
 	defer cancel()
 	revision, _, err := r.lease.Client.Commit(ctx, r.lease.Key, nil, []*etcdserverpb.RequestOp{op})
@@ -106,7 +108,7 @@ func (r *Registrar) op() (*etcdserverpb.RequestOp, error) {
 	return r.lease.Put(r.lease.Key, text), err
 }
 
-// rewrite writes the endpoint if it is not registered, or differs.
+// rewrite writes the endpoint if it is missing or differs.
 func (r *Registrar) rewrite(ctx context.Context) error {
 	op, err := r.op()
 	if err != nil {
@@ -125,15 +127,15 @@ func (r *Registrar) rewrite(ctx context.Context) error {
 	return err
 }
 
-// Revision returns the revision of the last write of the key; 0 means that there was none. It is
-// for Report, and for when Run does not run.
+// Revision returns the revision of the last write of the key, or 0 before the first write. It may
+// be called in Report, and while Run does not run.
 func (r *Registrar) Revision() int64 { return r.lease.Revision }
 
-// Placed reports whether the endpoint was written once. Run must not run meanwhile.
+// Placed reports whether the endpoint was written. It must not be called while Run runs.
 func (r *Registrar) Placed() bool { return r.written }
 
-// Drain marks the endpoint as draining and keeps it registered. If this fails, Run does it when it
-// can. Run must not run meanwhile, and another registrar's key is left alone.
+// Drain marks the endpoint as draining and keeps it registered. If this fails, Run retries it.
+// Drain does not change the key of another registrar. It must not be called while Run runs.
 func (r *Registrar) Drain(ctx context.Context) error {
 	r.endpoint.Draining, r.stale = true, r.stale || !r.endpoint.Draining
 	if err := r.lease.Renew(ctx); err != nil {
@@ -142,12 +144,12 @@ func (r *Registrar) Drain(ctx context.Context) error {
 	return r.rewrite(ctx)
 }
 
-// Leave removes the endpoint. Its lease ends by itself, because a key that is removed while its
-// lease lives has left on purpose. Run must not run meanwhile, and another registrar's key is left
-// alone.
+// Leave removes the endpoint. It does not revoke the lease, because readers treat an endpoint whose
+// key is deleted before its lease ends as removed on purpose. Leave does not change the key of
+// another registrar. It must not be called while Run runs.
 func (r *Registrar) Leave(ctx context.Context) error {
 	if r.lease.ID == 0 {
-		return nil // nothing of it is there
+		return nil // the endpoint was never written
 	}
 	_, _, err := r.lease.Client.Commit(ctx, r.lease.Key, []*etcdserverpb.Compare{r.lease.Ours(r.lease.Key)}, []*etcdserverpb.RequestOp{client.Remove(r.lease.Key)})
 	return err

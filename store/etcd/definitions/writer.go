@@ -18,8 +18,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Writer reads and writes services and their parts. Each service is one transaction. Its methods
-// may be called by several goroutines at once.
+// Writer reads and writes services and their parts. Each service is written in a single
+// transaction. Its methods are safe for concurrent use.
 type Writer struct {
 	client *client.Client
 	keys   schema.Keys
@@ -34,42 +34,43 @@ func NewWriter(c *client.Client) *Writer { return &Writer{client: c, keys: c.Key
 // Change is a change of a service.
 type Change struct {
 	Name balancer.Name
-	// Fields are the fields of its table; nil removes the service.
+	// Fields holds the fields of the service's table. If nil, the service is removed.
 	Fields map[string]any
-	// Where finds the places of the fields, for messages; nil means that they are in no file.
+	// Where returns the origins of the fields, for messages. It is nil if the fields are not in a
+	// file.
 	Where balancer.Locator
-	// Base is the revision of the definition that the change was made from, 0 if there was none. If
-	// etcd has another revision, nothing is written. Any overwrites every definition.
+	// Base is the revision of the definition on which the change is based, or 0 if the service did
+	// not exist. If etcd has another revision, nothing is written. Any overwrites every definition.
 	Base int64
-	// By names the author of the change, for the history.
+	// By is the author of the change, for the history.
 	By string
-	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes
-	// that carry it out; "" means that it is not traced. It is part of the history.
+	// Trace is the span of the command that makes the change, in the format of W3C's traceparent,
+	// or "". It is stored in the history for the nodes that apply the change.
 	Trace string
-	// Rollback is the number of the text in the history that is written again; 0 means none.
+	// Rollback is the number of the text in the history that is written again, or 0.
 	Rollback int
 	// Checked is the revision at which all services were read, and no other service had the claims
 	// of this service. If another Writer has added a claim since, nothing is written, and the error
-	// is a StaleError. 0 means that no service was read.
+	// is a StaleError. If Checked is 0, claims are not checked.
 	Checked int64
-	// AllowUnknown writes fields that this version does not know. Otherwise they are errors.
+	// AllowUnknown permits fields that this version does not know. Otherwise they are errors.
 	AllowUnknown bool
 }
 
 // Any is the Base of a change that overwrites every definition.
 const Any int64 = -1
 
-// ConflictError says that a service was changed since it was read.
+// ConflictError means that a service was changed since it was read.
 type ConflictError struct {
 	Name balancer.Name
-	// Revision is the present revision of the definition; 0 means that there is none.
+	// Revision is the current revision of the definition, or 0 if the service does not exist.
 	Revision int64
-	// By and At are the author and the time of the other change, if the history has them.
+	// By and At are the author and the time of the other change, if the history contains them.
 	By string
 	At time.Time
 }
 
-// Error names who has changed the service, and the way out.
+// Error names the author of the other change, and the remedy.
 func (e *ConflictError) Error() string {
 	what := fmt.Sprintf("service %s was changed (now at revision %d)", e.Name, e.Revision)
 	if e.Revision == 0 {
@@ -84,18 +85,19 @@ func (e *ConflictError) Error() string {
 	return what + " since it was read: look at it again and repeat your change"
 }
 
-// Stored is a service as etcd holds it.
+// Stored is a service in the form in which etcd holds it.
 type Stored struct {
 	Name   balancer.Name
 	Fields map[string]any
 	// Revision is the revision of the last change.
 	Revision int64
-	// Service is the service that the fields define without defaults, or nil with Problems.
+	// Service is the service that the fields define without defaults. It is nil if the fields have
+	// an error, and Problems lists the errors.
 	Service  *balancer.Service
 	Problems []balancer.Problem
 }
 
-// Service reads one service. It is nil if there is none.
+// Service reads a service. It returns nil if the service does not exist.
 func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, error) {
 	key := w.keys.Service(name)
 	answer, err := w.client.Get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
@@ -105,15 +107,15 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 	return stored(answer.Kvs[0], name), nil
 }
 
-// maxTries is the maximum number of attempts to write while others write the same definition, or,
-// far more often, allocate the same addresses.
+// maxTries is the maximum number of attempts of a write. An attempt fails if others write the same
+// definition or, more often, allocate the same addresses.
 const maxTries = 1000
 
-// Apply makes a change in one transaction with its place in the history and its addresses of pools:
-// it keeps the addresses that the service still asks for, allocates new ones, and frees the others.
-// A removed service loses its overrides, and its endpoints without a lease; if there are many, they
-// are removed before it. Other endpoints belong to their registrars. An equal definition is not
-// written again.
+// Apply makes a change in a single transaction that also adds an entry to the history and updates
+// the service's addresses from pools. It keeps addresses that the service still requests, allocates
+// missing addresses, and releases the others. Removing a service also removes its overrides, and
+// its endpoints without a lease. If there are many of these, they are removed before the service.
+// Other endpoints belong to their registrars. An equal definition is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	text, wanted, err := c.encode()
 	if err != nil {
@@ -153,7 +155,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	return client.Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
 }
 
-// revision returns the revision of the definition; 0 means that there is none.
+// revision returns the revision of the definition, or 0 if the service does not exist.
 func (s *Stored) revision() int64 {
 	if s == nil {
 		return 0
@@ -161,10 +163,10 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
-// longText is the length from which the text of a service is written on one line, in bytes.
+// longText is the length in bytes above which the text of a service is written on a single line.
 const longText = 64 << 10
 
-// encode returns the text that is written for a change, and the service that it defines.
+// encode returns the text to write for a change, and the service that the text defines.
 func (c *Change) encode() ([]byte, *balancer.Service, error) {
 	if !c.Name.Valid() {
 		return nil, nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", c.Name)
@@ -192,7 +194,7 @@ func (c *Change) encode() ([]byte, *balancer.Service, error) {
 	return text, service, err
 }
 
-// refusal returns the problems as one error.
+// refusal combines the problems into a single error.
 func refusal(problems []balancer.Problem) error {
 	var errs []error
 	for _, p := range problems {
@@ -201,7 +203,7 @@ func refusal(problems []balancer.Problem) error {
 	return errors.Join(errs...)
 }
 
-// sameService reports whether two services are equal, wherever they were read.
+// sameService reports whether two services are equal, regardless of their origins.
 func sameService(a, b *balancer.Service) bool {
 	if a == nil || b == nil {
 		return false
@@ -211,13 +213,13 @@ func sameService(a, b *balancer.Service) bool {
 	return reflect.DeepEqual(&moved, b)
 }
 
-// write commits a change of a service that was read before, unless that has changed since.
+// write commits a change of a service, unless the service has changed since it was read.
 func (w *Writer) write(
 	ctx context.Context, c Change, text []byte, before *Stored, past []HistoryEntry, vips allocation, claims bool,
 ) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := client.Unchanged(key, before.revision())
-	// A service never holds so many: they were written manually.
+	// Services never hold this many addresses unless the addresses were written manually.
 	for ; len(vips.free) > maxFreed; vips.free = vips.free[maxFreed:] {
 		ifs, then := allocation{free: vips.free[:maxFreed]}.ops(w.keys, c.Name)
 		if _, ok, err := w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, append(ifs, same), then); err != nil || !ok {
@@ -227,7 +229,7 @@ func (w *Writer) write(
 	ifs, then := vips.ops(w.keys, c.Name)
 	ifs = append(ifs, same)
 	if c.Fields == nil && before == nil {
-		return w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, ifs, then) // it was removed by hand, and has left them
+		return w.client.Commit(ctx, w.keys.Prefix+schema.VIPFolder, ifs, then) // the service was removed manually, without its addresses
 	}
 	entry, more, err := record(w.keys, c, text, before, past)
 	if err != nil {
@@ -242,7 +244,7 @@ func (w *Writer) write(
 		return 0, false, err
 	}
 	for ; len(unleased) > maxOps; unleased = unleased[maxOps:] {
-		// The service is removed last: if this fails half-way, it can be removed again.
+		// The service is removed last, so the removal can be repeated if it fails halfway.
 		if _, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{same}, unleased[:maxOps]); err != nil || !ok {
 			return 0, false, err
 		}
@@ -251,7 +253,7 @@ func (w *Writer) write(
 	return w.client.Commit(ctx, key, ifs, then)
 }
 
-// claim commits a change, which may add claims.
+// claim commits a change that may add claims.
 func (w *Writer) claim(
 	ctx context.Context, c Change, claims bool, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
 ) (int64, bool, error) {
@@ -274,15 +276,14 @@ func (w *Writer) claim(
 	return answer.Header.Revision, answer.Succeeded, nil
 }
 
-// maxOps is the maximum number of operations of one kind in a transaction. maxFreed is the maximum
-// number of addresses that it releases. etcd accepts 128 operations.
+// maxOps is the maximum number of operations of each kind in a transaction. maxFreed is the maximum
+// number of addresses that a transaction releases. etcd accepts 128 operations.
 const (
 	maxOps   = 64
 	maxFreed = 16
 )
 
-// removeUnleased returns the operations that remove the endpoints of a service that are under no
-// lease.
+// removeUnleased returns the operations that remove the endpoints of a service that have no lease.
 func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
 	err = w.client.ReadFolder(ctx, schema.EndpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
 		if kv.Lease == 0 {
@@ -292,8 +293,8 @@ func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []
 	return ops, err
 }
 
-// conflict returns who has changed a service that was at a revision, as far as its history knows.
-// The history may have been read later, and know more.
+// conflict returns an error that names who has changed a service since the given revision, as far
+// as the history contains this. The history may have been read later than the service.
 func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	e := &ConflictError{Name: name, Revision: revision}
 	for _, p := range slices.Backward(past) {
@@ -305,16 +306,17 @@ func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	return e
 }
 
-// EditOverride changes the override of a target. Edit gets a copy of it, the zero value if there is
-// none, and returns the new one; nil removes it. A note, which sets nothing, is under a lease of
-// noteTTL. Edit may be called again if another client writes at the same time.
+// EditOverride changes the override of a target. edit receives a copy of the override, or the zero
+// value if it does not exist. It returns the new override, or nil to remove it. A note, which has
+// no settings, has a lease of noteTTL. edit may be called again if another client writes at the
+// same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (client.Result, error) {
 	return w.client.Edit(ctx, w.keys.Override(t), func(text []byte) (client.Edited, error) {
 		var old balancer.Override
 		value, _ := schema.DecodeValue(schema.Subject{Kind: schema.OverrideKind, Of: t.Service, Target: t}, text, balancer.Origin{}, nil)
 		was, _ := value.(*balancer.Override)
 		if was != nil {
-			old = *was // one that can't be read says nothing, and is overwritten
+			old = *was // an override that can't be parsed is overwritten
 		}
 		switch next := edit(old); {
 		case next == nil:

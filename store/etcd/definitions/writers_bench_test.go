@@ -13,9 +13,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// BenchmarkConcurrentWriters adds services to 1,000 others like vipctl, with several concurrent
-// writers. An operation is one service. Each writer reads all services again whenever another has
-// added claims since its last reading.
+// BenchmarkConcurrentWriters adds services to 1,000 existing services as vipctl does, with several
+// concurrent writers. An operation adds a service. A writer must read all services again whenever
+// another writer has added claims since its last reading.
 func BenchmarkConcurrentWriters(b *testing.B) {
 	for _, writers := range []int{1, 4, 16} {
 		b.Run(fmt.Sprint(writers), func(b *testing.B) {

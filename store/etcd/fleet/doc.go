@@ -1,13 +1,13 @@
-// Package fleet has the nodes of a fleet: a Presence tells the others how a node is, a Registry
-// lists and configures nodes, a HealthVoter writes what a node's health checks find, and a
-// HealthBoard follows what all nodes find.
+// Package fleet reads and writes the nodes of a fleet. A Presence publishes the status of a node to
+// other nodes, and a Registry lists and configures nodes. A HealthVoter writes the results of a
+// node's health checks, and a HealthBoard follows the results of all nodes.
 //
 // # Health checks
 //
-// What nodes have found is a key for each node and target, written when a verdict changes and never
-// else, many in one transaction. Each node has its own folder, so that its role can't vote for
-// others. Who takes part is in that folder too, and not read from nodes/: there every status would
-// come along, from every host to every host.
+// The results are stored in a key for each node and target. A key is written only when its verdict
+// changes, together with many others in a transaction. Each node has its own folder, so its role
+// can't vote in the name of other nodes. The list of participants is also in these folders. Reading
+// it from nodes/ would send every status of every host to every host.
 //
-// What it does not do: it does not decide what votes result in.
+// The package does not evaluate votes.
 package fleet

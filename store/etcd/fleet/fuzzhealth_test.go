@@ -5,8 +5,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// FuzzHealth reads any value under any key of the fleet's health checks. Keys and values must
-// survive a round trip, except causes that are too long.
+// FuzzHealth reads arbitrary values under arbitrary keys of the fleet's health checks. Keys and
+// values must survive a round trip, except for causes that are too long.
 func FuzzHealth(f *testing.F) {
 	for key, text := range map[string]string{
 		"n1/live":                `{"version":1,"exec":true}`,
@@ -33,12 +33,12 @@ func FuzzHealth(f *testing.F) {
 		if p.checker != nil {
 			again, err := encodeChecker(*p.checker)
 			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.ballot != p.ballot || *q.checker != *p.checker {
-				t.Fatalf("%+v is decoded as %+v, %v, %v", p, q, err, err2)
+				t.Fatalf("%+v after a round trip = %+v, %v, %v, want no change", p, q, err, err2)
 			}
 			return
 		}
 		if written := keys.Health(node, p.ballot.Target); written != key {
-			t.Fatalf("key %q is decoded as %+v and encoded as %q", key, p.ballot, written)
+			t.Fatalf("key %q of %+v is encoded as %q, want the same key", key, p.ballot, written)
 		}
 		again, err := encodeVote(p.vote)
 		if err != nil {
@@ -46,7 +46,7 @@ func FuzzHealth(f *testing.F) {
 		}
 		q, err := readHealth(keys, key, again)
 		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
-			t.Fatalf("key %s is decoded as %+v, %v", again, q, err)
+			t.Fatalf("vote of key %s after a round trip = %+v, %v, want no change", again, q, err)
 		}
 	})
 }

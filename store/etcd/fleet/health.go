@@ -11,15 +11,15 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// PREFIX/health/ has these keys, with one lease for each node:
+// PREFIX/health/ contains these keys. Each node has one lease for all of its keys:
 //
 //	NODE/live              the node takes part: checkerText
 //	NODE/SERVICE/ADDRESS   the node's result for a target: voteText
 //
 // Each node has its own folder, so its role can't write in the name of another node.
 
-// healthVersion is the version of both texts. Fields may be added to it; a text of another version
-// is ignored.
+// healthVersion is the version of both texts. Fields may be added without a new version. A text of
+// another version is ignored.
 const healthVersion = 1
 
 type checkerText struct {
@@ -27,7 +27,8 @@ type checkerText struct {
 	quorum.Checker
 }
 
-// voteText has the verdict up or down. It is unknown if the node can't run the check.
+// voteText is the text of a vote. Its verdict is up or down, or unknown if the node can't run the
+// check.
 type voteText struct {
 	Version int `json:"version"`
 	quorum.Vote
@@ -50,21 +51,22 @@ func encodeVote(v *quorum.Vote) ([]byte, error) {
 	if len(text.Cause) > maxCause {
 		text.Cause = strings.ToValidUTF8(text.Cause[:maxCause], "") + "..."
 	}
-	return json.Marshal(text) // in one line: there are many
+	return json.Marshal(text) // on a single line, because there are many votes
 }
 
 func encodeChecker(c quorum.Checker) ([]byte, error) {
 	return json.Marshal(checkerText{healthVersion, c})
 }
 
-// posted is the content of a key below health/: the presence of a node, or its vote.
+// posted is the content of a key below health/: either the presence of a node or one of its votes.
 type posted struct {
 	ballot  quorum.VoteKey // Target is zero if checker is set
 	checker *quorum.Checker
 	vote    *quorum.Vote
 }
 
-// healthKey reads a key below health/. The target is the zero value for the key of the node itself.
+// healthKey parses a key below health/. For the key of the node itself, the target is the zero
+// value.
 func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.Prefix+schema.HealthFolder), "/")
 	if err := schema.CheckNode(node); err != nil {
@@ -85,7 +87,7 @@ func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 	return b, nil
 }
 
-// readHealth reads a key below health/ and its value.
+// readHealth parses a key below health/ and its value.
 func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
 	p := posted{}
 	var err error

@@ -16,14 +16,14 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// BoardOptions configure a HealthBoard.
+// BoardOptions configures a HealthBoard.
 type BoardOptions struct {
 	client.Config
-	// Log receives keys that can't be read; nil means none.
+	// Log receives keys that can't be parsed. It may be nil.
 	Log *slog.Logger
-	// Patience is the maximum outage of etcd before the outage is published. Default 2s.
+	// Patience is the duration after which an outage of etcd is published. The default is 2 s.
 	Patience time.Duration
-	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	// Timing holds the intervals of the connection. If nil, the default intervals are used.
 	Timing *client.Timing
 }
 
@@ -34,15 +34,15 @@ const (
 )
 
 // HealthBoard follows the votes of a fleet (PREFIX/health/) on its own connection, so nodes without
-// fleet checks don't pay for it.
+// fleet checks do not receive them.
 type HealthBoard struct {
 	options BoardOptions
 	keys    schema.Keys
 	timing  client.Timing
 }
 
-// NewHealthBoard returns a board that connects when Watch runs. An error is a mistake in the
-// options.
+// NewHealthBoard returns a board that connects when Watch runs. It returns an error if the options
+// are invalid.
 func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
@@ -55,9 +55,10 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	return &HealthBoard{o, keys, *o.Timing}, err
 }
 
-// Watch publishes the board, now and after changes, until ctx ends, with the error of the
-// connection. While etcd is away, it publishes the last board with Connected false. If etcd can't
-// be reached at the start, that is published after Patience. Publish must not block.
+// Watch publishes the current board, and the board after each change, until ctx ends, with the
+// error of the connection. While etcd is unavailable, it publishes the last board with Connected
+// set to false. If etcd can't be reached at the start, this is published after Patience. publish
+// must not block.
 func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
 	messages := make(chan client.Message, 16)
 	scopes := []client.Scope{client.Folder(h.keys.Prefix + schema.HealthFolder)}
@@ -69,17 +70,17 @@ func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, erro
 	w.loop(ctx, messages)
 }
 
-// boardWatch is one run of Watch. All of it belongs to its goroutine.
+// boardWatch is a run of Watch. Only the goroutine of Watch may use it.
 type boardWatch struct {
 	*HealthBoard
 	publish func(quorum.Board, error)
 
 	board quorum.Board
-	// next is the board of a full reading.
+	// next is the board that a full reading builds.
 	next quorum.Board
 	err  error
-	// lost is the time when the connection was lost, and changed the time of the first change. Zero
-	// means that there is none, or that it is published.
+	// lost is the time when the connection was lost. changed is the time of the first change.
+	// Either is zero if there is no such event, or if it was published.
 	lost, changed time.Time
 }
 
@@ -111,11 +112,11 @@ func (w *boardWatch) due() time.Duration {
 	return max(due, 0)
 }
 
-// publishDue publishes the board if an outage or a change is due.
+// publishDue publishes the board if an outage or a change must be published now.
 func (w *boardWatch) publishDue() {
 	now := w.timing.Now()
 	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
-	unread := !w.board.Connected && !w.lost.IsZero() // for the first time, and there is patience left
+	unread := !w.board.Connected && !w.lost.IsZero() // the first reading is in progress, and patience has not passed
 	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < boardQuiet) {
 		return
 	}
@@ -128,7 +129,7 @@ func (w *boardWatch) publishDue() {
 
 func (w *boardWatch) process(m client.Message) {
 	if reads := m.Begin || m.Page != nil || m.End; reads && !w.lost.IsZero() {
-		w.lost = w.timing.Now() // etcd answers: a large board takes longer than the patience with one that is away
+		w.lost = w.timing.Now() // etcd answers, but reading a large board may take longer than the patience
 	}
 	switch {
 	case m.Begin:
@@ -159,20 +160,20 @@ func (w *boardWatch) process(m client.Message) {
 		switch {
 		case w.board.Connected && w.lost.IsZero():
 			w.lost = w.timing.Now()
-		case w.lost.IsZero() && other: // that it is away is told already
+		case w.lost.IsZero() && other: // the outage was already published
 			w.noteChange()
 		}
 	}
 }
 
-// noteChange notes that the board must be published.
+// noteChange records that the board must be published.
 func (w *boardWatch) noteChange() {
 	if w.changed.IsZero() {
 		w.changed = w.timing.Now()
 	}
 }
 
-// put adds a key to a board. A key that can't be read counts as missing.
+// put adds a key to a board. A key that can't be parsed counts as missing.
 func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	p, err := readHealth(w.keys, string(kv.Key), kv.Value)
 	switch {
@@ -186,7 +187,7 @@ func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	}
 }
 
-// erase removes the vote or the node of a key from b.
+// erase removes from b the vote or the node of a key.
 func (w *boardWatch) erase(b *quorum.Board, key string) {
 	switch ballot, err := healthKey(w.keys, key); {
 	case err != nil:

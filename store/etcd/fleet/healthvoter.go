@@ -18,29 +18,29 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// HealthVoter writes the part of a node in the fleet's health checks, and its votes, under one
-// lease. It writes equal votes only once, and many votes in one transaction.
+// HealthVoter writes a node's presence in the fleet's health checks, and its votes, with a single
+// lease. It writes an unchanged vote only once, and writes many votes in a transaction.
 type HealthVoter struct {
 	lease *client.Lease
 	node  string
-	wake  wake.Signal // holds a token: there is something to write
-	// Report receives why the node's votes are not in etcd; nil means that they are. It is called
-	// after each change by the goroutine of Run. If nil, nothing is reported.
+	wake  wake.Signal // sent if there is something to write
+	// Report receives the reason why the node's votes are not in etcd, or nil if they are. The
+	// goroutine of Run calls it after each change. It may be nil.
 	Report func(error)
-	// Former is a lease of an earlier run of this daemon, which crashed; 0 means none. Its votes
-	// are removed by the first write, without waiting for its end.
+	// Former is the lease of an earlier run of this daemon that crashed, or 0. The first write
+	// removes its votes without waiting for the lease to expire.
 	Former int64
-	// Granted receives each lease before anything is written under it: the Former of the next run.
-	// If nil, nothing is called. It is called by the goroutine of Run.
+	// Granted receives each lease before any key is written with it. It should be the Former of the
+	// next run. The goroutine of Run calls it. It may be nil.
 	Granted func(lease int64)
 
 	mu    sync.Mutex // guards live, votes and board
 	live  quorum.Checker
 	votes snap.Map[balancer.Target, *quorum.Vote]
-	board *quorum.Board // what is to be compared with written; nil means nothing
+	board *quorum.Board // the board to compare with written, or nil
 
-	// The rest belongs to Run. written has the votes that etcd has under the lease writtenUnder;
-	// writtenChecker is the value of the node's own key.
+	// The fields below belong to Run. written holds the votes that etcd has with the lease
+	// writtenUnder. writtenChecker is the value of the node's own key.
 	written        snap.Map[balancer.Target, *quorum.Vote]
 	writtenUnder   int64
 	writtenChecker []byte
@@ -48,16 +48,16 @@ type HealthVoter struct {
 	writtenAt time.Time
 }
 
-// Votes are written in batches of maxVotes, because etcd accepts 128 operations, and for maxTurn
-// between two checks of the lease. After each batch the voter waits as long as the batch took, so
-// hosts that return together don't overload etcd.
+// Votes are written in batches of at most maxVotes, because etcd accepts 128 operations. The lease
+// is checked at least every maxTurn. After each batch, the voter pauses for the duration of the
+// batch, so hosts that reconnect at the same time do not overload etcd.
 const (
 	maxVotes = 100
 	maxTurn  = 500 * time.Millisecond
 )
 
-// HealthVoter returns a voter that does nothing until Run. If a daemon crashes, its votes end after
-// ttl, rounded up to seconds.
+// HealthVoter returns a voter that does nothing until Run is called. If a daemon crashes, its votes
+// are removed after ttl, rounded up to seconds.
 func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
 	if err := schema.CheckNode(node); err != nil {
 		return nil, err
@@ -70,8 +70,8 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set replaces the checks that the node can run, and all its votes, by target without the node. It
-// never blocks.
+// Set replaces the checks that the node can run, and all its votes by target. The targets must not
+// contain the node. It never blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()
 	news := v.live != live || v.votes != votes
@@ -82,21 +82,23 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	}
 }
 
-// SetBoard passes the board to the voter. Votes of this node that are missing there or differ are
-// written again: another client has removed them, or etcd was restored. It never blocks.
+// SetBoard passes the current board to the voter. If the board shows that votes of this node are
+// missing or different, they are written again, because another client has removed them or etcd was
+// restored. It never blocks.
 func (v *HealthVoter) SetBoard(b quorum.Board) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.board = &b
 }
 
-// Run keeps the node's keys in etcd until ctx ends, and removes them then. If another daemon has
-// them, it writes nothing, and reports that once the other can't be an earlier run of this daemon.
+// Run keeps the node's keys in etcd until ctx ends, and then removes them. If another daemon holds
+// the keys, Run writes nothing. It reports the other daemon once that daemon can't be an earlier
+// run of this daemon.
 func (v *HealthVoter) Run(ctx context.Context) {
 	v.lease.Hold(ctx, v.write, v.wake, func() time.Duration { return 0 }, v.Report)
 }
 
-// write writes the node's own key if etcd lacks it, and then its votes.
+// write writes the node's own key if it is missing in etcd, and then the votes.
 func (v *HealthVoter) write(ctx context.Context) error {
 	v.mu.Lock()
 	live, votes := v.live, v.votes
@@ -130,8 +132,8 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	}
 }
 
-// writeChecker writes the node's own key if it is missing or differs. If it was missing, the votes
-// are missing as well.
+// writeChecker writes the node's own key if it is missing or different. If the key was missing, the
+// votes are also missing.
 func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) error {
 	text, err := encodeChecker(live)
 	if err != nil {
@@ -161,9 +163,9 @@ func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) err
 	return nil
 }
 
-// replaceFormer moves the node's own key from the former lease to this one and removes the votes
-// under the former lease, in one transaction. So the node never seems to be gone, and has no votes
-// without a voter.
+// replaceFormer moves the node's own key from the former lease to this lease, and removes the votes
+// of the former lease, in a single transaction. So the node never seems to be missing, and never
+// has votes without a voter.
 func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.RequestOp) (*client.Foreign, error) {
 	key := v.lease.Key
 	own := v.lease.Client.Keys.HealthOf(v.node)
@@ -171,8 +173,8 @@ func (v *HealthVoter) replaceFormer(ctx context.Context, first []*etcdserverpb.R
 	return v.lease.Attempt(ctx, []*etcdserverpb.Compare{client.Under(key, v.Former)}, all)
 }
 
-// findLost finds votes on the board that differ from the written ones, once these had enough time
-// to arrive there.
+// findLost finds votes that are missing or different on the board although they had enough time to
+// arrive there.
 func (v *HealthVoter) findLost() {
 	v.mu.Lock()
 	b := v.board
@@ -197,7 +199,7 @@ func (v *HealthVoter) findLost() {
 	}
 }
 
-// nextBatch returns the next targets whose votes must be written or removed, and the operations.
+// nextBatch returns the next targets whose votes must be written or removed, with the operations.
 func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
 	lot = map[balancer.Target]*quorum.Vote{}
 	for t, c := range snap.Diff(v.written, votes) {
@@ -205,7 +207,7 @@ func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (
 		if c.HasNew {
 			text, err := encodeVote(c.New)
 			if err != nil {
-				continue // a time that JSON can't hold; no clock shows it
+				continue // JSON can't represent this time, which no clock can return
 			}
 			then = append(then, v.lease.Put(key, text))
 		} else {
@@ -218,10 +220,10 @@ func (v *HealthVoter) nextBatch(votes snap.Map[balancer.Target, *quorum.Vote]) (
 	return lot, then
 }
 
-// unknownVote represents a vote that may be written or not.
+// unknownVote represents a vote for which it is unknown whether it was written.
 func unknownVote() *quorum.Vote { return &quorum.Vote{} }
 
-// putBatch writes a batch if the node's own key is still under the lease.
+// putBatch writes a batch if the node's own key still has the lease.
 func (v *HealthVoter) putBatch(ctx context.Context, lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) error {
 	for t := range lot {
 		v.written = v.written.Set(t, unknownVote())
@@ -233,7 +235,7 @@ func (v *HealthVoter) putBatch(ctx context.Context, lot map[balancer.Target]*quo
 		return err
 	case ours != nil:
 		v.writtenChecker = nil
-		return client.ErrPatience // the key was taken since; the next attempt finds out by which lease
+		return client.ErrPatience // another lease holds the key, which the next attempt will report
 	}
 	for t, vote := range lot {
 		if vote != nil {

@@ -15,24 +15,24 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// hostAddresses publishes the addresses of a node (hosts/NODE). That is a write of its own: a role
-// of an earlier version has no right to this key, and the node must still be visible.
+// hostAddresses publishes the addresses of a node (hosts/NODE). It uses a separate write, because a
+// role of an earlier version has no right to this key, and the node must be visible nevertheless.
 type hostAddresses struct {
 	key  string
 	wake wake.Signal // sent if there is a text to write
 
-	mu     sync.Mutex // guards the next three
+	mu     sync.Mutex // guards text, large and denied
 	text   []byte     // nil until the addresses are known
-	large  error      // why the newest addresses can't be published; nil means they can
-	denied error      // why etcd refuses them; nil means it does not
+	large  error      // the reason why the newest addresses can't be published, or nil
+	denied error      // the reason why etcd refuses the addresses, or nil
 
-	// written is the text that etcd has under the lease of that number. Both belong to Run.
+	// written is the text that etcd has. under is the ID of its lease. Both belong to Run.
 	written []byte
 	under   int64
 }
 
-// Publish publishes the node's addresses for the others. If they are too many, the last ones that
-// were not stay published, and [Presence.Unpublished] returns the reason. It never blocks.
+// Publish publishes the node's addresses for other nodes. If there are too many, the last published
+// addresses remain, and [Presence.Unpublished] returns the reason. It never blocks.
 func (h *hostAddresses) Publish(n balancer.Node) {
 	text, err := schema.Encode(n)
 	if err == nil && len(text) > schema.MaxEntryText {
@@ -47,7 +47,7 @@ func (h *hostAddresses) Publish(n balancer.Node) {
 	h.wake.Send()
 }
 
-// write writes the addresses under the lease, unless etcd has them.
+// write writes the addresses with the lease, unless etcd already has them.
 func (h *hostAddresses) write(ctx context.Context, lease *client.Lease) error {
 	h.mu.Lock()
 	text := h.text
@@ -55,14 +55,14 @@ func (h *hostAddresses) write(ctx context.Context, lease *client.Lease) error {
 	if text == nil {
 		return nil
 	}
-	l := *lease // its other keys are not concerned
+	l := *lease // the lease's other keys are not affected
 	l.Key, l.What = h.key, h.key
 	if h.under == l.ID && bytes.Equal(h.written, text) {
 		if other, err := l.Attempt(ctx, []*etcdserverpb.Compare{l.Ours(l.Key)}, nil); other == nil || err != nil {
 			return err
 		}
 	}
-	h.under = 0 // it may be written without an answer
+	h.under = 0 // the write may have succeeded without an answer
 	_, err := l.Attempt(ctx, nil, []*etcdserverpb.RequestOp{l.Put(l.Key, text)})
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,8 +74,7 @@ func (h *hostAddresses) write(ctx context.Context, lease *client.Lease) error {
 	return err
 }
 
-// Unpublished returns why the node's newest addresses can't be published; nil means that no reason
-// is known.
+// Unpublished returns the reason why the node's newest addresses can't be published, or nil.
 func (h *hostAddresses) Unpublished() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

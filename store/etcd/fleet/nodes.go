@@ -17,20 +17,20 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Node has the keys of a node.
+// Node holds the values of a node's keys.
 type Node struct {
 	Name string
-	// Config is the node's configuration in etcd; nil means that there is none, or that it can't be
-	// read.
+	// Config is the node's configuration in etcd. It is nil if it does not exist or can't be
+	// parsed.
 	Config *schema.NodeConfig
-	// Live exists while the node's daemon reaches etcd. Status is its last status.
+	// Live exists while the node's daemon is connected to etcd. Status is its last status.
 	Live   *schema.NodeLive
 	Status *schema.NodeStatus
-	// Problems are the errors in the node's keys.
+	// Problems lists the errors in the node's keys.
 	Problems []balancer.Problem
 }
 
-// The results of Ready.
+// These are the results of Ready.
 const (
 	NodeReady    = "yes"
 	NodeNotReady = "no"
@@ -38,8 +38,8 @@ const (
 	NodeGone     = "gone"
 )
 
-// Ready returns whether the node serves its first complete state. A node with nothing but a
-// configuration is gone.
+// Ready reports whether the node serves its first complete state. A node that has only a
+// configuration counts as gone.
 func (n *Node) Ready() string {
 	switch {
 	case n.Live == nil:
@@ -52,8 +52,7 @@ func (n *Node) Ready() string {
 	return NodeReady
 }
 
-// Registry reads and configures the nodes of a fleet. Its methods may be called by several
-// goroutines at once.
+// Registry reads and configures the nodes of a fleet. Its methods are safe for concurrent use.
 type Registry struct {
 	client *client.Client
 	keys   schema.Keys
@@ -62,9 +61,9 @@ type Registry struct {
 // NewRegistry returns a registry.
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
-// Nodes returns all nodes that exist or are configured, by name. Revision is the last change of the
-// keys that all nodes follow, or 0 if the user may not read all of them. Removals of endpoints and
-// overrides leave no key, so they count with the next change.
+// Nodes returns all nodes that exist or are configured, sorted by name. revision is the revision of
+// the last change of the keys that all nodes follow, or 0 if the user may not read all of these
+// keys. Removals of endpoints and overrides count with the next change, because they leave no key.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = r.Statuses(ctx); err != nil {
 		return nil, 0, err
@@ -75,8 +74,8 @@ func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err
 	return nodes, revision, err
 }
 
-// newest returns the revision of the last change of the keys that all nodes follow. It reads the
-// history because it contains removed services.
+// newest returns the revision of the last change of the keys that all nodes follow. It also reads
+// the history, because the history contains removed services.
 func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {
 		answer, err := r.client.Get(ctx, &etcdserverpb.RangeRequest{
@@ -93,7 +92,7 @@ func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	return revision, nil
 }
 
-// Statuses returns the nodes as [Registry.Nodes] does, and reads no other keys.
+// Statuses returns the nodes like [Registry.Nodes], but reads no other keys.
 func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	byName := map[string]*Node{}
 	err = r.client.ReadFolder(ctx, schema.NodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
@@ -116,7 +115,7 @@ func (r *Registry) Statuses(ctx context.Context) (nodes []Node, err error) {
 	return nodes, nil
 }
 
-// Published returns the published values of the live nodes, without unreadable values.
+// Published returns the published values of the live nodes. It omits values that can't be parsed.
 func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeName, *balancer.Node], err error) {
 	err = r.client.ReadFolder(ctx, schema.HostFolder, new(int64), func(name string, kv *mvccpb.KeyValue) {
 		if n, _ := schema.DecodeHost(kv.Value, balancer.Origin{}); schema.CheckNode(name) == nil && n != nil {
@@ -133,7 +132,7 @@ func isNote(text []byte) bool {
 	return config != nil && !config.Says() && len(problems) == 0
 }
 
-// read decodes one key of a node.
+// read parses a key of a node.
 func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	read := func(into any) bool {
@@ -149,7 +148,7 @@ func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 		n.Config, _ = value.(*schema.NodeConfig)
 		n.Problems = append(n.Problems, problems...)
 	case schema.LiveName:
-		n.Live = &schema.NodeLive{} // the node is there, whatever is said
+		n.Live = &schema.NodeLive{} // the node is live even if the value is invalid
 		read(n.Live)
 	case schema.StatusName:
 		var s schema.NodeStatus
@@ -159,9 +158,9 @@ func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	}
 }
 
-// SetNode changes the configuration of a node. Edit gets the present one, the zero value if there
-// is none, and returns the new one. Fields of a newer version stay. Edit may be called again if
-// another client writes at the same time.
+// SetNode changes the configuration of a node. edit receives the current configuration, or the zero
+// value if it does not exist, and returns the new configuration. Fields of a newer version are
+// preserved. edit may be called again if another client writes at the same time.
 func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.NodeConfig) schema.NodeConfig) (client.Result, error) {
 	if err := schema.CheckNode(name); err != nil {
 		return client.Result{}, err
@@ -171,7 +170,7 @@ func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.No
 		fields, _ := schema.ParseObject(old)
 		d, _ := schema.DecodeNodeConfig(fields, balancer.Origin{})
 		if d == nil {
-			d, fields = &schema.NodeConfig{}, nil // what can't be read says nothing, and is overwritten
+			d, fields = &schema.NodeConfig{}, nil // a configuration that can't be parsed is overwritten
 		}
 		next := edit(*d)
 		if err := next.Check(); err != nil {
@@ -184,8 +183,7 @@ func (r *Registry) SetNode(ctx context.Context, name string, edit func(schema.No
 	})
 }
 
-// nodeText writes c over the present fields. If c removes all settings, only a note is left, if
-// there were any.
+// nodeText combines c with the current fields. If c removes the last settings, only a note remains.
 func nodeText(c schema.NodeConfig, fields map[string]any, was bool) (client.Edited, error) {
 	if fields == nil {
 		fields = map[string]any{}

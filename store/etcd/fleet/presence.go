@@ -15,41 +15,41 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Presence publishes that a node lives, and its status (nodes/NODE/live and nodes/NODE/status),
-// under one lease.
+// Presence publishes that a node is live, and its status (nodes/NODE/live and nodes/NODE/status),
+// with a single lease.
 type Presence struct {
 	hostAddresses
 	lease     *client.Lease
 	statusKey string
 	live      []byte
-	wake      wake.Signal // holds a token: there is a status to write
-	// Report receives why the node is not in etcd; nil means that it is. It is called after each
-	// change by the goroutine of Run. If nil, nothing is reported.
+	wake      wake.Signal // sent if there is a status to write
+	// Report receives the reason why the node is not in etcd, or nil if it is. The goroutine of Run
+	// calls it after each change. It may be nil.
 	Report func(error)
 
 	mu     sync.Mutex // guards status
 	status *schema.NodeStatus
 
-	// The rest belongs to Run. encoded is the encoded status: encoding many drains takes long, and
-	// must not delay the lease twice.
+	// The fields below belong to Run. encoded is the encoded status. It is kept because encoding
+	// many drains takes long, and must not delay the lease twice.
 	encoded encodedStatus
-	// written is the status that etcd has, without its time; nil means none.
+	// written is the status that etcd has, without its time, or nil.
 	written []byte
 	// took is the duration of the last write.
 	took time.Duration
 }
 
 // statusPause is the minimum time between two writes of a status. If etcd is slow because a large
-// fleet writes at the same time, the pause is statusShare times the last write, up to
-// statusSlowest.
+// fleet writes at the same time, the pause is statusShare times the duration of the last write, but
+// at most statusSlowest.
 const (
 	statusPause   = time.Second
 	statusShare   = 5
 	statusSlowest = 10 * time.Second
 )
 
-// Presence returns a Presence that does nothing until Run. If a daemon crashes, its node is gone
-// after ttl, rounded up to seconds.
+// Presence returns a Presence that does nothing until Run is called. If a daemon crashes, its node
+// is removed after ttl, rounded up to seconds.
 func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration) (*Presence, error) {
 	if err := schema.CheckNode(node); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 	return p, nil
 }
 
-// Tell sets the status of the node. The newest status is written if it differs, at most once a
+// Tell sets the status of the node. If the newest status differs, it is written, at most once a
 // second, and less often if etcd is slow. It never blocks.
 func (p *Presence) Tell(s schema.NodeStatus) {
 	p.mu.Lock()
@@ -77,18 +77,19 @@ func (p *Presence) Tell(s schema.NodeStatus) {
 	p.wake.Send()
 }
 
-// Run keeps the node's keys in etcd until ctx ends, and removes them then. If another daemon has
-// them, it writes nothing, and reports that once the other can't be an earlier run of this daemon.
+// Run keeps the node's keys in etcd until ctx ends, and then removes them. If another daemon holds
+// the keys, Run writes nothing. It reports the other daemon once that daemon can't be an earlier
+// run of this daemon.
 func (p *Presence) Run(ctx context.Context) {
 	p.lease.Hold(ctx, p.write, p.wake, p.minPause, p.Report)
 }
 
-// minPause returns the pause after a write.
+// minPause returns the minimum pause after a write.
 func (p *Presence) minPause() time.Duration {
 	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
-// write writes both keys if etcd lacks them.
+// write writes both keys if they are missing in etcd.
 func (p *Presence) write(ctx context.Context) error {
 	p.mu.Lock()
 	status := p.status
@@ -104,7 +105,7 @@ func (p *Presence) write(ctx context.Context) error {
 		first, says = append(first, p.lease.Put(p.statusKey, p.encoded.text)), p.encoded.bare
 	}
 	was := p.written
-	p.written = nil // it may be written and not be told
+	p.written = nil // the write may have succeeded without an answer
 	began := time.Now()
 	defer func() { p.took = time.Since(began) }()
 	other, err := p.writeKeys(ctx, first, bytes.Equal(says, was))
@@ -118,7 +119,8 @@ func (p *Presence) write(ctx context.Context) error {
 	return p.hostAddresses.write(ctx, p.lease)
 }
 
-// writeKeys writes all keys if they are missing, and the status unless etcd is known to have it.
+// writeKeys writes all keys if they are missing. It writes the status unless etcd is known to have
+// it.
 func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp, known bool) (*client.Foreign, error) {
 	if known && len(all) > 1 {
 		other, err := p.lease.Write(ctx, all, nil, p.statusKey)
@@ -136,7 +138,7 @@ type encodedStatus struct {
 	text, bare []byte
 }
 
-// encode encodes a status, which must not be nil and must not change.
+// encode encodes a status. The status must not be nil, and must not be modified.
 func (e *encodedStatus) encode(status *schema.NodeStatus) (err error) {
 	s := *status
 	if len(s.Problems) > schema.MaxNodeProblems {

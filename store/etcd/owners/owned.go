@@ -21,8 +21,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Admin reads who owns which VIP, and passes requests of operators to owners. Its methods may be
-// called by several goroutines at once.
+// Admin reads the owners of VIPs, and passes requests of operators to owners. Its methods are safe
+// for concurrent use.
 type Admin struct {
 	client *client.Client
 	keys   schema.Keys
@@ -34,17 +34,17 @@ func NewAdmin(c *client.Client) *Admin { return &Admin{c, c.Keys} }
 // OwnedVIP is a VIP with one owner among the hosts (hold = "one").
 type OwnedVIP struct {
 	Addr netip.Addr
-	// Owner is the owner's record. Live reports whether its session exists, so the owner may
-	// answer.
+	// Owner is the owner's record. Live reports whether the owner's session exists, so the owner
+	// may answer for the VIP.
 	Owner failover.Owner
 	Live  bool
-	// Jury are the nodes that confirm the owner's session, itself among them.
+	// Jury lists the nodes that confirm the owner's session. The owner is one of them.
 	Jury []string
-	// Ready are the nodes that could own it, as far as etcd knows. Not has the other nodes with
-	// their reasons.
+	// Ready lists the nodes that could own the VIP, as far as etcd shows. Not maps the other nodes
+	// to their reasons.
 	Ready []string
 	Not   map[string]string
-	// Move is the requested move; nil means none.
+	// Move is the requested move, or nil.
 	Move *failover.Move
 }
 
@@ -58,8 +58,8 @@ type records struct {
 	fences    map[string]failover.Fence
 }
 
-// readOwnership reads all records at one revision, but not the key of heartbeats: most users may
-// not read it.
+// readOwnership reads all records at one revision. It does not read the key of heartbeats, because
+// most users may not read it.
 func (o *Admin) readOwnership(ctx context.Context) (*records, error) {
 	request := &etcdserverpb.TxnRequest{}
 	for _, kind := range []failover.RecordKind{failover.Nodes, failover.Sessions, failover.VIPs, failover.Moves, failover.Fences} {
@@ -102,7 +102,7 @@ func (r *records) add(c failover.RecordChange) {
 	}
 }
 
-// readRecord adds a record, unless this version can't read it.
+// readRecord adds a record, unless this version can't parse it.
 func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	var v V
 	if json.Unmarshal(text, &v) == nil {
@@ -110,8 +110,8 @@ func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	}
 }
 
-// OwnedVIPs returns the VIPs that have or had an owner, and the wanted ones, in order. Weights are
-// the weights of registered nodes.
+// OwnedVIPs returns the VIPs that have or had an owner, and the wanted VIPs, in order. weights
+// holds the weights of registered nodes.
 func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	}
 	for _, a := range wanted {
 		if _, ok := r.owners[a]; !ok {
-			r.owners[a] = failover.Owner{} // it has had no owner yet
+			r.owners[a] = failover.Owner{} // the VIP has never had an owner
 		}
 	}
 	weights = map[string]int{}
@@ -149,8 +149,8 @@ func (o *Admin) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Owne
 	return all, weights, nil
 }
 
-// cannot returns why a node can't own a VIP, or, by force, why it can't own even a VIP that it
-// can't serve, as far as etcd knows; "" means it can.
+// cannot returns the reason why a node can't own a VIP, as far as etcd shows, or "". If force is
+// set, it ignores reasons for which the node could own the VIP but not serve it.
 func (r *records) cannot(name string, m failover.Member, a netip.Addr, force bool) string {
 	_, session := r.sessions[name]
 	switch _, fenced := r.fences[name]; {
@@ -166,8 +166,9 @@ func (r *records) cannot(name string, m failover.Member, a netip.Addr, force boo
 	return m.Lacks(a, force)
 }
 
-// MoveVIP asks the owner of a VIP to give it to another node; "" means the best one. It returns the
-// owner once the VIP has moved, and with an error if the owner refused.
+// MoveVIP requests the owner of a VIP to pass it to another node, or to the best node if the name
+// is "". It returns the new owner once the VIP has moved. If the owner refuses, it returns an
+// error.
 func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -212,8 +213,8 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 }
 
-// requestMove writes a request to the owner of a VIP under a lease that ends at m.Until. So the VIP
-// does not move later if the requester has died. withdraw removes the request.
+// requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until. So the
+// VIP does not move later if the requester was killed. withdraw removes the request.
 func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -227,7 +228,7 @@ func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) 
 	withdraw = func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.MinTTL)
 		defer cancel()
-		_ = l.Revoke(ctx) // else it ends by itself
+		_ = l.Revoke(ctx) // if this fails, the lease expires
 	}
 	if _, _, err := o.client.Commit(ctx, key, nil, []*etcdserverpb.RequestOp{l.Put(key, text)}); err != nil {
 		withdraw()
@@ -236,8 +237,7 @@ func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) 
 	return withdraw, nil
 }
 
-// LastOwners returns the last owners of a VIP, the newest first, as far as etcd has not compacted
-// them.
+// LastOwners returns the last owners of a VIP, the newest first, unless etcd has compacted them.
 func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []failover.Owner, err error) {
 	ask := &etcdserverpb.RangeRequest{Key: []byte(o.keys.Ownership(failover.Key{Kind: failover.VIPs, Name: a.String()}))}
 	for len(all) < limit {
@@ -254,14 +254,14 @@ func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []
 			all = append(all, owner)
 		}
 		if kv.Version == 1 {
-			break // what comes before is of an earlier time at which it was owned
+			break // older records belong to an earlier life of the key
 		}
 		ask.Revision = kv.ModRevision - 1
 	}
 	return all, nil
 }
 
-// Unregistered returns the hosts that have a session and don't follow etcd.
+// Unregistered returns the hosts that have a session but do not follow etcd.
 func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -290,11 +290,12 @@ func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
 	return all, err
 }
 
-// movePause is the time between two checks whether a VIP has moved.
+// movePause is the pause between two checks of whether a VIP has moved.
 const movePause = 20 * time.Millisecond
 
-// FenceNode states that a node is off, so others own its VIPs without waiting for confirmed
-// silence. It refuses if the node is registered, or if it has no records: the name may be mistyped.
+// FenceNode records that a node is off, so others can own its VIPs without waiting for confirmed
+// silence. It refuses if the node is registered. It also refuses if the node has no records,
+// because the name may be mistyped.
 func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := schema.CheckNode(node); err != nil {
 		return err

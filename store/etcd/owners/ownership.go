@@ -22,8 +22,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// The times of Ownership. A request must be short: without a leader etcd drops it, and it is
-// repeated.
+// These are the times of Ownership. A request must have a short timeout: etcd drops requests
+// without a leader, and they must be repeated.
 const (
 	ownershipCall    = 400 * time.Millisecond
 	ownershipLoad    = 5 * time.Second
@@ -32,40 +32,40 @@ const (
 	ownershipSilence = 3 * time.Second
 )
 
-// Ownership is a host's part in failover: it registers under a lease, follows all records, and
-// writes.
+// Ownership is a host's part in failover. It registers the host with a lease, follows all records,
+// and writes records.
 type Ownership struct {
 	keys schema.Keys
 	node string
-	// Member returns the record to register. Tell receives all records after that, and then
-	// changes, in order. Secrets receives the keys of heartbeats, newest first. Report receives the
-	// error of the connection; nil means none.
+	// Member returns the record to register. After the registration, Tell receives all records, and
+	// then changes in order. Secrets receives the keys of heartbeats, the newest first. Report
+	// receives the error of the connection, or nil.
 	Member  func() failover.Member
 	Tell    func(changes []failover.RecordChange, revision int64, all bool)
 	Secrets func([][]byte)
-	// Standby receives whether the node is on standby, and who requested it.
+	// Standby receives whether the node is on standby, and the request that caused it.
 	Standby func(on bool, by failover.Request)
 	Report  func(error)
-	// WriteLimit is the maximum time of a write.
+	// WriteLimit is the timeout of a write.
 	WriteLimit time.Duration
 
 	client *client.Client
-	// watchMembers are the members for watches: a write that moves to another member ends no watch.
+	// watchMembers are the members for watches. They are separate, so a write that moves to another
+	// member does not end watches.
 	watchMembers *client.Members
-	// ready reports whether the history that is followed is the one that was, so it may be written
-	// to.
+	// ready reports whether the followed history is the same as before, so writes are permitted.
 	ready atomic.Bool
 	wake  wake.Signal
 
-	// The rest belongs to Run. proxied reports whether etcd is reached through a proxy, which can't
-	// be followed.
+	// The fields below belong to Run. proxied reports whether etcd is reached through a proxy,
+	// which does not report progress.
 	history client.History
 	seen    seen
 	proxied bool
 }
 
-// NewOwnership returns an Ownership that does nothing until Run. An error is a mistake in the
-// configuration.
+// NewOwnership returns an Ownership that does nothing until Run is called. It returns an error if
+// the configuration is invalid.
 func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	etcd, err := client.NewClient(c)
 	if err = errors.Join(err, schema.CheckNode(node)); err != nil {
@@ -74,12 +74,12 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 	return &Ownership{keys: etcd.Keys, node: node, WriteLimit: ownershipCall, client: etcd, watchMembers: client.NewMembers(c, etcd.Keys), wake: wake.New()}, nil
 }
 
-// MemberChanged makes Run write the member again.
+// MemberChanged makes Run write the member's record again.
 func (o *Ownership) MemberChanged() { o.wake.Send() }
 
-// Run registers and follows, again and again, until ctx ends; then the registration is withdrawn.
-// It returns client.ErrAnother as soon as etcd has another history: then the host must begin as
-// after a start.
+// Run registers and follows until ctx ends, and then withdraws the registration. It retries after
+// failures. It returns client.ErrAnother as soon as etcd has another history. In this case the host
+// must behave as after a start.
 func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()
@@ -109,7 +109,7 @@ func (o *Ownership) attempt(run context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { o.watchMembers.Close(); _ = o.client.Close() }() // which returns no error
+	defer func() { o.watchMembers.Close(); _ = o.client.Close() }() // Close never returns an error
 	ctx, cancel := context.WithCancelCause(run)
 	defer cancel(nil)
 	defer o.ready.Store(false)
@@ -117,14 +117,14 @@ func (o *Ownership) attempt(run context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { // a registration that ends by itself would keep its node in juries for a while
+	defer func() { // otherwise the node would remain in juries until the lease expires
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(run), ownershipCall)
 		defer cancel()
 		if run.Err() != nil {
 			_ = lease.Revoke(bounded)
 		}
 	}()
-	go func() { // the client would go on with what listens there next, which may be another etcd
+	go func() { // otherwise the client would continue with another server at this address, which may be another etcd
 		if m.Conn().WaitForStateChange(ctx, connectivity.Ready) {
 			cancel(errors.New("the connection was lost"))
 		}
@@ -137,7 +137,7 @@ func (o *Ownership) attempt(run context.Context) error {
 		o.Report(nil)
 	}
 	err = o.follow(ctx, m, lease, revision)
-	return cmp.Or(context.Cause(ctx), err) // the cause is known only now
+	return cmp.Or(context.Cause(ctx), err) // the cause is set only now
 }
 
 // reach returns a member that has not lost the others.
@@ -156,8 +156,8 @@ func (o *Ownership) register(ctx context.Context) (*client.Lease, error) {
 	return l, err
 }
 
-// putMember writes nodes/NODE, unless that has changed since it was read: a late write must not
-// bring back a former run.
+// putMember writes nodes/NODE, unless the key has changed since it was read, because a late write
+// must not restore the record of a former run.
 func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
 	defer cancel()
@@ -180,8 +180,8 @@ func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	return err
 }
 
-// load reads everything with a linearizable read, and creates the key of heartbeats if there is
-// none.
+// load reads everything with a linearizable read. If the key of heartbeats does not exist, load
+// creates it.
 func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 	conn := m.Client
 	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
@@ -235,20 +235,19 @@ func (o *Ownership) verify(ctx context.Context, m *client.Member) error {
 	return err
 }
 
-// configured reports whether the node is on standby.
+// configured passes on whether the node is on standby.
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
 		failover.Request
 	}
 	if kv != nil {
-		_ = json.Unmarshal(kv.Value, &config) // what is wrong with it is told by vipd, which follows it
+		_ = json.Unmarshal(kv.Value, &config) // vipd, which also follows this key, reports mistakes
 	}
 	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false", config.Request)
 }
 
-// change returns a key as a change of the protocol's records. It returns false if the key is not
-// one of them.
+// change converts a key to a change of the protocol's records. It returns false for other keys.
 func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordChange, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
 	if !ok {
@@ -269,11 +268,11 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordCha
 	return c, ok
 }
 
-// follow passes changes on and renews the lease until something fails.
+// follow passes changes on and renews the lease, until one of them fails.
 func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Lease, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	var keeping sync.WaitGroup
-	defer keeping.Wait() // the lease is for one goroutine at a time
+	defer keeping.Wait() // the lease must be used by one goroutine at a time
 	defer cancel()
 	records := m.Client.Watch(ctx, o.keys.Prefix+schema.OwnershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
 	config := m.Client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
@@ -328,14 +327,14 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 	}
 }
 
-// probe asks for etcd's revision with a linearizable read, and then for the progress of the
-// watches, until ctx ends. If the member of the watches does not answer, the request moves to
-// another one, which ends the watches.
+// probe requests etcd's revision with a linearizable read, and then requests the progress of the
+// watches, until ctx ends. If the watches' member does not answer, the request moves to another
+// member, which ends the watches.
 func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- int64) {
 	for wake.Sleep(ctx, ownershipProbe) {
 		revision, err := o.agreed(ctx)
 		if err != nil {
-			continue // silence is what counts
+			continue // only a missing answer ends the watches
 		}
 		select {
 		case wanted <- revision:
@@ -346,7 +345,7 @@ func (o *Ownership) probe(ctx context.Context, m *client.Member, wanted chan<- i
 	}
 }
 
-// agreed returns etcd's revision by a linearizable read.
+// agreed returns etcd's revision from a linearizable read.
 func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ownershipProbe)
 	defer cancel()
@@ -358,8 +357,8 @@ func (o *Ownership) agreed(ctx context.Context) (revision int64, err error) {
 	return revision, err
 }
 
-// silent returns why no messages arrive. A gRPC proxy answers requests, but never a request for
-// progress.
+// silent returns the reason why no messages arrive. A gRPC proxy answers requests, but not requests
+// for progress.
 func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed bool) error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
 	defer cancel()
@@ -372,7 +371,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 	return errors.New("etcd is silent")
 }
 
-// keep renews the lease, and writes changes of the member.
+// keep renews the lease, and writes changes of the member's record.
 func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 	renew := time.NewTicker(ownershipTTL / 5)
 	defer renew.Stop()
@@ -384,7 +383,7 @@ func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 			return ctx.Err()
 		case <-o.wake:
 			if err = o.putMember(ctx, l); err != nil {
-				o.wake.Send() // again
+				o.wake.Send() // retry
 			}
 		case <-renew.C:
 			bounded, cancel := context.WithTimeout(ctx, ownershipTTL/5)

@@ -30,19 +30,19 @@ func (s secrets) list() (all [][]byte) {
 
 func newSecret() []byte {
 	b := make([]byte, 32)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // Read never fails
 	return b
 }
 
-// RekeyOwnership replaces the key of heartbeats in steps, with a pause after each but the last: all
-// hosts learn the next key, then sign with it, then refuse the former key.
+// RekeyOwnership replaces the key of heartbeats in steps, with a pause after each step except the
+// last: all hosts first learn the next key, then sign with it, and finally refuse the former key.
 func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
 	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if len(s.Key) == 0 {
 			return s, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
 		}
-		return secrets{Key: s.Key, Previous: next}, nil // it is known then but signs nothing
+		return secrets{Key: s.Key, Previous: next}, nil // hosts accept the next key but do not sign with it yet
 	})
 	if err != nil {
 		return err

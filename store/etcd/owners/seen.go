@@ -6,13 +6,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// seen has the last state of each key that was read or followed. After a compaction, etcd can't be
-// asked for its history, and the marker of [client.History] may have been written again in another
-// one: this host writes its own key after each outage.
+// seen holds the last state of each key that was read or followed. It complements the marker of
+// [client.History]: after a compaction, etcd can't return its history, and the marker may have been
+// written again in another history, because this host writes its own key after each outage.
 type seen struct {
 	keys map[string]*mvccpb.KeyValue
-	// revision is the last one whose events were received. The revision in the head of an answer
-	// may be ahead of its events.
+	// revision is the revision of the last received events. The revision in the header of an answer
+	// may be higher.
 	revision int64
 }
 
@@ -36,8 +36,8 @@ func (s *seen) follow(events []*mvccpb.Event) {
 	}
 }
 
-// disagrees reports whether a later reading belongs to another history: a key is older than it was,
-// or has a revision that was followed and is not the same.
+// disagrees reports whether a later reading belongs to another history. This is the case if a key
+// is older than before, or if it differs at a revision that was followed.
 func (s *seen) disagrees(keys []*mvccpb.KeyValue) bool {
 	for _, kv := range keys {
 		was := s.keys[string(kv.Key)]

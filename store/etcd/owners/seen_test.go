@@ -6,8 +6,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestSeenDisagrees follows two keys to revision 7, at which the second is deleted. Only a read
-// that can't follow from that may disagree.
+// TestSeenDisagrees follows two keys to revision 7, at which the second is deleted. Only readings
+// that can't follow this state may disagree.
 func TestSeenDisagrees(t *testing.T) {
 	kv := func(key, value string, revision int64) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision}

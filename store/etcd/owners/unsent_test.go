@@ -12,8 +12,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestWriteOfOwnershipIsUnsent makes a transaction wait for a member of etcd that never answers. It
-// must end in time, and count as unsent.
+// TestWriteOfOwnershipIsUnsent makes a transaction wait for a member of etcd that never answers.
+// The transaction must time out and must count as unsent.
 func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts no connection
 	if err != nil {
@@ -29,8 +29,8 @@ func TestWriteOfOwnershipIsUnsent(t *testing.T) {
 	defer running.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // like another client
+	running.Go(func() { _, _ = o.client.Members.Reach(ctx, nil) }) // as another client would
 	if outcome, _, err := o.Write(t.Context(), failover.Write{}); outcome != failover.Unsent || err == nil {
-		t.Errorf("outcome = %v, %v", outcome, err)
+		t.Errorf("outcome = %v, %v, want Unsent with an error", outcome, err)
 	}
 }

@@ -44,10 +44,11 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 	return failover.Done, answer.Header.Revision, nil
 }
 
-// holds reports whether conditions hold. Then a transaction that etcd refused as full was not
-// carried out. etcd gives the same answer to the transaction that fills it, which is carried out.
+// holds reports whether conditions still hold. If so, a transaction that etcd refused because of
+// its quota was not executed. The check is necessary because etcd executes the transaction that
+// exceeds the quota, but returns the same error.
 func (o *Ownership) holds(ctx context.Context, conditions []*etcdserverpb.Compare) bool {
-	key := o.keys.NodeConfig(o.node) // without any, a member answers what it knows
+	key := o.keys.NodeConfig(o.node) // without a key, a member would answer without a leader
 	look := []*etcdserverpb.RequestOp{client.Read(&etcdserverpb.RangeRequest{Key: []byte(key)})}
 	_, ok, err := o.client.Commit(ctx, key, conditions, look)
 	return err == nil && ok

@@ -1,4 +1,4 @@
-// Package schema has the names of the keys in etcd, and decodes and encodes their values.
+// Package schema defines the names of the keys in etcd. It decodes and encodes their values.
 //
 //	PREFIX/services/NAME               a service, as JSON
 //	PREFIX/endpoints/SERVICE/ID        an endpoint, usually under a lease
@@ -13,5 +13,5 @@
 //	PREFIX/health/NODE/live            the part of a node in the fleet's health checks
 //	PREFIX/health/NODE/SERVICE/ADDRESS the node's result for an endpoint, under the same lease
 //
-// The package does not talk to etcd.
+// The package does not access etcd.
 package schema

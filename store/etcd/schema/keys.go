@@ -14,10 +14,10 @@ import (
 	"vipd/balancer/failover"
 )
 
-// Keys are the names under one prefix.
+// Keys provides the names of keys under a prefix.
 type Keys struct{ Prefix string }
 
-// NewKeys returns the names under prefix, such as /vipd.
+// NewKeys returns the names of keys under prefix, such as /vipd.
 func NewKeys(prefix string) (Keys, error) {
 	prefix = strings.TrimRight(prefix, "/")
 	if prefix == "" || !printable(prefix) {
@@ -26,7 +26,7 @@ func NewKeys(prefix string) (Keys, error) {
 	return Keys{prefix}, nil
 }
 
-// The folders below the prefix.
+// These are the folders under the prefix.
 const (
 	ServiceFolder   = "/services/"
 	EndpointFolder  = "/endpoints/"
@@ -42,7 +42,7 @@ const (
 	PolicyFolder    = OwnershipFolder + "policy/"
 )
 
-// The keys of a node, in its folder.
+// These are the keys of a node, in the node's folder.
 const (
 	ConfigName = "config"
 	LiveName   = "live"
@@ -74,7 +74,7 @@ func (k Keys) Pool(name string) string { return k.Prefix + PoolFolder + name }
 // NodeConfig returns the key of a node's configuration.
 func (k Keys) NodeConfig(node string) string { return k.nodeKey(node, ConfigName) }
 
-// NodeLive returns the key that exists while the node lives.
+// NodeLive returns the key that exists while the node is live.
 func (k Keys) NodeLive(node string) string { return k.nodeKey(node, LiveName) }
 
 // NodeStatus returns the key of a node's status.
@@ -96,7 +96,7 @@ func (k Keys) Health(node string, t balancer.Target) string {
 	return k.HealthOf(node) + string(t.Service) + "/" + t.Address()
 }
 
-// Ownership returns the key of a record of failover.
+// Ownership returns the key of a failover record.
 func (k Keys) Ownership(key failover.Key) string {
 	return k.Prefix + OwnershipFolder + string(key.Kind) + "/" + key.Name
 }
@@ -122,7 +122,7 @@ func (k Keys) HistoryOf(name balancer.Name) string {
 // History returns the key of a text in the history of a service.
 func (k Keys) History(name balancer.Name, n int) string { return k.HistoryOf(name) + strconv.Itoa(n) }
 
-// kind is the kind of a key's subject.
+// kind is the kind of object that a key is about.
 type kind int
 
 const (
@@ -137,10 +137,10 @@ const (
 	HostKind
 )
 
-// Subject is the subject of a key.
+// Subject is the object that a key is about.
 type Subject struct {
 	Kind kind
-	// Of is the service; "" if the key names none.
+	// Of is the service, or "" if the key does not name a service.
 	Of     balancer.Name
 	ID     balancer.EndpointID
 	Target balancer.Target
@@ -152,8 +152,8 @@ type Subject struct {
 // maxID is the maximum length of the ID of an endpoint or the name of a node, in bytes.
 const maxID = 253
 
-// Parse parses a key that a Source follows. With an error, the subject has the service if that is
-// known.
+// Parse parses a key that a Source follows. If it returns an error, the subject contains the
+// service if the service is known.
 func (k Keys) Parse(key string) (Subject, error) {
 	rest, _ := strings.CutPrefix(key, k.Prefix)
 	folder, rest, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -178,7 +178,7 @@ func (k Keys) Parse(key string) (Subject, error) {
 	return k.parseOfService(key, folder, rest)
 }
 
-// parseOfService parses a key that names a service after its folder.
+// parseOfService parses a key in which the name of a service follows the folder.
 func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	name, id, deeper := strings.Cut(rest, "/")
 	s := Subject{Of: balancer.Name(name)}
@@ -210,7 +210,7 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	return s, nil
 }
 
-// ParseVIP parses the last part of an address's key.
+// ParseVIP parses the last part of the key of an address.
 func ParseVIP(address string) (Subject, error) {
 	a, err := decode.ParseAddr(address)
 	switch {
@@ -233,17 +233,18 @@ func parseNode(key, rest string) (Subject, error) {
 	return Subject{Kind: NodeConfigKind, Node: node}, nil
 }
 
-// CheckID returns the mistake in the ID of an endpoint; nil means none.
+// CheckID returns the mistake in the ID of an endpoint, or nil.
 func CheckID(id string) error {
 	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
 }
 
-// CheckNode returns the mistake in the name of a node; nil means none.
+// CheckNode returns the mistake in the name of a node, or nil.
 func CheckNode(name string) error {
 	return checkPart(name, "a node needs a name", "name", "a node")
 }
 
-// checkPart returns the mistake in a part of a key, which is the ID or name of owner.
+// checkPart returns the mistake in a part of a key, or nil. what and owner describe the part for
+// the error.
 func checkPart(text, missing, what, owner string) error {
 	switch {
 	case text == "":
@@ -260,7 +261,7 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
-// Quote quotes foreign text, and shortens it.
+// Quote quotes foreign text and shortens it.
 func Quote(text string) string {
 	const most = 120
 	if len(text) > most {

@@ -12,19 +12,20 @@ import (
 // NodeConfig is the configuration of a node in etcd (nodes/NODE/config). It overrides the node's
 // own file.
 type NodeConfig struct {
-	// Mode is the mode of the node: auto, ipvs, nftables, iptables or userspace; "" means the mode
-	// of its file.
+	// Mode is the mode of the node: auto, ipvs, nftables, iptables or userspace. If empty, the mode
+	// of the node's file applies.
 	Mode string `toml:"mode" json:"mode,omitempty"`
-	// Zone is the zone of the node; "" means the zone of its file.
+	// Zone is the zone of the node. If empty, the zone of the node's file applies.
 	Zone string `toml:"zone" json:"zone,omitempty"`
-	// Standby makes the node give its owned VIPs to other nodes, and own none.
+	// Standby makes the node pass its owned VIPs to other nodes and own none.
 	Standby bool `toml:"standby" json:"standby,omitempty"`
 	// By and Reason are the author and the reason of the last change.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
 }
 
-// Says reports whether anything is set. A note, which names who removed the settings, sets nothing.
+// Says reports whether the configuration contains a setting. A note, which only names who removed
+// the settings, contains none.
 func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
 
 // NodeLive describes the running daemon (nodes/NODE/live). It is written once, under the daemon's
@@ -36,55 +37,56 @@ type NodeLive struct {
 	Started time.Time `json:"started"`
 }
 
-// NodeStatus is the status of a node (nodes/NODE/status), under the same lease.
+// NodeStatus is the status of a node (nodes/NODE/status), with the same lease.
 type NodeStatus struct {
-	// At is the time of the write. An equal status is not written again.
+	// At is the time of the write. An unchanged status is not written again.
 	At time.Time `json:"at"`
 	// Version is the version of the daemon.
 	Version string `json:"version"`
 	// Zone is the zone of the node.
 	Zone string `json:"zone,omitempty"`
-	// Mode is the mode in use, Wanted the configured one, and Why the reason. Fallback reports
-	// whether the mode is not the wanted one.
+	// Mode is the mode in use, Wanted is the configured mode, and Why is the reason for the mode.
+	// Fallback reports whether Mode is not the wanted mode.
 	Mode     string `json:"mode"`
 	Wanted   string `json:"wanted"`
 	Why      string `json:"why,omitempty"`
 	Fallback bool   `json:"fallback,omitempty"`
-	// Revision is the revision of etcd up to which services, endpoints and overrides are in the
-	// kernel.
+	// Revision is the revision of etcd up to which services, endpoints and overrides were applied
+	// in the kernel.
 	Revision int64 `json:"revision"`
-	// Ready reports whether the first complete state is in the kernel.
+	// Ready reports whether the first complete state was applied in the kernel.
 	Ready bool `json:"ready"`
-	// Services, Frontends and Endpoints are counts. Pending are changes that are not applied yet,
-	// and Failing those that were refused.
+	// Services, Frontends and Endpoints are counts. Pending counts changes that are not applied
+	// yet. Failing counts changes that were refused.
 	Services  int `json:"services"`
 	Frontends int `json:"frontends"`
 	Endpoints int `json:"endpoints"`
 	Pending   int `json:"pending"`
 	Failing   int `json:"failing"`
-	// ProblemCount is the number of problems, and Problems are the first MaxNodeProblems of them.
+	// ProblemCount is the number of problems. Problems lists the first MaxNodeProblems of them.
 	ProblemCount int      `json:"problem_count"`
 	Problems     []string `json:"problems,omitempty"`
-	// Drains are the draining endpoints with their connections on this node. If there are more than
-	// MaxNodeDrains, those with the most connections are kept, and DrainsOmitted counts the others.
+	// Drains lists the draining endpoints with their connections on this node. If there are more
+	// than MaxNodeDrains, it lists those with the most connections, and DrainsOmitted counts the
+	// others.
 	Drains        []NodeDrain `json:"drains,omitempty"`
 	DrainsOmitted int         `json:"drains_omitted,omitempty"`
 }
 
-// NodeDrain is an endpoint that drains on a node.
+// NodeDrain is an endpoint that is draining on a node.
 type NodeDrain struct {
 	Service balancer.Name `json:"service"`
-	// Address has the form of an override's key: ADDRESS or ADDRESS:PORT.
+	// Address has the format of an override's key: ADDRESS or ADDRESS:PORT.
 	Address string `json:"address"`
-	// Active is its number of connections there.
+	// Active is the number of connections to the endpoint on the node.
 	Active uint64 `json:"active"`
 }
 
-// MaxNodeProblems is the maximum number of problems in a status, and MaxNodeDrains that of drains:
-// etcd accepts 1.5 MiB in a request.
+// MaxNodeProblems and MaxNodeDrains are the maximum numbers of problems and drains in a status.
+// They are limited because etcd accepts 1.5 MiB in a request.
 const MaxNodeProblems, MaxNodeDrains = 20, 4000
 
-// Check returns the mistake in c; nil means none.
+// Check returns the mistake in c, or nil.
 func (c NodeConfig) Check() error {
 	if modes := balancer.ModeNames(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
 		return fmt.Errorf("%q is not a mode: %q are possible%s", c.Mode, modes, decode.DidYouMean(c.Mode, modes))
@@ -92,7 +94,7 @@ func (c NodeConfig) Check() error {
 	return nil
 }
 
-// DecodeNodeConfig decodes a node's configuration. It returns nil if anything in it is an error,
+// DecodeNodeConfig decodes a node's configuration. It returns nil if any part of it is an error,
 // such as the mode of a newer version.
 func DecodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfig, []balancer.Problem) {
 	var c NodeConfig

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// maxDepth is the maximum nesting of a value; a service needs four levels.
+// maxDepth is the maximum nesting of a value. A service needs four levels.
 const maxDepth = 16
 
-// ParseObject parses a JSON object as balancer decodes it: numbers stay text, so none is rounded.
-// Unlike encoding/json it refuses duplicate names, and nesting that no value needs.
+// ParseObject parses a JSON object as balancer decodes it: numbers remain text, so they are not
+// rounded. Unlike encoding/json, it refuses duplicate names and excessive nesting.
 func ParseObject(text []byte) (map[string]any, error) {
-	// Valid JSON needs no error handling in the parser.
+	// The parser needs no error handling, because the JSON is valid.
 	if !json.Valid(text) {
 		return nil, syntaxError(text)
 	}

@@ -12,25 +12,27 @@ import (
 	"vipd/balancer/decode"
 )
 
-// The limits of etcd's contents. A user who may write one key must not exhaust the hosts that read
-// it. balancer.MaxBackends and others limit what a text may define.
+// These are the limits of etcd's contents. A user who may write a single key must not be able to
+// exhaust the hosts that read it. Other limits, such as balancer.MaxBackends, apply to the
+// definitions in a text.
 const (
-	// maxServiceText and MaxEntryText are the maximum lengths of the value of a service, and of
-	// every other value, in bytes.
+	// maxServiceText and MaxEntryText are the maximum lengths, in bytes, of the value of a service
+	// and of all other values.
 	maxServiceText = 1 << 20
 	MaxEntryText   = 16 << 10
 	// MaxEndpoints is the maximum number of endpoints of a service outside its text, and of its
-	// overrides. The oldest are used.
+	// overrides. If there are more, the oldest are used.
 	MaxEndpoints = 10_000
-	// MaxAllocated is the maximum number of addresses that pools give to a service.
+	// MaxAllocated is the maximum number of addresses that a service gets from pools.
 	MaxAllocated = 32
-	// MaxKeys is the maximum number of all keys.
+	// MaxKeys is the maximum total number of keys.
 	MaxKeys = 1_000_000
 )
 
-// DecodeValue decodes the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP
-// or Pool, a *NodeConfig, a *balancer.Node, or the name of the service that has an allocated
-// address. It returns nil if a problem is an error. Origin is the key with its revisions.
+// DecodeValue decodes the value of a key. Depending on the kind of key, it returns a
+// *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *balancer.Node, or the name
+// of the service that holds an allocated address. It returns nil if a problem is an error. origin
+// is the key with its revisions.
 func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.Longest() {
 		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.Longest()))
@@ -67,8 +69,8 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	return nil, Problem(s.Of, origin, "is not the key of anything that is known here")
 }
 
-// DecodeHost decodes what a node publishes. Fields of newer versions are not reported, because each
-// node would report each of the others.
+// DecodeHost decodes the addresses that a node publishes. It does not report fields of newer
+// versions, because otherwise each node would report every other node.
 func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	var n balancer.Node
 	if err := json.Unmarshal(text, &n); err != nil {
@@ -80,7 +82,7 @@ func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	return &n, nil
 }
 
-// says returns a decoded value as an interface, which is nil if v is.
+// says converts a decoded value to an interface, which is nil if v is nil.
 func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 	if v == nil {
 		return nil, problems
@@ -96,7 +98,8 @@ func (s Subject) Longest() int {
 	return MaxEntryText
 }
 
-// CheckEntry refuses a value that is too long for its readers. It is not for services.
+// CheckEntry returns an error if a value is too long for its readers. It does not apply to
+// services.
 func CheckEntry(key string, text []byte) error {
 	if len(text) > MaxEntryText {
 		return fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: write shorter texts there", key, len(text), MaxEntryText)
@@ -104,12 +107,12 @@ func CheckEntry(key string, text []byte) error {
 	return nil
 }
 
-// Problem returns one error about a key.
+// Problem returns a list with an error about a key.
 func Problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }
 
-// readTable decodes fields into a struct. A field that this version does not know is a warning.
+// readTable decodes fields into a struct. Fields that this version does not know are warnings.
 func readTable(into any, fields map[string]any, service balancer.Name, origin balancer.Origin) (problems []balancer.Problem) {
 	for _, p := range decode.Into(into, fields) {
 		severity := balancer.SeverityError
@@ -126,7 +129,7 @@ func faulty(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// decodeOverride decodes an override. It returns nil if anything in it is an error.
+// decodeOverride decodes an override. It returns nil if any part of it is an error.
 func decodeOverride(service balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Override, []balancer.Problem) {
 	var o balancer.Override
 	problems := readTable(&o, fields, service, origin)
@@ -147,11 +150,11 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 	return &o, problems
 }
 
-// decodePoolPolicy decodes the settings of a pool's addresses. It returns nil if any of them is an
-// error. Mistakes in its networks are reported when an address is allocated.
+// decodePoolPolicy decodes the settings of a pool's addresses. It returns nil if a setting is an
+// error. Mistakes in the pool's networks are reported when an address is allocated.
 func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
 	p := &balancer.Pool{Name: name, Origin: origin}
-	_ = decode.Into(p, fields) // the networks; the rest is told below
+	_ = decode.Into(p, fields) // decodes the networks; other mistakes are reported below
 	rest := maps.Clone(fields)
 	delete(rest, "cidrs")
 	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
@@ -162,7 +165,7 @@ func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer
 	return p, problems
 }
 
-// Encode encodes a value for readers: indented, with sorted names.
+// Encode encodes a value for human readers: indented, with sorted names.
 func Encode(value any) ([]byte, error) {
 	var text strings.Builder
 	e := json.NewEncoder(&text)

@@ -27,7 +27,7 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one endpoint among as many.
+// BenchmarkChange changes one of 100,000 endpoints.
 func BenchmarkChange(b *testing.B) {
 	w := benched(b)
 	w.process(client.Message{Begin: true})

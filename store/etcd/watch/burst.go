@@ -2,8 +2,8 @@ package watch
 
 import "time"
 
-// burst is a series of changes that are processed together once no more come. The zero value has
-// none.
+// burst is a series of changes that are processed together after a pause. The zero value has no
+// changes.
 type burst struct{ first, last time.Time }
 
 // add adds a change.
@@ -14,8 +14,8 @@ func (b *burst) add(now time.Time) {
 	}
 }
 
-// end returns when no change has come for quiet, at most longest after the first; zero means there
-// are none.
+// end returns the time at which the changes must be processed: when there was no change for quiet,
+// but at most longest after the first change. It returns zero if there are no changes.
 func (b burst) end(quiet, longest time.Duration) time.Time {
 	if b.first.IsZero() {
 		return time.Time{}

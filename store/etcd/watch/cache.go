@@ -24,8 +24,8 @@ const (
 	cacheVersion = 1
 )
 
-// cacheHead is the first line of the file with the last good state. A line for each key follows,
-// and the checksum of all lines.
+// cacheHead is the first line of the file with the last good state. It is followed by a line for
+// each key, and by the checksum of all lines.
 type cacheHead struct {
 	Version  int       `json:"version"`
 	Prefix   string    `json:"prefix"`
@@ -42,11 +42,11 @@ type cachedKey struct {
 	Created  int64  `json:"created"`
 	Modified int64  `json:"modified"`
 	Lease    int64  `json:"lease,omitempty"`
-	// Kept reports whether the endpoint had vanished with its lease, and stayed in use.
+	// Kept reports whether the endpoint had vanished with its lease but stayed in use.
 	Kept bool `json:"kept,omitempty"`
 }
 
-// load reads the state from the file, and returns the history that it is of.
+// load reads the state from the file. It returns the history to which the state belongs.
 func (w *watchRun) load() (h client.History) {
 	err := w.file.Load(func(text []byte) error {
 		head, keys, err := parseCache(text)
@@ -68,15 +68,15 @@ func (w *watchRun) restore(head cacheHead, keys []cachedKey) client.History {
 	for _, k := range keys {
 		i := slices.IndexFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) })
 		if i < 0 {
-			continue // this node had another name
+			continue // the configuration of another name of this node
 		}
-		exact := !strings.ContainsRune(k.Text, utf8.RuneError) // JSON replaces bytes that are not UTF-8
+		exact := !strings.ContainsRune(k.Text, utf8.RuneError) // JSON replaces bytes that are not valid UTF-8
 		if exact && !k.Kept && !w.scopes[i].Optional() {
 			h.NoteLast(&mvccpb.KeyValue{Key: []byte(k.Key), Value: []byte(k.Text), ModRevision: k.Modified})
 		}
 		r := w.reader.make(k.Key, value{[]byte(k.Text), k.Created, k.Modified, k.Lease}, nil)
 		if !r.good() {
-			continue // a newer version wrote it
+			continue // a newer version wrote the value
 		}
 		if k.Kept {
 			w.state.restoreDeparted(r, now)
@@ -115,7 +115,7 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 	return head, keys, nil
 }
 
-// save writes the state to the file, if it has changed.
+// save writes the state to the file if it has changed.
 func (w *watchRun) save() {
 	if s := w.shown(); s.Revision != 0 && (s.records != w.kept.records || s.departed != w.kept.departed) {
 		kept := *s
@@ -132,7 +132,7 @@ func encodeCache(buffer *bufio.Writer, s state) error {
 			return err
 		}
 		text = append(text, '\n')
-		_, _ = sum.Write(text) // a hash takes everything
+		_, _ = sum.Write(text) // Write never fails
 		_, err = buffer.Write(text)
 		return err
 	}
@@ -160,5 +160,5 @@ func encodeCache(buffer *bufio.Writer, s state) error {
 		}
 	}
 	fmt.Fprintln(buffer, hex.EncodeToString(sum.Sum(nil)))
-	return nil // atomicfile finds the writer's errors
+	return nil // atomicfile detects the writer's errors
 }

@@ -11,36 +11,38 @@ import (
 )
 
 const (
-	// together is the maximum time between endpoints that vanish together: leases that are no
-	// longer renewed end in the order of their last renewal.
+	// together is the maximum time between the disappearance of endpoints that vanish together. If
+	// leases are no longer renewed, they expire in the order of their last renewal.
 	together = 30 * time.Second
 	// comeback is the time for which kept endpoints stay in use after the first endpoint of their
-	// service is registered again.
+	// service has been registered again.
 	comeback = 30 * time.Second
 )
 
 // departure is an endpoint that vanished with its lease.
 type departure struct {
 	*record
-	// at is the time when it vanished.
+	// at is the time when the endpoint vanished.
 	at time.Time
-	// kept reports whether it stays in use, until the given time once others are registered again.
+	// kept reports whether the endpoint stays in use. Once others are registered again, it stays in
+	// use until the given time.
 	kept  bool
 	until time.Time
 }
 
-// absence sums up the vanished endpoints of a service. They are checked again only if it changes.
+// absence summarizes the vanished endpoints of a service. They are checked again only if the
+// absence changes.
 type absence struct {
 	// kept is the number of kept endpoints.
 	kept int
-	// own reports whether the service needs none of them, because it has its own endpoints or was
-	// removed. empty reports whether no other endpoint is registered.
+	// own reports whether the service does not need kept endpoints, because it has its own
+	// endpoints or was removed. empty reports whether no other endpoint is registered.
 	own, empty bool
-	// due is the time of their next check; zero means never.
+	// due is the time of the next check of the endpoints, or zero if no check is necessary.
 	due time.Time
 }
 
-// depart remembers an endpoint that was removed, if it may have vanished with its lease.
+// depart records an endpoint that was removed, if it may have vanished with its lease.
 func (s *state) depart(key rawKey, r *record, now time.Time) {
 	if e, _ := r.decoded.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
 		s.departed = s.departed.Set(key, &departure{record: r, at: now})
@@ -54,7 +56,7 @@ func (s *state) depart(key rawKey, r *record, now time.Time) {
 	}
 }
 
-// restoreDeparted adds an endpoint that was kept before a restart.
+// restoreDeparted adds an endpoint that was already kept before a restart.
 func (s *state) restoreDeparted(r *record, now time.Time) {
 	key, a := rawKey(r.key), s.absences.At(r.Of)
 	s.departed = s.departed.Set(key, &departure{record: r, at: now, kept: true})
@@ -63,8 +65,8 @@ func (s *state) restoreDeparted(r *record, now time.Time) {
 	s.absences = s.absences.Set(r.Of, a)
 }
 
-// keepDeparted keeps the endpoints of a service that vanished together in use while no other is
-// registered.
+// keepDeparted keeps the endpoints of a service that vanished together in use, as long as no other
+// endpoint is registered.
 func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
 	a, ok := s.absences.Get(name)
@@ -82,7 +84,7 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	s.setProblems(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
 }
 
-// decideDeparted decides for each vanished endpoint of a service whether it is kept.
+// decideDeparted decides whether each vanished endpoint of a service is kept.
 func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) absence {
 	left := 0
 	for key, d := range below(s.departed, s.keys.EndpointsOf(name)) {
@@ -125,15 +127,15 @@ func (s *state) decideDeparted(name balancer.Name, a absence, now time.Time) abs
 	return a
 }
 
-// forget removes an endpoint that vanished.
+// forget removes a vanished endpoint from the state.
 func (s *state) forget(key rawKey) {
 	if d := s.returned(key); d != nil {
 		s.disuse(d.record)
 	}
 }
 
-// returned removes an endpoint from those that vanished, and returns its departure; nil means that
-// it had not vanished.
+// returned removes an endpoint from the vanished endpoints and returns its departure. It returns
+// nil if the endpoint had not vanished.
 func (s *state) returned(key rawKey) *departure {
 	d := s.departed.At(key)
 	if d == nil {
@@ -148,11 +150,11 @@ func (s *state) returned(key rawKey) *departure {
 	return d
 }
 
-// maxAsked is the maximum number of leases of one request: a deleted endpoint must not wait for all
-// others.
+// maxAsked is the maximum number of leases in a request. It is limited so a deleted endpoint does
+// not wait for all others.
 const maxAsked = 500
 
-// ask returns the leases of some kept endpoints, and notes that they are being asked about.
+// ask returns the leases of some kept endpoints, and records that their state is being requested.
 func (s *state) ask() (leases []leaseNews) {
 	for key := range s.unsure.Keys() {
 		if len(leases) == maxAsked {
@@ -164,8 +166,8 @@ func (s *state) ask() (leases []leaseNews) {
 	return leases
 }
 
-// answer processes the state of a lease. An endpoint that was deleted while its lease lived is not
-// kept.
+// answer processes the state of a lease. If the lease is still live, the endpoint was deleted on
+// purpose and is not kept.
 func (s *state) answer(news leaseNews) {
 	d, ok := s.departed.Get(news.key)
 	if !ok || d.now.lease != news.lease {
@@ -181,24 +183,24 @@ func (s *state) answer(news leaseNews) {
 	}
 }
 
-// leaseNews is the answer to a question about the lease of a key.
+// leaseNews is the state of the lease of a key.
 type leaseNews struct {
 	key   rawKey
 	lease int64
 	client.LeaseAnswer
 }
 
-// leases asks etcd about the leases of endpoints that are kept.
+// leases requests the state of the leases of kept endpoints from etcd.
 type leases struct {
 	link    *client.Link
 	asking  sync.WaitGroup
 	answers chan []leaseNews
-	// busy reports whether an answer is outstanding, and paused whether etcd could not answer: then
-	// the next tick asks again.
+	// busy reports whether an answer is pending. paused reports whether etcd could not answer, in
+	// which case the next tick repeats the request.
 	busy, paused bool
 }
 
-// ask asks about some endpoints of a state, unless others are being asked about.
+// ask requests the state of the leases of some endpoints, unless another request is pending.
 func (l *leases) ask(ctx context.Context, s *state) {
 	if l.busy || l.paused {
 		return
@@ -216,11 +218,11 @@ func (l *leases) ask(ctx context.Context, s *state) {
 		for i, answer := range l.link.AskLeases(ctx, ids) {
 			leases[i].LeaseAnswer = answer
 		}
-		l.answers <- leases // it has room: only one question is asked at a time
+		l.answers <- leases // the channel has room, because only one request is pending at a time
 	})
 }
 
-// answered processes the answers of etcd about leases.
+// answered processes the states of leases.
 func (w *watchRun) answered(leases []leaseNews) {
 	w.leases.busy = false
 	services := map[balancer.Name]bool{}

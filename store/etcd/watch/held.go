@@ -17,17 +17,17 @@ type holding struct {
 	VIP     netip.Addr
 }
 
-// Compare orders holdings by service, and those of a service by age.
+// Compare orders holdings by service and age.
 func (h holding) Compare(other holding) int {
 	return cmp.Or(h.service.Compare(other.service), cmp.Compare(h.created, other.created), h.VIP.Compare(other.VIP))
 }
 
-// holdings yields the addresses of a service, the oldest first.
+// holdings returns the addresses of a service, the oldest first.
 func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
 	return s.held.While(holding{service: name}, func(h holding) bool { return h.service == name })
 }
 
-// hold notes that the address of a record is held by its holder, or no longer is.
+// hold records whether the address of a record is held by its holder.
 func (s *state) hold(r *record, held bool) {
 	holder, _ := r.decoded.(balancer.Name)
 	h := holding{holder, r.last.created, r.VIP}
@@ -41,7 +41,7 @@ func (s *state) hold(r *record, held bool) {
 	}
 }
 
-// serviceOf returns the record of a service and its last good value; nil if there is none.
+// serviceOf returns the record of a service and its last good value, or nil.
 func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
 	r := s.records.At(rawKey(s.keys.Service(name)))
 	if r == nil {
@@ -51,7 +51,8 @@ func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
 	return r, service
 }
 
-// allocated returns the service with the addresses that it holds, as many as it asks for.
+// allocated returns the service with the addresses that it holds, up to the number that it
+// requests.
 func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	var vips []netip.Addr
 	limit := min(len(service.Pools), schema.MaxAllocated)
@@ -69,8 +70,8 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// surplus reports addresses that a service holds and does not ask for. That is unknown if its text
-// can't be read.
+// surplus reports addresses that a service holds but does not request. If the service's text can't
+// be parsed, it reports nothing.
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
 	r, service := s.serviceOf(name)

@@ -8,7 +8,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// due returns when something must be published.
+// due returns the time when something must be published.
 func (w *watchRun) due() time.Time {
 	due := w.timing.Now().Add(tick)
 	earlier := func(t time.Time) {
@@ -29,19 +29,19 @@ func (w *watchRun) due() time.Time {
 	}
 	earlier(w.pending.end(quiet, longest))
 	earlier(w.shown().expiry)
-	if connected { // else nothing comes of it, and it would be due over and over
+	if connected { // otherwise the deadline would stay in the past, and the loop would not pause
 		earlier(w.refillEnd())
 	}
 	return due
 }
 
-// unread reports whether the first state is being read: nothing is published before it.
+// unread reports whether the first state is being read. Nothing is published before it is complete.
 func (w *watchRun) unread() bool { return w.state.Revision == 0 && w.reading != nil }
 
-// changed notes a change that may have to be published.
+// changed records a change that may have to be published.
 func (w *watchRun) changed() { w.pending.add(w.timing.Now()) }
 
-// publishDue publishes a snapshot if it differs from the last one.
+// publishDue publishes a snapshot if it differs from the last snapshot.
 func (w *watchRun) publishDue() {
 	now := w.timing.Now()
 	connected, first := w.contact.connected, w.publishedAt.IsZero()
@@ -63,7 +63,7 @@ func (w *watchRun) publishDue() {
 	patient := !connected && (w.unread() || now.Sub(w.contact.since) < w.options.Patience)
 	switch {
 	case patient && first:
-		return // the first is complete, or late
+		return // the first snapshot must be complete, unless it is late
 	case patient:
 		next.Connected, next.Err = w.published.Connected, w.published.Err
 	case !connected:
@@ -81,7 +81,7 @@ func (w *watchRun) publishDue() {
 	w.move(Position{next.Revision, next.Revision})
 }
 
-// configure passes the configuration of this node on, if it has changed.
+// configure passes on the configuration of this node if it has changed.
 func (w *watchRun) configure() {
 	var config schema.NodeConfig
 	if shown := w.shown().config; shown != nil {
@@ -99,7 +99,7 @@ func (w *watchRun) move(p Position) {
 	w.seen = p
 }
 
-// absence returns the error of an outage, with the revision that is served.
+// absence returns the error of an outage. It contains the served revision.
 func (w *watchRun) absence() error {
 	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
 	err := w.contact.err

@@ -38,7 +38,7 @@ func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store
 	}
 	s.deny(scopes, denied, c.Config)
 	for folder := range s.counts.Keys() {
-		subject, _ := c.Keys.Parse(string(folder)) // a folder is the key of nothing, but names its service
+		subject, _ := c.Keys.Parse(string(folder)) // a folder is not a valid key, but names its service
 		s.settle(subject.Of, now)
 	}
 	for h := range s.held.Keys() {

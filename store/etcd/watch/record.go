@@ -28,23 +28,24 @@ type value struct {
 	created, modified, lease int64
 }
 
-// record is a key with its present and its last good value. It never changes.
+// record is a key with its current value and its last good value. It is immutable.
 type record struct {
 	schema.Subject
 	key string
-	// now is the present value. Its text is nil if it is too long.
+	// now is the current value. Its text is nil if it is too long.
 	now value
-	// last is the last good value, and decoded its decoded form; nil if there was none.
+	// last is the last good value. decoded is its decoded form. It is nil if there was no good
+	// value.
 	last    value
 	decoded any
-	// problems are the problems of the present value.
+	// problems lists the problems of the current value.
 	problems []balancer.Problem
 }
 
-// current reports whether the present value is good.
+// current reports whether the current value is good.
 func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
 
-// good reports whether there is a good value.
+// good reports whether the record has a good value.
 func (r *record) good() bool { return r.decoded != nil }
 
 // reader makes records.
@@ -53,7 +54,7 @@ type reader struct {
 	defaults map[string]any
 }
 
-// record decodes a key. Old is its former record, or nil.
+// record decodes a key. old is its previous record, or nil.
 func (r *reader) record(kv *mvccpb.KeyValue, old *record) *record {
 	v := value{kv.Value, kv.CreateRevision, kv.ModRevision, kv.Lease}
 	if old != nil && old.now.same(v) {
@@ -93,18 +94,19 @@ func (r *reader) make(key string, v value, old *record) *record {
 		next.last, next.decoded = old.last, old.decoded
 	}
 	if next.Kind == schema.VIPKind {
-		next.Of, _ = next.decoded.(balancer.Name) // the key of an address does not say whose it is
+		next.Of, _ = next.decoded.(balancer.Name) // the key of an address does not contain its holder
 	}
 	return next
 }
 
-// A problem is shown in every status and metric, so foreign text in it is limited.
+// These limits apply because problems are shown in every status and metric, and may contain foreign
+// text.
 const (
 	maxProblemText = 500
 	maxOfKey       = 100
 )
 
-// bounded returns the first problems of a key, with shortened texts.
+// bounded returns the first problems of a key with shortened texts.
 func bounded(all []balancer.Problem) []balancer.Problem {
 	all = slices.Clone(all[:min(len(all), maxOfKey)])
 	for i := range all {
@@ -117,14 +119,14 @@ func bounded(all []balancer.Problem) []balancer.Problem {
 	return all
 }
 
-// keep keeps the pointer of an equal old value.
+// keep keeps the pointer of the old value if the values are equal.
 func (r *record) keep(old *record) {
 	if old != nil && reflect.DeepEqual(r.decoded, old.decoded) {
 		r.decoded = old.decoded
 	}
 }
 
-// again decodes a record again, after the defaults have changed.
+// again decodes a record again after the defaults have changed.
 func (r *reader) again(old *record) *record {
 	if old.now.text == nil {
 		return old
@@ -141,7 +143,8 @@ func (r *reader) again(old *record) *record {
 	return next
 }
 
-// records decodes many keys on all processors: decoding is most of the cost of the first state.
+// records decodes many keys on all processors, because decoding dominates the cost of the first
+// state.
 func (r *reader) records(kvs []*mvccpb.KeyValue, old func(string) *record) []*record {
 	out := make([]*record, len(kvs))
 	workers := min(runtime.GOMAXPROCS(0), 1+len(kvs)/100)

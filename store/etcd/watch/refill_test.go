@@ -8,8 +8,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestRefillAway ends the wait for services while etcd is unavailable. That must not wake the
-// source until etcd is back.
+// TestRefillAway ends the wait for services while etcd is unavailable. This must not wake the
+// source until etcd is available again.
 func TestRefillAway(t *testing.T) {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}})
 	if err != nil {
@@ -22,16 +22,16 @@ func TestRefillAway(t *testing.T) {
 	w.contact.since = ended
 	w.publishDue()
 	if due := w.due(); !due.After(now) {
-		t.Errorf("without etcd the next check is %s after the last", due.Sub(now))
+		t.Errorf("without etcd the next check is %s after the last, want later", due.Sub(now))
 	}
 	if w.wiped == nil {
-		t.Error("held services are released while etcd is away")
+		t.Error("held services were released while etcd is unavailable, want them held")
 	}
 	w.contact.connected = true
 	if due := w.due(); due.After(now) {
-		t.Errorf("with etcd the next check is only in %s", due.Sub(now))
+		t.Errorf("with etcd the next check is in %s, want now", due.Sub(now))
 	}
 	if w.publishDue(); w.wiped != nil {
-		t.Error("held services are never released")
+		t.Error("held services are still held, want them released")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// troubleKey returns the key of the problem of a scope that may not be read. It can't be a key of
-// etcd.
+// troubleKey returns the key of the problem of a scope that may not be read. It differs from all
+// keys of etcd.
 func troubleKey(s client.Scope) rawKey { return rawKey(s.Key + "\x00denied") }
 
 // deniedScope returns the problem of a scope that may not be read.
@@ -20,7 +20,7 @@ func deniedScope(s client.Scope, c client.Config) *record {
 	}}}
 }
 
-// deny sets the problems of the scopes that may not be read, and clears those of the others.
+// deny sets the problems of the denied scopes, and clears the problems of all other scopes.
 func (s *state) deny(all, denied []client.Scope, c client.Config) {
 	for _, each := range all {
 		if slices.Contains(denied, each) {

@@ -19,39 +19,39 @@ import (
 	"vipd/store/statedir"
 )
 
-// Options configure a Source.
+// Options configures a Source.
 type Options struct {
 	client.Config
-	// StateDir is the folder of the file with the last good state; nil means that none is kept.
+	// StateDir is the folder of the file with the last good state. If nil, the state is not saved.
 	StateDir *statedir.Dir
-	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults
+	// Defaults holds the values of fields that services don't set ([defaults]). SetDefaults
 	// replaces them.
 	Defaults map[string]any
-	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed; "" means
-	// none.
+	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed. If empty,
+	// no configuration is followed.
 	Node string
 	// Configured receives the configuration of this node: once before the first snapshot, and after
-	// each change. It is called by the goroutine of Watch, and must not block.
+	// each change. The goroutine of Watch calls it. It must not block.
 	Configured func(schema.NodeConfig)
 	// Connection is called when etcd is followed, with its revision, and when it is lost, with the
-	// reason. It is called by the goroutine of Watch, and must not block.
+	// reason. The goroutine of Watch calls it. It must not block.
 	Connection func(revision int64, err error)
 	// Log receives errors about the file with the last good state.
 	Log *slog.Logger
-	// Patience is the maximum outage of etcd before the outage, or at the start the last good
-	// state, is published. Default 2s.
+	// Patience is the duration after which an outage of etcd is published. At the start, it is the
+	// wait before the saved state is published. The default is 2 s.
 	Patience time.Duration
-	// Timing has the intervals of the connection. If nil, they are the usual ones.
+	// Timing holds the intervals of the connection. If nil, the default intervals are used.
 	Timing *client.Timing
 }
 
 const (
 	defaultPatience = 2 * time.Second
-	// quiet is the time without a change after which changes are published, longest the maximum
-	// since the first change.
+	// quiet is the time without a change after which changes are published. longest is the maximum
+	// time after the first change.
 	quiet   = 10 * time.Millisecond
 	longest = 50 * time.Millisecond
-	// tick is the interval of what changes with time alone.
+	// tick is the interval of processing changes that depend only on time.
 	tick = 5 * time.Second
 )
 
@@ -72,12 +72,13 @@ var _ store.Source = (*Source)(nil)
 
 // Position is the progress of a Source.
 type Position struct {
-	// Published is the revision of the last snapshot. Seen is the last revision for which that is
-	// complete: later changes made no difference to it.
+	// Published is the revision of the last snapshot. Seen is the revision up to which this
+	// snapshot is complete, because later changes did not affect it.
 	Published, Seen int64
 }
 
-// New returns a source, which connects when Watch runs. An error is a mistake in the options.
+// New returns a source that connects when Watch runs. It returns an error if the options are
+// invalid.
 func New(o Options) (*Source, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following etcd: %w", err)
@@ -102,30 +103,30 @@ func New(o Options) (*Source, error) {
 	return &Source{options: o, keys: keys, file: file, timing: *o.Timing, defaults: make(chan map[string]any, 1)}, err
 }
 
-// SetDefaults replaces the fields of services that don't set them. It does not wait until they are
-// published.
+// SetDefaults replaces the values of fields that services don't set. It does not wait until the
+// change is published.
 func (s *Source) SetDefaults(defaults map[string]any) {
 	for {
 		select {
 		case s.defaults <- defaults:
 			return
-		case <-s.defaults: // the ones before were not taken yet
+		case <-s.defaults: // drop earlier defaults that were not processed yet
 		}
 	}
 }
 
-// Position returns the progress of the source. vipctl waits for a revision: it is in effect once a
-// snapshot whose Seen has reached it is.
+// Position returns the progress of the source. vipctl uses it to wait for a revision: the revision
+// is in effect once a snapshot is published whose Seen has reached it.
 func (s *Source) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
-// Watch publishes the state of etcd, now and after changes, until ctx ends, and returns nil then.
-// While etcd is away it publishes the last state, also from before a restart, with Connected false.
-// If nothing was ever read, the first snapshot has revision 0. It returns an error only if it runs
-// already.
+// Watch publishes the state of etcd, and publishes it again after each change. It returns nil when
+// ctx ends. While etcd is unavailable, it publishes the last state, which may be from before a
+// restart, with Connected set to false. If etcd was never read, the first snapshot has revision 0.
+// It returns an error only if it already runs.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.running.TryLock() {
 		return errors.New("following etcd: Watch runs already")
@@ -151,7 +152,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	return nil
 }
 
-// watchRun is one run of Watch. All of it belongs to the goroutine of Watch.
+// watchRun is a run of Watch. Only the goroutine of Watch may use it.
 type watchRun struct {
 	*Source
 	scopes  []client.Scope
@@ -160,43 +161,44 @@ type watchRun struct {
 	leases  leases
 	contact contact
 
-	// loaded reports whether the state came from the file. kept is the state that was last given to
-	// the file, or came from it.
+	// loaded reports whether the state came from the file. kept is the state that was last written
+	// to the file or read from it.
 	loaded bool
 	kept   state
 
 	state state
-	// wiped is published instead of state if etcd was wiped; nil means it was not.
+	// wiped is published instead of state if etcd was wiped. Otherwise it is nil.
 	wiped *wiped
-	// reading is a full reading; nil means none is in progress.
+	// reading is the full reading in progress, or nil.
 	reading *reading
 
-	// pending are the changes that are not published yet.
+	// pending holds the changes that are not published yet.
 	pending burst
-	// published is the last snapshot, and publishedAt its time; zero means there is none.
+	// published is the last snapshot. publishedAt is its time, or zero if no snapshot was
+	// published.
 	published   store.Snapshot
 	publishedAt time.Time
-	configured  *schema.NodeConfig // the last configuration of this node that was passed on; nil means none
+	configured  *schema.NodeConfig // the last configuration of this node that was passed on, or nil
 }
 
 // contact is the state of the connection.
 type contact struct {
-	// connected reports whether the state is followed. since is when it was lost, and err the
-	// reason.
+	// connected reports whether the state is followed. since is the time when the connection was
+	// lost. err is the reason.
 	connected bool
 	since     time.Time
 	err       error
-	// members are the problems of members of etcd that have failed.
+	// members holds the problems of failed members of etcd.
 	members []balancer.Problem
 }
 
-// reading is the state that a full reading makes, with the keys that it has read.
+// reading is the state that a full reading builds, with the keys that it has read.
 type reading struct {
 	state
 	read map[rawKey]bool
 }
 
-// loop processes messages, answers and the passage of time until ctx ends.
+// loop processes messages, answers and timeouts until ctx ends.
 func (w *watchRun) loop(ctx context.Context, messages <-chan client.Message) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -282,7 +284,8 @@ func (w *watchRun) processPage(m client.Message) {
 	}
 }
 
-// processEnd ends a full reading. Keys that were not read are removed, unless they may not be read.
+// processEnd ends a full reading. It removes keys that were not read, except for keys that may not
+// be read.
 func (w *watchRun) processEnd(m client.Message) {
 	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
@@ -313,14 +316,14 @@ func (w *watchRun) processEnd(m client.Message) {
 	if w.state.Services != before.Services {
 		w.refilled()
 	}
-	// This publishes the state of one revision, before the watches report later changes, each at
-	// its own pace.
+	// This publishes the state of a single revision, before the watches report later changes at
+	// different times.
 	w.noteSteady()
 	w.publishDue()
 }
 
-// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of a
-// service.
+// serviceOf returns the service of a key, or of a folder that contains the endpoints or overrides
+// of a service.
 func serviceOf(keys schema.Keys, key rawKey) balancer.Name {
 	s, _ := keys.Parse(string(key))
 	return s.Of

@@ -14,34 +14,37 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// state has all keys. It is a value: a copy is another version, and costs nothing.
+// state holds all keys. It is a value, and copying it is cheap. A copy is an independent version.
 type state struct {
 	keys    schema.Keys
 	records snap.Map[rawKey, *record]
-	// departed are endpoints that vanished with their leases recently, or that are kept in use
-	// since.
+	// departed holds endpoints that recently vanished with their leases, and endpoints that have
+	// been kept in use since.
 	departed snap.Map[rawKey, *departure]
-	// absences sum them up by service. unsure are kept endpoints whose leases may live.
+	// absences summarizes departed by service. unsure holds the kept endpoints whose leases may
+	// still be live.
 	absences snap.Map[balancer.Name, absence]
 	unsure   snap.Map[rawKey, bool]
-	// troubled are the records with problems, and an invented one for each folder with a problem.
+	// troubled holds the records with problems, and an artificial record for each folder with a
+	// problem.
 	troubled snap.Map[rawKey, *record]
-	// counts has the number of keys in each folder of a service.
+	// counts holds the number of keys in each folder of a service.
 	counts snap.Map[rawKey, int]
 
-	// Snapshot has all that is in use, up to Revision. It has no problems.
+	// Snapshot holds everything that is in use, up to Revision. Its Problems are empty.
 	store.Snapshot
-	// held are the allocated addresses, by service.
+	// held holds the allocated addresses, sorted by service.
 	held snap.Map[holding, bool]
-	// config is the configuration of this node; nil means none.
+	// config is the configuration of this node, or nil.
 	config *schema.NodeConfig
-	// cluster is the ID of etcd's cluster; 0 means it is unknown.
+	// cluster is the ID of etcd's cluster, or 0 if it is unknown.
 	cluster uint64
-	// expiry is not later than the expiry of the first override; zero means that none expires.
+	// expiry is a lower bound of the expiry of the first override, or zero if no override expires.
 	expiry time.Time
 }
 
-// folder returns the folder of the record's service that it is in; "" if it is in none.
+// folder returns the folder that contains the record, if it is a folder of the record's service.
+// Otherwise it returns "".
 func (r *record) folder(keys schema.Keys) rawKey {
 	switch r.Kind {
 	case schema.EndpointKind:
@@ -52,7 +55,7 @@ func (r *record) folder(keys schema.Keys) rawKey {
 	return ""
 }
 
-// put adds a record, or replaces the one of the same key.
+// put adds a record or replaces the record of the same key.
 func (s *state) put(r *record, now time.Time) {
 	key := rawKey(r.key)
 	old, had := s.records.Get(key)
@@ -66,12 +69,12 @@ func (s *state) put(r *record, now time.Time) {
 	s.returned(key)
 	s.setProblems(key, r)
 	if had && old.Kind == schema.VIPKind {
-		s.disuse(old) // it may have been another's
+		s.disuse(old) // the old value may belong to another object
 	}
 	s.use(r, now)
 }
 
-// setProblems replaces the problems of a key with those of a record.
+// setProblems replaces the problems of a key with the problems of a record.
 func (s *state) setProblems(key rawKey, r *record) {
 	if len(r.problems) > 0 {
 		s.troubled = s.troubled.Set(key, r)
@@ -80,7 +83,7 @@ func (s *state) setProblems(key rawKey, r *record) {
 	}
 }
 
-// use publishes the decoded value of a record, and disuse removes it.
+// use adds the decoded value of a record to the snapshot, and disuse removes it.
 func (s *state) use(r *record, now time.Time) {
 	switch value := r.decoded.(type) {
 	case *balancer.Service:
@@ -102,7 +105,7 @@ func (s *state) use(r *record, now time.Time) {
 	}
 }
 
-// useOverride publishes the part of an override that has not expired.
+// useOverride adds the part of an override that has not expired to the snapshot.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
 	if o = o.Unexpired(now); o == nil {
 		s.Overrides = s.Overrides.Delete(target)
@@ -150,8 +153,8 @@ func (s *state) expire(now time.Time) {
 	}
 }
 
-// remove removes a key. An endpoint that may have vanished with its lease is remembered for a
-// while.
+// remove removes a key. If it is an endpoint that may have vanished with its lease, it is recorded
+// for a while.
 func (s *state) remove(key rawKey, now time.Time) {
 	r, had := s.records.Get(key)
 	if !had {
@@ -170,7 +173,7 @@ func (s *state) remove(key rawKey, now time.Time) {
 	s.depart(key, r, now)
 }
 
-// settle updates a service after a change of its keys: it limits endpoints and overrides, keeps
+// settle updates a service after a change of its keys. It limits endpoints and overrides, keeps
 // endpoints that vanished together, and reports surplus addresses.
 func (s *state) settle(name balancer.Name, now time.Time) {
 	s.limit(s.keys.EndpointsOf(name), name, "endpoints", now)
@@ -202,7 +205,7 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, schema.MaxEndpoints)))
 }
 
-// notice returns an invented record with a problem, or without one.
+// notice returns an artificial record with a problem, or without a problem if found is false.
 func notice(found bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
 	r := &record{}
 	if found {
@@ -216,11 +219,11 @@ func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey,
 	return m.While(rawKey(folder), func(key rawKey) bool { return strings.HasPrefix(string(key), folder) })
 }
 
-// maxProblems is the maximum number of published problems. More don't help, and each costs memory
-// and time.
+// maxProblems is the maximum number of published problems. More problems would not help users, and
+// would cost memory and time.
 const maxProblems = 1000
 
-// problems returns all problems in the order of keys.
+// problems returns all problems, sorted by key.
 func (s *state) problems() []balancer.Problem {
 	var out []balancer.Problem
 	for _, r := range s.troubled.All() {

@@ -30,7 +30,7 @@ func newBench() *bench {
 	return &bench{state: state{keys: keys}, reader: reader{keys: keys}, now: time.Unix(1_800_000_000, 0), revision: 1}
 }
 
-// set writes a key, under a lease unless that is 0.
+// set writes a key. If lease is not 0, the key is attached to it.
 func (b *bench) set(key, text string, lease int64) {
 	b.Revision++
 	key = "/p/" + key
@@ -71,7 +71,7 @@ func (b *bench) expect(t *testing.T, when, want string, warned bool) {
 		t.Errorf("%s: endpoints in use = %q, want %q", when, got, want)
 	}
 	if got := len(b.problems()) > 0; got != warned {
-		t.Errorf("%s: problems = %v", when, b.problems())
+		t.Errorf("%s: problems = %v, want a warning only if endpoints are kept", when, b.problems())
 	}
 }
 
@@ -113,7 +113,7 @@ func TestDeparture(t *testing.T) {
 			vanish(b, "c")
 			b.expect(t, "all gone", "c", true)
 			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until one is registered again") {
-				t.Errorf("got %s", got)
+				t.Errorf("problems = %s, want that the last endpoint stays in use", got)
 			}
 		},
 		"the first long before": func(t *testing.T, b *bench) {
@@ -168,8 +168,8 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
-// TestDepartureHistories runs random histories of endpoints that vanish. They are only examined if
-// that can change something. The outcome must equal the outcome of constant examination.
+// TestDepartureHistories runs random histories of endpoints that vanish. The state checks them only
+// if this can make a difference. The result must equal the result of constant checks.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -211,8 +211,8 @@ func TestDepartureHistories(t *testing.T) {
 	}
 }
 
-// TestDepartureWork makes many endpoints of a service vanish and return. The work for each must not
-// depend on their number. Examined endpoints are copied, so the work shows as allocations.
+// TestDepartureWork makes many endpoints of a service vanish and return. The cost for each must not
+// depend on their number. A check copies endpoints, so the number of allocations shows the cost.
 func TestDepartureWork(t *testing.T) {
 	each := func(n int) float64 {
 		ids := slices.Collect(names("endpoints/web/%05d", n))
@@ -226,7 +226,7 @@ func TestDepartureWork(t *testing.T) {
 				b.unset(id)
 			}
 			if b.Endpoints.Len() != n || len(b.problems()) != 1 {
-				t.Fatalf("endpoints in use = %d of %d, problems = %v", b.Endpoints.Len(), n, b.problems())
+				t.Fatalf("endpoints in use = %d, problems = %v, want %d and one", b.Endpoints.Len(), b.problems(), n)
 			}
 			for range n { // as many answers as possible
 				for _, news := range b.ask() {
@@ -239,19 +239,19 @@ func TestDepartureWork(t *testing.T) {
 				b.set(id, endpoint(i), int64(n+i+1))
 			}
 			if b.departed.Len() != 0 || b.unsure.Len() != 0 || b.absences.At("web").kept != 0 || len(b.problems()) != 0 {
-				t.Fatalf("of %d endpoints that returned, %d are still missing", n, b.departed.Len())
+				t.Fatalf("after all %d endpoints returned, %d are still missing, want none", n, b.departed.Len())
 			}
 		}) / float64(n)
 	}
 	few, many := each(200), each(1600)
 	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
 	if many > 2*few {
-		t.Errorf("allocations with 1600 endpoints = %.0f each, with 200 = %.0f", many, few)
+		t.Errorf("allocations with 1600 endpoints = %.0f each, with 200 = %.0f, want at most twice as many", many, few)
 	}
 }
 
-// TestDepartureClockJump sets the host's clock. The age of departures, and the time for endpoints
-// to return, must not change.
+// TestDepartureClockJump changes the host's clock. The age of departures, and the time for
+// endpoints to return, must not change.
 func TestDepartureClockJump(t *testing.T) {
 	for _, hours := range []int64{1, -1, 0} {
 		b := departures()
@@ -274,7 +274,7 @@ func TestDepartureClockJump(t *testing.T) {
 	}
 	now := time.Now()
 	if j := jumped(now, 3600); j.Sub(now) != 0 || j.Round(0).Sub(now.Round(0)) != time.Hour {
-		t.Errorf("the jump is %s, while %s pass", j.Round(0).Sub(now.Round(0)), j.Sub(now))
+		t.Errorf("the jump is %s, while %s pass, want 1h and 0s", j.Round(0).Sub(now.Round(0)), j.Sub(now))
 	}
 }
 
@@ -290,21 +290,21 @@ func TestLimit(t *testing.T) {
 	b.set("endpoints/web/a1", endpoint(1), 0)
 	b.set("endpoints/web/a2", endpoint(1), 0)
 	if b.Endpoints.Len() != schema.MaxEndpoints || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
-		t.Errorf("endpoints in use = %d, problems = %v", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints in use = %d, problems = %v, want the oldest and one problem", b.Endpoints.Len(), b.problems())
 	}
 	before := maps.Collect(b.Endpoints.All())
 	b.unset("endpoints/web/a1")
 	b.set("endpoints/web/a1", endpoint(2), 0)
 	if !maps.Equal(before, maps.Collect(b.Endpoints.All())) {
-		t.Error("an unusable endpoint changes the usable endpoints")
+		t.Error("endpoints in use changed after an unusable endpoint, want no change")
 	}
 	b.unset("endpoints/web/z00000")
 	if !b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
-		t.Error("the next oldest endpoint is not in use")
+		t.Error("the next oldest endpoint is unused, want it used")
 	}
 	b.unset("endpoints/web/a1")
 	if len(b.problems()) != 0 || b.Endpoints.Len() != schema.MaxEndpoints {
-		t.Errorf("endpoints = %d, problems = %v", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints = %d, problems = %v, want the maximum and none", b.Endpoints.Len(), b.problems())
 	}
 }
 
@@ -327,11 +327,11 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 	problems := b.problems()
 	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
-		t.Errorf("problems = %d, the last is %v", len(problems), last)
+		t.Errorf("problems = %d, the last is %v, want the maximum and a summary", len(problems), last)
 	}
 }
 
-// jumped returns t with another wall time and the same monotonic time, like after a step of the
+// jumped returns t with another wall time but the same monotonic time, as after a step of the
 // clock.
 func jumped(t time.Time, seconds int64) time.Time {
 	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time

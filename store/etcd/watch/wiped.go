@@ -9,17 +9,17 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// wiped is the state that was followed until etcd had another history without some of the services:
-// it was wiped, and may be half written again, or a backup lacked them. It stays in use until the
-// new history has services, and no more have been added for a while: then they are complete, and
-// services that it lacks are removed.
+// wiped is the last state of a history that was replaced by a history without some of its services:
+// etcd was wiped and may be partly written again, or was restored from an old backup. This state
+// stays in use until the new history has services and none was added for a while. Then the new
+// services count as complete, and missing services are removed.
 type wiped struct {
 	state state
-	// refill are the services that were added.
+	// refill records the added services.
 	refill burst
 }
 
-// shown returns the state that is published and kept.
+// shown returns the state that is published and saved.
 func (w *watchRun) shown() *state {
 	if w.wiped != nil {
 		return &w.wiped.state
@@ -27,8 +27,8 @@ func (w *watchRun) shown() *state {
 	return &w.state
 }
 
-// keepServices keeps the state before another history was read, unless that has all of its
-// services.
+// keepServices keeps the state from before another history was read, unless the new history has all
+// of its services.
 func (w *watchRun) keepServices(before *state) {
 	used := before
 	if w.wiped != nil {
@@ -40,20 +40,21 @@ func (w *watchRun) keepServices(before *state) {
 	}
 	switch {
 	case complete:
-		w.wiped = nil // it was restored
+		w.wiped = nil // all services were restored
 	case w.wiped == nil:
 		w.wiped = &wiped{state: *before}
 	}
 }
 
-// refilled notes that services were added to an etcd that was wiped.
+// refilled records that services were added to a wiped etcd.
 func (w *watchRun) refilled() {
 	if w.wiped != nil && w.state.Services.Len() > 0 {
 		w.wiped.refill.add(w.timing.Now())
 	}
 }
 
-// refillEnd returns when the services of a wiped etcd are complete; zero means that is unknown.
+// refillEnd returns the time when the services of a wiped etcd count as complete, or zero if the
+// time is unknown.
 func (w *watchRun) refillEnd() time.Time {
 	if w.wiped == nil {
 		return time.Time{}
@@ -61,7 +62,7 @@ func (w *watchRun) refillEnd() time.Time {
 	return w.wiped.refill.end(w.timing.Refill, w.timing.LongestRefill)
 }
 
-// problem reports what stays in use, and the way out.
+// problem reports the services that stay in use, and the remedy.
 func (h *wiped) problem(keys schema.Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.Prefix + schema.ServiceFolder},
