@@ -183,6 +183,8 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 		switch {
 		case g == nil:
 			return owner, errors.New(cmp.Or(o.Unknown, group+" is no longer on this host"))
+		case g.State == vrrp.Active && unable(g, elapsed).IsValid():
+			return owner, fmt.Errorf("%s took %s, but can't serve it, so this host took it back after %s: \"vipctl status\" there has the reason", unable(g, elapsed), group, elapsed.Round(time.Millisecond))
 		case g.State == vrrp.Active:
 			return owner, fmt.Errorf("no other host took %s, so this host took it back after %s: vipd owner or keepalived must run there, with the same router_id", group, elapsed.Round(time.Millisecond))
 		case taken(g, elapsed):
@@ -201,6 +203,16 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 func taken(g *api.OwnerGroup, since time.Duration) bool {
 	r := routerOf(g, g.Owner)
 	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
+}
+
+// unable returns a host that has sent adverts since a move, and can't serve the VIPs.
+func unable(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
+	for _, r := range g.Routers {
+		if r.Age >= 0 && r.Age < since && r.Priority == 1 {
+			host = r.Addr
+		}
+	}
+	return host
 }
 
 // emptyingByVRRP is the maximum time for a host to hand over its groups.

@@ -58,7 +58,16 @@ func (f *File) Path() string { return filepath.Join(f.dir.path, f.name) }
 // Read decodes a file that Text has written into into, and reports whether it succeeded. A file
 // that can't be decoded is set aside, and is a problem until the next write.
 func (f *File) Read(into any) (read bool) {
-	err := f.Load(func(text []byte) error {
+	read, err := f.Decode(into)
+	if err != nil {
+		f.Refuse(err)
+	}
+	return read
+}
+
+// Decode is Read without the note of an error. A missing file is not an error.
+func (f *File) Decode(into any) (read bool, err error) {
+	err = f.Load(func(text []byte) error {
 		var head struct {
 			Version int `json:"version"`
 		}
@@ -72,10 +81,7 @@ func (f *File) Read(into any) (read bool) {
 		read = err == nil
 		return err
 	})
-	if err != nil {
-		f.Refuse(err)
-	}
-	return read
+	return read, err
 }
 
 // Refuse records that a part of the file could not be read.

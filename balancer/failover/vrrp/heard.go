@@ -19,9 +19,7 @@ func (r *router) heard(d *Datagram) {
 		}
 		return
 	}
-	p.advert, p.sum, p.at = a, sum, r.now
-	p.received++
-	r.peers.owner = p
+	r.peers.accepted(r.now, p, a, sum)
 	switch r.state {
 	case Backup:
 		r.heardAsBackup(p)

@@ -398,7 +398,8 @@ func TestSlowRival(t *testing.T) {
 	}
 }
 
-// TestManyStrangers delivers dropped adverts of many routers. The notes must have a limit.
+// TestManyStrangers delivers accepted and dropped adverts of many routers. The number of notes, of
+// routers, and of routers in metrics must have a limit.
 func TestManyStrangers(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -409,6 +410,11 @@ func TestManyStrangers(t *testing.T) {
 	}
 	if n := len(b.notes); n == 0 || n > 10 {
 		t.Errorf("%d notes, want 1 to 10", n)
+	}
+	routers := b.group().Routers
+	named := slices.DeleteFunc(slices.Clone(routers), func(r vrrp.RouterStatus) bool { return !r.Named })
+	if len(routers) != 32 || len(named) != 8 || named[0].Addr.String() != "10.9.1.1" {
+		t.Errorf("%d routers, named: %v; want 32, and the first 8 named", len(routers), named)
 	}
 }
 
@@ -668,7 +674,11 @@ func TestWitness(t *testing.T) {
 	if got := b.priorities(); got[len(got)-1] != 0 {
 		t.Errorf("adverts = %v, want 0 at last", got)
 	}
-	b.run(2 * time.Second)
+	b.run(100 * ms)
+	if got, want := b.group().Problems, "main has priority 1 here: no host that must be within reach answers"; !slices.Contains(got, want) {
+		t.Errorf("problems = %q, want %q", got, want)
+	}
+	b.run(1900 * ms)
 	b.want(vrrp.Backup) // it is cut off
 	b.hear(low, 50)
 	b.hear(low, 0)

@@ -24,6 +24,8 @@ type peer struct {
 	// is the time of the last note about that.
 	drop             *DropError
 	droppedAt, noted local.Time
+	// named reports whether metrics name it.
+	named bool
 	// every is the interval in its last readable advert; 0 means unknown.
 	every time.Duration
 }
@@ -37,11 +39,27 @@ type peers struct {
 	owner   *peer
 	yielded yielded
 	notes   noteLimit
+	// named counts the named routers.
+	named int
 }
 
-// maxPeers is the maximum number of remembered routers, because any host on the network can pretend
-// to be many.
-const maxPeers = 32
+// maxPeers is the maximum number of remembered routers, and maxNamed of the routers in metrics,
+// because any host on the network can pretend to be many.
+const (
+	maxPeers = 32
+	maxNamed = 8
+)
+
+// accepted records an advert of a router.
+func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
+	if from.received == 0 && p.named < maxNamed {
+		from.named = true
+		p.named++
+	}
+	from.advert, from.sum, from.at = a, sum, now
+	from.received++
+	p.owner = from
+}
 
 // find returns the record of a router.
 func (p *peers) find(addr netip.Addr) *peer {
@@ -49,7 +67,8 @@ func (p *peers) find(addr netip.Addr) *peer {
 		return one
 	}
 	if len(p.of) >= maxPeers {
-		oldest := slices.MinFunc(p.sorted(), func(a, b *peer) int { return cmp.Compare(max(a.at, a.droppedAt), max(b.at, b.droppedAt)) })
+		others := slices.DeleteFunc(p.sorted(), func(one *peer) bool { return one.named })
+		oldest := slices.MinFunc(others, func(a, b *peer) int { return cmp.Compare(max(a.at, a.droppedAt), max(b.at, b.droppedAt)) })
 		delete(p.of, oldest.addr)
 	}
 	p.of[addr] = &peer{addr: addr}

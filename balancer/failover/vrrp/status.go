@@ -114,6 +114,9 @@ type RouterStatus struct {
 	Dropped Reason `json:"dropped,omitempty"`
 	// Differs describes how its configuration differs.
 	Differs string `json:"differs,omitempty"`
+	// Named reports whether metrics name it. Only the first few routers are named, because anybody
+	// on the network can pretend to be many.
+	Named bool `json:"named,omitempty"`
 }
 
 // Status returns the node's state.
@@ -152,7 +155,7 @@ func (r *router) status(now local.Time) GroupStatus {
 }
 
 func (p *peer) status(now local.Time, g *Group) RouterStatus {
-	s := RouterStatus{Addr: p.addr, Received: p.received, Checksum: p.sum, Age: -1, Differs: p.differs(g)}
+	s := RouterStatus{Addr: p.addr, Received: p.received, Checksum: p.sum, Age: -1, Differs: p.differs(g), Named: p.named}
 	if a := p.advert; a != nil {
 		s.Priority, s.Interval, s.Addrs, s.Age = a.Priority, a.Interval, a.Addrs, now.Since(p.at)
 	}
@@ -169,6 +172,9 @@ const problemKept = time.Minute
 func (r *router) problems(now local.Time) (all []string) {
 	if r.fitness.why != "" {
 		all = append(all, fmt.Sprintf("%s has priority 1 here: %s", r.g.Name, r.fitness.why))
+	}
+	if r.witness.lost {
+		all = append(all, fmt.Sprintf("%s has priority 1 here: no host that must be within reach answers", r.g.Name))
 	}
 	if r.witness.blocked {
 		all = append(all, fmt.Sprintf("%s has no owner here: no host that must be within reach answers", r.g.Name))

@@ -159,6 +159,9 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	var groups []vrrp.Group
 	for _, c := range all {
 		g, why := d.group(&c)
+		if i := slices.IndexFunc(groups, func(o vrrp.Group) bool { return sameVirtualRouter(&o, &g) }); why == "" && i >= 0 {
+			why = fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another one", g.RouterID, groups[i].Name, d.links[g.Link.On].name)
+		}
 		if why == "" {
 			groups = append(groups, g)
 			continue
@@ -174,6 +177,11 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 		actions = append(actions, d.Ready(now, g.Name, d.lacks(g.VIPs))...)
 	}
 	return actions
+}
+
+// sameVirtualRouter reports whether adverts of two groups can't be distinguished.
+func sameVirtualRouter(a, b *vrrp.Group) bool {
+	return a.RouterID == b.RouterID && a.Link.On == b.Link.On && a.Link.Source.Is4() == b.Link.Source.Is4()
 }
 
 // lacks returns the reason why this host can't serve one of these VIPs, or "".

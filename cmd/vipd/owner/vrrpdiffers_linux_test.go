@@ -110,6 +110,26 @@ func TestVRRPDiffers(t *testing.T) {
 	}
 }
 
+// TestVRRPSameRouterID gives a host two groups with the same router ID on the same interface, which
+// only one of them names. The second must not be on the host, and have a reason.
+func TestVRRPSameRouterID(t *testing.T) {
+	const group = `
+[ownership.vrrp.other]
+router_id = 51
+interface = "lan"`
+	const services = `group = "main"
+[vips."10.9.0.101"]
+hold = "one"
+group = "other"
+`
+	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "0s", first: 150, second: 100, group: group, services: services, late: true})
+	p.a.serve()
+	p.owns(t, p.a)
+	wait.For(t, wait.Patience, "the problem", func() bool {
+		return p.a.problem("other is not on this host: router_id 51 is the ID of main on interface lan: choose another one")
+	})
+}
+
 // TestVRRPChecksum gives vipd owner a checksum that keepalived drops. vipd owner preempts it, must
 // yield, and names the checksum.
 func TestVRRPChecksum(t *testing.T) {

@@ -62,6 +62,18 @@ endpoints = [{ address = "10.9.0.50" }]
 		t.Errorf("the owner resigned %d times without a move", n)
 	}
 
+	whole := p.b.text
+	p.b.configure(strings.Replace(whole, `endpoints = [{ address = "10.9.0.50" }]`, "endpoints = []", 1))
+	wait.For(t, wait.Patience, "gw2 to lack endpoints", func() bool {
+		return strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "main has priority 1 here")
+	})
+	p.a.refuses(1, "10.9.0.12 took main, but can't serve it", "vip", "move", "10.9.0.100")
+	p.owns(t, p.a)
+	p.b.configure(whole)
+	wait.For(t, wait.Patience, "gw2 to have an endpoint", func() bool {
+		return !strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "main has priority 1 here")
+	})
+
 	began := time.Now()
 	p.a.says("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
 	p.owns(t, p.b)

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -36,10 +37,27 @@ type keptChange struct {
 // maxChanges is the number of changes of a group that are kept.
 const maxChanges = 10
 
-// load reads the file of an earlier process.
+// unread is the author of a standby whose file could not be read.
+const unread = "vipd"
+
+// load reads the file of an earlier process. If it can't be read, this host might have been on
+// standby, so it is until an operator resumes it.
 func (m *memory) load(dir *statedir.Dir) {
 	m.file = dir.File("ownership.json", "a standby of this host is refused", statedir.Small)
-	m.file.Read(&m.kept)
+	if _, err := m.file.Decode(&m.kept); err != nil {
+		reason := fmt.Sprintf("%s can't be read: %s", m.file.Path(), err)
+		m.kept = memoryFile{Standby: &api.Standby{By: unread, Reason: reason, Since: time.Now().UTC().Truncate(time.Second)}}
+		m.file.Keep(statedir.Text(m.kept.copy()))
+	}
+}
+
+// problem returns the reason why this host is on standby without a request; "" means it is not.
+func (m *memory) problem() string {
+	s := m.standby()
+	if s == nil || s.By != unread {
+		return ""
+	}
+	return fmt.Sprintf("this host is on standby, because it may have been so before: %s; \"vipctl node resume\" ends that", s.Reason)
 }
 
 // standby is the standby of this host; nil means it is not on standby.

@@ -2,6 +2,9 @@ package failover
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +13,42 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/store/statedir"
 )
+
+// TestUnreadableMemory starts with a file that is damaged, from a newer version, or a folder. This
+// host must be on standby, also after another restart, until an operator resumes it.
+func TestUnreadableMemory(t *testing.T) {
+	for name, write := range map[string]func(path string) error{
+		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
+		"newer":   func(path string) error { return os.WriteFile(path, []byte(`{"version": 99}`), 0o600) },
+		"folder":  func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		path := t.TempDir()
+		if err := write(filepath.Join(path, "ownership.json")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			var m memory
+			dir := statedir.New(path, func() {})
+			m.load(dir)
+			if m.standby() == nil || !strings.Contains(m.problem(), "ownership.json can't be read: ") {
+				t.Errorf("%s: standby = %+v, problem = %q, want the reason", name, m.standby(), m.problem())
+			}
+			_ = dir.Close() // a folder can't be replaced
+		}
+		if err := os.RemoveAll(filepath.Join(path, "ownership.json")); err != nil {
+			t.Fatal(err)
+		}
+		var m memory
+		dir := statedir.New(path, func() {})
+		m.load(dir)
+		if m.standby() != nil || m.problem() != "" {
+			t.Errorf("%s: standby = %+v without a file, want nil", name, m.standby())
+		}
+		if err := dir.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 // TestMemoryOutlivesRestart keeps a standby and more changes than fit, some of them twice. The next
 // process must read the standby and the last changes, at the times at which they occurred.

@@ -85,6 +85,9 @@ func (r *Reporter) Problems() []balancer.Problem {
 		return nil
 	}
 	var texts []string
+	if text := r.memory.problem(); text != "" {
+		texts = append(texts, text)
+	}
 	if err := r.failed.Load(); err != nil {
 		texts = append(texts, fmt.Sprintf(`VIPs with hold = "one" are not taken here: vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
 	}

@@ -10,6 +10,9 @@ func tellGroup(tell teller, g *vrrp.GroupStatus) {
 	tell.gauge("vrrp_priority", "Priority in the next advert of this host; 1 if it can't serve the VIPs.", float64(g.Priority), "group", g.Name)
 	tell.counter("vrrp_adverts_sent_total", "Adverts that this host has sent, since vipd owner started.", g.Counters.Sent, "group", g.Name)
 	for _, r := range g.Routers {
+		if !r.Named {
+			continue
+		}
 		router := r.Addr.String()
 		tell.counter("vrrp_adverts_received_total", "Adverts of another router that were accepted.", r.Received, "group", g.Name, "router", router)
 		if r.Age >= 0 {
