@@ -136,8 +136,8 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a time;
-// 0 means the usual time. It is safe for concurrent use.
+// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a
+// time; 0 means the usual time. It is safe for concurrent use.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex

@@ -98,8 +98,9 @@ func (g *Group) label() string {
 	return g.Name + " (" + text + ")"
 }
 
-// accept returns the advert in a datagram and its kind of checksum. The error is a *DropError if this
-// group can't use it; the advert is then nil unless it is readable and comes from this network.
+// accept returns the advert in a datagram and its kind of checksum. The error is a *DropError if
+// this group can't use it; the advert is then nil unless it is readable and comes from this
+// network.
 func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	minTTL := TTL
 	if len(g.Link.Peers) > 0 && g.Link.MinTTL > 0 {

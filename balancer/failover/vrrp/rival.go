@@ -11,13 +11,13 @@ import (
 )
 
 // rival is a router that is an owner in the same tenure as this host. Normally the lower router
-// receives the other's adverts and releases the VIPs. If neither does, this host must yield, because
-// the other router does not accept its adverts:
+// receives the other's adverts and releases the VIPs. If neither does, this host must yield,
+// because the other router does not accept its adverts:
 //
-//   - A router that this host preempted was there first. It needs only to send adverts, or to answer
-//     for a VIP.
-//   - Any other router must answer for a VIP, because adverts alone are easily forged. It has more
-//     time, in which it yields if it runs vipd and preempted this host.
+//   - A router that this host preempted was there first. It needs only to send adverts, or to
+//     answer for a VIP.
+//   - Any other router must answer for a VIP, because adverts alone are easily forged. It has
+//     more time, in which it yields if it runs vipd and preempted this host.
 //
 // A router that hangs answers, but sends no adverts, so this host keeps the VIPs that it took from
 // it.
@@ -25,8 +25,8 @@ type rival struct {
 	*peer
 	// preempted reports whether it was an owner when this host claimed the VIPs.
 	preempted bool
-	// since and last are the times of its first and last advert in this tenure, and adverts is their
-	// number. They start again after a silence.
+	// since and last are the times of its first and last advert in this tenure, and adverts is
+	// their number. They start again after a silence.
 	since, last local.Time
 	adverts     int
 	noted       bool
@@ -144,15 +144,15 @@ func (r *router) contest() {
 	}
 	if asks {
 		x.asked = r.now
-		r.do(local.Probe{Addrs: r.bound, Within: min(maxProbe, r.g.Interval/2)})
+		r.do(local.Probe{Addrs: r.bound, Within: min(maxProbe, r.g.Interval/3)})
 	}
 }
 
 // maxProbe is the longest time for which a Probe waits for answers.
 const maxProbe = 300 * time.Millisecond
 
-// asksAbout reports whether a Probe must show if a rival has the VIPs: its time is over, and it sent
-// adverts since the last Probe about it.
+// asksAbout reports whether a Probe must show if a rival has the VIPs: its time is over, and it
+// sent adverts since the last Probe about it.
 func (r *router) asksAbout(v *rival, limit time.Duration) bool {
 	asked := r.tenure.rivals.asked
 	again := v.last > asked && r.now.Since(asked) >= limit

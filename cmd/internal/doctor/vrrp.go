@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,53 +12,6 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 )
-
-// keepalivedFile is keepalived's configuration.
-const keepalivedFile = "/etc/keepalived/keepalived.conf"
-
-// sameRouterID looks for a keepalived on this host with the router ID of a group.
-func sameRouterID(_ context.Context, o *observed, _ *api.OwnerStatus) (found []Finding) {
-	if !o.runs("keepalived") {
-		return nil
-	}
-	words := strings.Fields(strings.NewReplacer("{", " { ", "}", " } ").Replace(o.text(keepalivedFile)))
-	for _, name := range slices.Sorted(maps.Keys(o.Config.Ownership.VRRP)) {
-		g := o.Config.Ownership.VRRP[name]
-		if keepalivedHas(words, &g) {
-			found = append(found, problem(fmt.Sprintf("keepalived runs here with router ID %d, which %s has", g.RouterID, name),
-				"two routers of one host own the same VIPs: stop keepalived, or choose another router_id", "systemctl disable --now keepalived"))
-		}
-	}
-	return found
-}
-
-// keepalivedHas reports whether a vrrp_instance has the router ID of a group, and not another
-// interface.
-func keepalivedHas(words []string, g *config.VRRP) bool {
-	device := ""
-	id := 0
-	same := func() bool {
-		return id == g.RouterID && id != 0 && (device == "" || g.Interface == "" || device == g.Interface)
-	}
-	for i, word := range words {
-		next := ""
-		if i+1 < len(words) {
-			next = words[i+1]
-		}
-		switch word {
-		case "vrrp_instance":
-			if same() {
-				return true
-			}
-			device, id = "", 0
-		case "interface":
-			device = next
-		case "virtual_router_id":
-			id, _ = strconv.Atoi(next) // 0 if it is not a number
-		}
-	}
-	return same()
-}
 
 // vrrpRouters compares this host with the other routers of its groups.
 func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {

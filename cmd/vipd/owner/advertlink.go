@@ -20,10 +20,12 @@ type advertLink struct {
 	// down is the reason why it can carry no packet. failure4 and failure6 are the reasons why it
 	// has no socket for VRRP. An empty reason means that it can, or has one.
 	down, failure4, failure6 string
+	// keepalived are the router IDs that a keepalived of this host has on the interface.
+	keepalived []int
 }
 
 func (l *advertLink) equal(o *advertLink) bool {
-	return l.name == o.name && slices.Equal(l.sources, o.sources) && l.down == o.down && l.failure4 == o.failure4 && l.failure6 == o.failure6
+	return l.name == o.name && slices.Equal(l.sources, o.sources) && l.down == o.down && l.failure4 == o.failure4 && l.failure6 == o.failure6 && slices.Equal(l.keepalived, o.keepalived)
 }
 
 // names returns the names of the interfaces.

@@ -15,6 +15,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/keepalived"
 	onhost "vipd/dataplane/failover"
 )
 
@@ -96,8 +97,14 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 	if err != nil {
 		d.core.o.Log.Warn("looking at the interfaces of VRRP", "err", err)
 	}
+	routers := keepalived.Here()
 	for i, name := range all {
 		link := advertLink{name: name, down: down[name]}
+		for _, r := range routers {
+			if r.Interface == name && r.ID != 0 {
+				link.keepalived = append(link.keepalived, r.ID)
+			}
+		}
 		if link.sources, err = advertSources(name, l.VIPs); err != nil && i < len(before) {
 			d.core.o.Log.Warn("looking at the addresses of adverts", "err", err)
 			link.sources = before[i].sources
@@ -159,8 +166,8 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	var groups []vrrp.Group
 	for _, c := range all {
 		g, why := d.group(&c)
-		if i := slices.IndexFunc(groups, func(o vrrp.Group) bool { return sameVirtualRouter(&o, &g) }); why == "" && i >= 0 {
-			why = fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another one", g.RouterID, groups[i].Name, d.links[g.Link.On].name)
+		if why == "" {
+			why = d.taken(groups, &g)
 		}
 		if why == "" {
 			groups = append(groups, g)
@@ -179,9 +186,24 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	return actions
 }
 
-// sameVirtualRouter reports whether adverts of two groups can't be distinguished.
-func sameVirtualRouter(a, b *vrrp.Group) bool {
-	return a.RouterID == b.RouterID && a.Link.On == b.Link.On && a.Link.Source.Is4() == b.Link.Source.Is4()
+// taken returns the reason why a group can't have its router ID on its interface, or "". A group
+// that is here already stays, because a keepalived that starts later is only a problem.
+func (d *byVRRP) taken(before []vrrp.Group, g *vrrp.Group) string {
+	link := &d.links[g.Link.On]
+	for _, o := range before { // their adverts could not be distinguished
+		if o.RouterID == g.RouterID && o.Link.On == g.Link.On && o.Link.Source.Is4() == g.Link.Source.Is4() {
+			return fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another one", g.RouterID, o.Name, link.name)
+		}
+	}
+	if !slices.Contains(link.keepalived, int(g.RouterID)) {
+		return ""
+	}
+	why := fmt.Sprintf("keepalived also has router_id %d on interface %s of this host: systemctl disable --now keepalived, or choose another one", g.RouterID, link.name)
+	if slices.ContainsFunc(d.groups, func(o vrrp.Group) bool { return o.Name == g.Name }) {
+		d.problems = append(d.problems, g.Name+": "+why)
+		return ""
+	}
+	return why
 }
 
 // lacks returns the reason why this host can't serve one of these VIPs, or "".

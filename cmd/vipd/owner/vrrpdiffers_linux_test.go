@@ -130,6 +130,30 @@ group = "other"
 	})
 }
 
+// TestVRRPNextToKeepalived runs a keepalived with the same router ID on the same host. A group that
+// owns the VIP must stay, with a problem. After a restart it must not be on the host until
+// keepalived ends. The keepalived of another namespace must not count.
+func TestVRRPNextToKeepalived(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true})
+	p.owns(t, p.a)
+	const problem = "keepalived also has router_id 51 on interface lan of this host"
+	if p.a.problem(problem) {
+		t.Errorf("problems = %q, want none of gw2's keepalived", p.a.answer().Problems)
+	}
+	p.b.signal(syscall.SIGTERM)
+	<-p.b.ended.Done()
+	p.b.ns = p.a.ns
+	p.b.begin()
+	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("main: " + problem) })
+	p.owns(t, p.a)
+	p.a.signal(syscall.SIGTERM)
+	p.a.begin()
+	wait.For(t, wait.Patience, "the refusal", func() bool { return p.a.problem("main is not on this host: " + problem) })
+	p.b.signal(syscall.SIGTERM)
+	p.owns(t, p.a)
+}
+
 // TestVRRPChecksum gives vipd owner a checksum that keepalived drops. vipd owner preempts it, must
 // yield, and names the checksum.
 func TestVRRPChecksum(t *testing.T) {

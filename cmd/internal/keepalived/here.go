@@ -1,0 +1,42 @@
+package keepalived
+
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// Here returns the routers of keepalived processes if another program sends or receives VRRP in
+// the network namespace of this process. Otherwise keepalived runs elsewhere, for example in a
+// container.
+func Here() []Router {
+	if !foreignSockets() {
+		return nil
+	}
+	return Running()
+}
+
+// foreignSockets reports whether another process has raw sockets of VRRP in this network namespace.
+func foreignSockets() bool {
+	sockets := slices.Concat(rawSockets(readFile("/proc/thread-self/net/raw")), rawSockets(readFile("/proc/thread-self/net/raw6")))
+	if len(sockets) == 0 {
+		return false
+	}
+	var own []string
+	for _, fd := range globFiles("/proc/self/fd/*") {
+		name, _ := os.Readlink(fd) // it may be closed by now
+		own = append(own, name)
+	}
+	return slices.ContainsFunc(sockets, func(inode string) bool { return !slices.Contains(own, "socket:["+inode+"]") })
+}
+
+// rawSockets returns the inodes of VRRP's sockets in a list of the kernel.
+func rawSockets(list string) (inodes []string) {
+	const protocol, inode = ":0070", 9
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) > inode && strings.HasSuffix(fields[1], protocol) {
+			inodes = append(inodes, fields[inode])
+		}
+	}
+	return inodes
+}
