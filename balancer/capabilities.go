@@ -32,6 +32,10 @@ type Capabilities struct {
 	MaxConnections bool
 	// AffinityUnbounded reports whether clients with affinity can exceed that limit.
 	AffinityUnbounded bool
+	// AffinityScopes are the supported scopes beyond PortScope.
+	AffinityScopes []AffinityScope
+	// AffinityPrefix reports whether affinity can group clients by a prefix of their address.
+	AffinityPrefix bool
 	// Slots limits the precision of weights: a frontend divides new connections into this many
 	// parts, or SlotsEach for each endpoint, if that is more. Zero means that weights are exact.
 	Slots, SlotsEach int
@@ -88,6 +92,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
 		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are limited")
 	}
+	u.reportAffinity(c)
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {
 			if vip.IsLoopback() {
@@ -227,5 +232,9 @@ func (c *Capabilities) fit(f *Frontend) {
 	}
 	if f.NoEndpoints == DropClients && !c.DropsClients {
 		f.NoEndpoints = RejectClients
+	}
+	f.AffinityScope = c.nearestScope(f.AffinityScope)
+	if !c.AffinityPrefix {
+		f.AffinityPrefix = 0
 	}
 }

@@ -116,9 +116,7 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name, Policy: s.Policy, Backends: backends.all, Sources: s.SourceRanges,
 	}
-	if s.Affinity == ClientIPAffinity {
-		f.AffinityTimeout = s.AffinityTimeout
-	}
+	f.setAffinity(s)
 	if key.Proto == UDP {
 		f.IdleTimeout = defaultUDPIdle
 	}

@@ -173,6 +173,7 @@ func (c *Compiler) recompile(name Name, w *work) {
 			w.keys[f.Key] = true
 			c.unclaim(f.Key, old.service)
 		}
+		c.markSharers(w, old)
 		delete(c.compiled, name)
 	}
 	w.problems[name] = true
@@ -183,6 +184,7 @@ func (c *Compiler) recompile(name Name, w *work) {
 	}
 	u := compileService(&c.env, s, &c.in)
 	c.compiled[name] = u
+	c.markSharers(w, u)
 	for _, f := range u.claims {
 		w.keys[f.Key] = true
 		c.claimants[f.Key] = append(c.claimants[f.Key], s)
@@ -222,9 +224,9 @@ func (c *Compiler) resolve(key Key, w *work) {
 	if len(claimants) > 1 {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
 	}
-	claims := c.compiled[s.Name].claims
-	i, _ := slices.BinarySearchFunc(claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
-	f := withMemory(claims[i], &c.in)
+	u := c.compiled[s.Name]
+	i, _ := slices.BinarySearchFunc(u.claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
+	f := withForeign(withMemory(u.claims[i], &c.in), u, c.neighbours(key.Addr))
 	if old != nil && !f.NodePort {
 		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState
 	}

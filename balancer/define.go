@@ -170,7 +170,7 @@ func newServiceTable() *serviceTable {
 			Scheduler: WeightedRoundRobin, SNAT: AutoSNAT, Forward: NATForward, NoEndpoints: RejectClients,
 			DrainTimeout: 30 * time.Second, ConnectTimeout: defaultConnectTimeout, ProxyProtocol: NoProxyProtocol,
 		},
-		Affinity: NoAffinity, AffinityTimeout: 3 * time.Hour, Locality: AnyLocality,
+		Affinity: NoAffinity, AffinityTimeout: 3 * time.Hour, AffinityScope: PortScope, Locality: AnyLocality,
 	}}
 }
 

@@ -57,6 +57,10 @@ func (r random) service() *balancer.Service {
 	s.Scheduler = mustDecode(r, s.Scheduler, s.Scheduler)
 	s.Affinity = mustDecode(r, s.Affinity, s.Affinity)
 	s.AffinityTimeout = r.duration(time.Second, 500*time.Hour)
+	s.AffinityScope = mustDecode(r, s.AffinityScope, s.AffinityScope)
+	if r.maybe() {
+		s.AffinityPrefix = []int{1 + r.IntN(32), 1 + r.IntN(128)}
+	}
 	s.SNAT = mustDecode(r, s.SNAT, s.SNAT)
 	s.Forward = mustDecode(r, s.Forward, s.Forward)
 	s.Locality = mustDecode(r, s.Locality, s.Locality)

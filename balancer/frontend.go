@@ -25,6 +25,14 @@ type Frontend struct {
 	// AffinityTimeout is the time for which a client stays on its backend after its last new
 	// connection. 0 means no affinity.
 	AffinityTimeout time.Duration
+	// AffinityScope determines which frontends lead a client to the same endpoint. The zero value
+	// is PortScope.
+	AffinityScope AffinityScope
+	// AffinityPrefix is the prefix length by which clients are grouped. 0 means the whole address.
+	AffinityPrefix int
+	// Foreign are the sorted addresses of endpoints that other services of the VIP share through
+	// VIPScope, and this service lacks.
+	Foreign []netip.Addr
 	// Sources are the networks that may connect, besides the node itself. If empty, all may.
 	Sources []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic. 0 means never.
@@ -132,7 +140,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g || f == nil || g == nil {
 		return f == g
 	}
-	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) &&
+	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) && slices.Equal(f.Foreign, g.Foreign) &&
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 
@@ -144,12 +152,16 @@ type scalars struct {
 	port           string
 	policy         Policy
 	affinity, idle time.Duration
+	scope          AffinityScope
+	prefix         int
 	movable        bool
 	withdrawn      bool
 }
 
 func (f *Frontend) scalars() scalars {
-	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Movable, f.Withdrawn}
+	return scalars{
+		f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.AffinityScope, f.AffinityPrefix, f.Movable, f.Withdrawn,
+	}
 }
 
 // Equal reports whether two backends are equal in every field.

@@ -135,7 +135,8 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 		Name:     name,
 		Policy:   balancer.Policy{Scheduler: pickOne(h, balancer.WeightedRoundRobin, balancer.LeastConn, balancer.Maglev), SNAT: pickOne(h, balancer.AutoSNAT, balancer.NeverSNAT), Forward: pickOne(h, balancer.NATForward, balancer.DRForward), NoEndpoints: balancer.RejectClients, DrainTimeout: time.Duration(h.IntN(3)) * 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol, SlowStart: time.Duration(min(1, h.IntN(4))) * 20 * time.Second},
 		Affinity: pickOne(h, balancer.NoAffinity, balancer.ClientIPAffinity), AffinityTimeout: time.Hour,
-		Locality: pickOne(h, balancer.AnyLocality, balancer.PreferZone, balancer.PreferNode, balancer.NodeOnly),
+		AffinityScope: pickOne(h, balancer.PortScope, balancer.ServiceScope, balancer.VIPScope),
+		Locality:      pickOne(h, balancer.AnyLocality, balancer.PreferZone, balancer.PreferNode, balancer.NodeOnly),
 	}
 	if h.IntN(2) == 0 {
 		s.Health = &balancer.Health{

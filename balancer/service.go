@@ -36,6 +36,11 @@ type Service struct {
 	// AffinityTimeout starts with the client's last new connection. The kernel counts in seconds,
 	// and entries of ipset last at most about 25 days. Default 3h.
 	AffinityTimeout time.Duration `toml:"affinity_timeout" range:"1s,576h"`
+	// AffinityScope determines which ports lead a client to the same endpoint. Default port.
+	AffinityScope AffinityScope `toml:"affinity_scope"`
+	// AffinityPrefix has the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
+	// empty, each address is a client.
+	AffinityPrefix []int `toml:"affinity_prefix" range:"1,128"`
 	// SourceRanges are the networks that may connect, besides the node itself. If empty, all may.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
 	// Locality prefers or requires endpoints nearby. Default any.

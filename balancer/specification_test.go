@@ -1,6 +1,9 @@
 package balancer
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Compile is the specification of Compiler: a simple function that compiles everything from its
 // arguments.
@@ -29,7 +32,7 @@ func Compile(env Env, in Inputs) Desired {
 			if winnerOf(f.Key) != u.service {
 				continue
 			}
-			out.Frontends = out.Frontends.Set(f.Key, withMemory(f, &in))
+			out.Frontends = out.Frontends.Set(f.Key, withForeign(withMemory(f, &in), u, maps.Values(units)))
 			if !f.NodePort {
 				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
 			}

@@ -162,6 +162,7 @@ func (r *tableReader) checkSettings(s *Service) {
 			r.warnf("snat", "always has no effect with forward = %q, which leaves the client's address as it is", s.Forward)
 		}
 	}
+	r.checkAffinityPrefix(s.AffinityPrefix)
 	if s.Health != nil {
 		r.checkHealth(s.Health)
 	}
@@ -205,8 +206,10 @@ func (r *tableReader) checkForward(s *Service) {
 // checkProtocols reports settings that apply to no port of the service. Settings from [defaults]
 // are ignored, because they are meant for other services.
 func (r *tableReader) checkProtocols(s *Service) {
-	if r.sets("affinity_timeout") && s.Affinity == NoAffinity {
-		r.warnf("affinity_timeout", `has no effect without affinity = "client_ip"`)
+	for _, field := range []string{"affinity_timeout", "affinity_scope", "affinity_prefix"} {
+		if r.sets(field) && s.Affinity == NoAffinity {
+			r.warnf(field, `has no effect without affinity = "client_ip"`)
+		}
 	}
 	if r.isBroken("ports") || len(s.Ports) == 0 {
 		return

@@ -41,6 +41,9 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.Withdrawn {
 		w.text("withdrawn")
 	}
+	if f.AffinityScope != "" || f.AffinityPrefix > 0 || len(f.Foreign) > 0 {
+		w.text(fmt.Sprint("affinity ", f.AffinityScope, f.AffinityPrefix, f.Foreign))
+	}
 	w.newer(reflect.ValueOf(f.Policy))
 	for _, b := range f.Backends {
 		w.addrPort(b.Addr)

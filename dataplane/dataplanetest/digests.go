@@ -46,8 +46,9 @@ func alter(t testing.TB, v reflect.Value) {
 	t.Helper()
 	values := []any{
 		balancer.Key{Addr: netip.MustParseAddr("10.96.0.99"), Proto: balancer.TCP, Port: 1}, true, balancer.Name("x"), "x", 7, time.Hour,
-		netip.MustParseAddrPort("10.0.0.99:1"), []balancer.Backend{}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, time.Unix(1, 0),
+		netip.MustParseAddrPort("10.0.0.99:1"), []balancer.Backend{}, []netip.Addr{netip.MustParseAddr("10.0.0.99")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, time.Unix(1, 0),
 		balancer.Maglev, balancer.NeverSNAT, balancer.DRForward, balancer.DropClients, balancer.ProxyProtocolV1, balancer.Standby,
+		balancer.VIPScope,
 	}
 	i := slices.IndexFunc(values, func(x any) bool { return reflect.TypeOf(x) == v.Type() })
 	if i < 0 {

@@ -31,6 +31,8 @@ func scenes() []check {
 		{name: "max-connections", run: driven(testMaxConnections)},
 		{name: "affinity", run: driven(testAffinity)},
 		{name: "affinity-ends", run: driven(testAffinityEnds)},
+		{name: "affinity-scope", run: driven(testAffinityScope)},
+		{name: "affinity-prefix", run: driven(testAffinityPrefix)},
 		{name: "source-ranges", run: driven(testSourceRanges)},
 		{name: "no-endpoints", run: driven(testNoEndpoints)},
 		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},

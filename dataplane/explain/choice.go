@@ -15,12 +15,20 @@ import (
 
 // choose describes the endpoints that the client may be sent to.
 func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
+	who := a.Client.String()
+	if f.AffinityPrefix > 0 {
+		who = netip.PrefixFrom(f.AffinityClient(a.Client), f.AffinityPrefix).String()
+	}
+	scope := ""
+	if f.AffinityScope != "" {
+		scope = fmt.Sprintf(" (affinity_scope %s)", f.AffinityScope)
+	}
 	switch {
 	case f.AffinityTimeout <= 0:
 	case a.Sticky.IsValid():
-		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left", a.Client, a.Sticky, f.AffinityTimeout, left(a.Left))
+		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left%s", who, a.Sticky, f.AffinityTimeout, left(a.Left), scope)
 	default:
-		a.step("affinity", false, "client_ip for %s: %s is not remembered", f.AffinityTimeout, a.Client)
+		a.step("affinity", false, "client_ip for %s: %s is not remembered%s", f.AffinityTimeout, who, scope)
 	}
 	if a.Choice != "" && f.Serves() && !a.Sticky.IsValid() {
 		a.step("choice", false, "%s", a.Choice)

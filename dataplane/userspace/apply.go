@@ -89,4 +89,5 @@ func (d *Dataplane) watchLocked(f *frontend) {
 func (d *Dataplane) dropLocked(f *frontend) {
 	delete(d.frontends, f.key)
 	delete(d.timed, f)
+	f.forgetClients()
 }

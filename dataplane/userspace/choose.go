@@ -19,47 +19,49 @@ var errNoBackend = errors.New("no backend is left")
 // ejected backend.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
-	if f.sticky == nil {
+	if len(f.memories) == 0 {
 		b, err := c.choose(f.d, f.flow(client), tried)
 		return b, c, err
 	}
-	now := time.Now()
-	at, ok := f.sticky.Lookup(client.Addr(), now)
+	f.memories[0].choosing.Lock()
+	defer f.memories[0].choosing.Unlock()
+	who, now := c.AffinityClient(client.Addr()), time.Now()
+	m := f.memories.of(c.Frontend, who, now)
+	endpoint, ok := m.Lookup(who, now)
 	if ok {
-		if b := c.known(f.d, at, tried); b != nil {
-			f.sticky.Store(client.Addr(), at, now)
+		if b := c.known(f.d, endpoint, tried); b != nil {
+			m.Store(who, endpoint, now)
 			return b, c, nil
 		}
 	}
 	b, err := c.choose(f.d, f.flow(client), tried)
 	switch {
 	case err != nil:
-	case ok && c.mayKnow(at, tried): // it rests or is full: this connection uses another backend, and the client's affinity remains
-		f.sticky.Store(client.Addr(), at, now)
+	case ok && c.mayKnow(endpoint, tried): // it rests or is full: this connection uses another backend, and the client's affinity remains
+		m.Store(who, endpoint, now)
 	default:
-		f.sticky.Store(client.Addr(), b.addr, now)
+		m.Store(who, c.AffinityEndpoint(c.index(b.addr)), now)
 	}
 	return b, c, err
 }
 
-// mayKnow reports whether clients may stay with the backend at an address: it is active, and this
-// client has not just tried it in vain.
-func (c *config) mayKnow(at netip.AddrPort, tried []*backend) bool {
-	i := c.index(at)
-	return i >= 0 && c.Backends[i].State == balancer.Active &&
-		!slices.ContainsFunc(tried, func(b *backend) bool { return b.addr == at })
+// mayKnow reports whether clients may stay with an endpoint of affinity: its backend is active, and
+// this client has not just tried it in vain.
+func (c *config) mayKnow(endpoint netip.AddrPort, tried []*backend) bool {
+	i := c.AffinityBackend(endpoint)
+	return i >= 0 && c.Backends[i].State == balancer.Active && !slices.Contains(tried, c.backends[i])
 }
 
 func (f *frontend) flow(client netip.AddrPort) pick.Flow {
 	return pick.Flow{Client: client, VIP: f.vip}
 }
 
-// known takes the backend at an address, if it can get a new connection now.
-func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backend {
-	if !c.mayKnow(at, tried) {
+// known takes the backend of an endpoint of affinity, if it can get a new connection now.
+func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) *backend {
+	if !c.mayKnow(endpoint, tried) {
 		return nil
 	}
-	i := c.index(at)
+	i := c.AffinityBackend(endpoint)
 	b := c.backends[i]
 	if !b.take(c.Backends[i].MaxConnections) {
 		return nil

@@ -61,7 +61,7 @@ func shownByBind() map[string]string {
 		return skip
 	}
 	for _, name := range []string{
-		"spread", "shares", "sticky-schedulers", "hashes", "max-connections", "affinity", "affinity-ends", "source-ranges", "drain-timeout",
+		"spread", "shares", "sticky-schedulers", "hashes", "max-connections", "affinity", "affinity-ends", "affinity-scope", "affinity-prefix", "source-ranges", "drain-timeout",
 		"on-failure", "streams", "service-drains",
 	} {
 		skip["routed/"+name] = "make soak runs it: it is about what bind shows"

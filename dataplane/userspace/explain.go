@@ -23,9 +23,11 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, now := f.conf.Load(), time.Now()
-	if f.sticky != nil {
-		if at, ok := f.sticky.Lookup(client, now); ok && c.mayKnow(at, nil) {
-			e.Sticky, e.Left = at, f.sticky.Left(client, now)
+	if len(f.memories) > 0 {
+		who := c.AffinityClient(client)
+		m := f.memories.of(c.Frontend, who, now)
+		if endpoint, ok := m.Lookup(who, now); ok && c.mayKnow(endpoint, nil) {
+			e.Sticky, e.Left = c.Backends[c.AffinityBackend(endpoint)].Addr, m.Left(who, now)
 		}
 	}
 	load := func(i int) int64 { return c.backends[i].active.Load() }

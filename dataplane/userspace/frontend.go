@@ -37,8 +37,8 @@ type frontend struct {
 	flows flowTable
 	// flowShare is its part of the flow budget; that budget's mu guards it.
 	flowShare flowShare
-	// sticky exists once affinity was requested.
-	sticky *pick.Sticky
+	// memories are the memories of affinity, none without affinity.
+	memories memories
 	// removed reports whether it has no definition; its connections end at drainUntil.
 	removed    bool
 	drainUntil time.Time
@@ -83,20 +83,20 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	} else {
 		next.picker = pick.Next(old.picker, g.Scheduler, g.Backends, load)
 	}
-	switch {
-	case g.AffinityTimeout <= 0:
-		f.sticky = nil
-	case f.sticky == nil:
-		f.sticky = pick.NewSticky(g.AffinityTimeout, 0)
-	case old.AffinityTimeout != g.AffinityTimeout:
-		f.sticky.SetTimeout(g.AffinityTimeout)
-	}
+	f.memories = f.d.remembering.share(f, g)
 	f.removed = false
 	f.conf.Store(next)
 	f.cutLostLocked(time.Now())
 	if old != nil && old.counter != t {
 		f.adoptLocked(next)
 	}
+}
+
+// forgetClients ends the use of memories of affinity.
+func (f *frontend) forgetClients() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.memories = f.d.remembering.share(f, nil)
 }
 
 // adoptLocked moves the counts of connections and flows to the backends of a service with a new

@@ -46,12 +46,36 @@ type handed struct {
 	Since   time.Time
 	In, Out handedHalf
 	Clients []handedClient `json:",omitempty"`
+	// VIP, Service and Prefix identify the memory of Clients, if it is not of Key.
+	VIP     netip.Addr    `json:",omitzero"`
+	Service balancer.Name `json:",omitempty"`
+	Prefix  int           `json:",omitempty"`
 }
 
-// handedClient is a client with affinity, and the time of its last connection.
+// memory returns the memory of Clients.
+func (h *handed) memory() balancer.AffinityMemory {
+	id := balancer.AffinityMemory{Key: h.Key, Service: h.Service, Prefix: h.Prefix}
+	if h.VIP.IsValid() {
+		id.Key = balancer.Key{Addr: h.VIP}
+	}
+	return id
+}
+
+// handedClients describes clients of a memory.
+func handedClients(id balancer.AffinityMemory, clients []handedClient) handed {
+	h := handed{Kind: clientsKind, Clients: clients, Service: id.Service, Prefix: id.Prefix}
+	if id.Port == 0 {
+		h.VIP = id.Addr
+	} else {
+		h.Key = id.Key
+	}
+	return h
+}
+
+// handedClient is a client with affinity, its endpoint, and the time of its last connection.
 type handedClient struct {
 	Client  netip.Addr
-	Backend netip.AddrPort
+	Backend netip.AddrPort // Frontend.AffinityEndpoint
 	Last    time.Time
 }
 
@@ -116,7 +140,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	if left := d.drain(ctx, frontends); left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
-	if failed := d.handOverClients(frontends); failed != nil {
+	if failed := d.handOverClients(); failed != nil {
 		d.log.Info("some clients with affinity may get another endpoint: the vipd after this one does not know them", "err", failed)
 	}
 	d.pipes.close()
@@ -206,10 +230,10 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 
 // handOverClients sends the clients with affinity. They come last, because everything else matters
 // more if there is no room.
-func (d *Dataplane) handOverClients(frontends []*frontend) error {
-	send := func(key balancer.Key, clients []handedClient) error {
+func (d *Dataplane) handOverClients() error {
+	send := func(id balancer.AffinityMemory, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {
-			data, err := json.Marshal(handed{Kind: clientsKind, Key: key, Clients: some})
+			data, err := json.Marshal(handedClients(id, some))
 			if err == nil {
 				err = d.heir.queue.Send(data)
 			}
@@ -219,28 +243,24 @@ func (d *Dataplane) handOverClients(frontends []*frontend) error {
 		}
 		return nil
 	}
-	for _, f := range frontends {
-		if err := send(f.key, f.clients(time.Now())); err != nil {
+	for _, m := range d.remembering.list() {
+		if err := send(m.id, m.clients(time.Now())); err != nil {
 			return err
 		}
 	}
-	for key, clients := range d.inherited.clients {
-		if err := send(key, clients); err != nil {
+	for id, clients := range d.inherited.clients {
+		if err := send(id, clients); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// clients returns the clients with affinity at now, by the system's clock.
-func (f *frontend) clients(now time.Time) (all []handedClient) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.sticky != nil {
-		f.sticky.All(now, func(client netip.Addr, backend netip.AddrPort, last time.Time) {
-			all = append(all, handedClient{client, backend, now.Round(0).Add(last.Sub(now))})
-		})
-	}
+// clients returns the clients at now, by the system's clock.
+func (m *clientMemory) clients(now time.Time) (all []handedClient) {
+	m.All(now, func(client netip.Addr, endpoint netip.AddrPort, last time.Time) {
+		all = append(all, handedClient{client, endpoint, now.Round(0).Add(last.Sub(now))})
+	})
 	return all
 }
 

@@ -24,7 +24,7 @@ type inheritance struct {
 	// redirected reports whether an earlier process redirected connections here.
 	redirected   bool
 	conns, flows map[balancer.Key][]inherited
-	clients      map[balancer.Key][]handedClient
+	clients      map[balancer.AffinityMemory][]handedClient
 }
 
 // inherited is an item.
@@ -49,13 +49,13 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 	defer d.applying.Unlock()
 	in := inheritance{
 		d: d, sockets: map[balancer.Key]inherited{},
-		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{}, clients: map[balancer.Key][]handedClient{},
+		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{}, clients: map[balancer.AffinityMemory][]handedClient{},
 	}
 	ports := map[balancer.Key]uint16{}
 	for _, item := range items {
 		h, tail, err := decodeHanded(item.Data)
 		if err == nil && h.Kind == clientsKind {
-			in.clients[h.Key] = append(in.clients[h.Key], h.Clients...)
+			in.clients[h.memory()] = append(in.clients[h.memory()], h.Clients...)
 			continue
 		}
 		if err != nil || len(item.Files) == 0 { // from another version
@@ -179,12 +179,13 @@ func (d *Dataplane) adopt(f *frontend) {
 func (d *Dataplane) adoptClients(f *frontend) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := time.Now(); f.sticky != nil {
-		for _, c := range d.inherited.clients[f.key] {
-			f.sticky.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // from now on by this process's clock
+	now := time.Now()
+	for _, m := range f.memories {
+		for _, c := range d.inherited.clients[m.id] {
+			m.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // from now on by this process's clock
 		}
+		delete(d.inherited.clients, m.id)
 	}
-	delete(d.inherited.clients, f.key)
 }
 
 func (f *frontend) adoptConn(x inherited) error {
@@ -224,9 +225,11 @@ func (f *frontend) adoptConn(x inherited) error {
 	f.descriptors.Add(2)
 	f.mu.Lock()
 	f.linkLocked(c)
-	if f.sticky != nil {
-		if _, known := f.sticky.Lookup(x.Client.Addr(), time.Now()); !known { // otherwise it has moved since
-			f.sticky.Store(x.Client.Addr(), x.Backend, time.Now())
+	if len(f.memories) > 0 {
+		who, now := conf.AffinityClient(x.Client.Addr()), time.Now()
+		m := f.memories.of(conf.Frontend, who, now)
+		if _, known := m.Lookup(who, now); !known { // otherwise it has moved since
+			m.Store(who, conf.AffinityEndpoint(i), now)
 		}
 	}
 	f.mu.Unlock()

@@ -44,6 +44,15 @@ func options(f *balancer.Frontend) []string {
 	if f.AffinityTimeout > 0 {
 		o = append(o, "affinity "+f.AffinityTimeout.String())
 	}
+	if f.AffinityScope != "" {
+		o = append(o, "affinity_scope "+string(f.AffinityScope))
+	}
+	if f.AffinityPrefix > 0 {
+		o = append(o, fmt.Sprintf("affinity_prefix %d", f.AffinityPrefix))
+	}
+	if len(f.Foreign) > 0 {
+		o = append(o, fmt.Sprintf("foreign endpoints %v", f.Foreign))
+	}
 	if len(f.Sources) > 0 {
 		texts := make([]string, len(f.Sources))
 		for i, p := range f.Sources {

@@ -66,8 +66,9 @@ type Dataplane struct {
 	epoch   time.Time
 	retries atomic.Uint64
 	// told, if not nil, receives the result of each dial. It is set before the first Apply.
-	told      func(balancer.Target, error)
-	followers followers
+	told        func(balancer.Target, error)
+	followers   followers
+	remembering remembering
 	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
 	// guards it.
 	inherited inheritance
@@ -118,14 +119,15 @@ var (
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{
-		log:       o.Log,
-		own:       &ownAddresses{},
-		filters:   canFilter(),
-		epoch:     time.Now(),
-		frontends: map[balancer.Key]*frontend{},
-		timed:     map[*frontend]struct{}{},
-		counters:  map[counters.Port]*counter{},
-		chains:    chains{frontends: map[balancer.Key]*frontend{}},
+		log:         o.Log,
+		own:         &ownAddresses{},
+		filters:     canFilter(),
+		epoch:       time.Now(),
+		frontends:   map[balancer.Key]*frontend{},
+		timed:       map[*frontend]struct{}{},
+		counters:    map[counters.Port]*counter{},
+		remembering: remembering{all: map[balancer.AffinityMemory]*clientMemory{}},
+		chains:      chains{frontends: map[balancer.Key]*frontend{}},
 	}
 	d.budget = newBudget(o.maxDescriptors)
 	d.pipes = newPipes(d.budget)
@@ -174,6 +176,8 @@ func Capabilities() balancer.Capabilities {
 		MaxConnections:  true,
 		DropsClients:    dropsClients,
 		LoopbackVIPs:    true,
+		AffinityScopes:  []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope},
+		AffinityPrefix:  true,
 	}
 }
 

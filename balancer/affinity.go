@@ -1,0 +1,227 @@
+package balancer
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+)
+
+// AffinityScope determines which ports lead a client to the same endpoint.
+type AffinityScope string
+
+// These are the scopes: a port, all ports of a service, and the services on a VIP that have this
+// scope.
+const (
+	PortScope    AffinityScope = "port"
+	ServiceScope AffinityScope = "service"
+	VIPScope     AffinityScope = "vip"
+)
+
+// Values lists the possible values.
+func (AffinityScope) Values() []string {
+	return []string{string(PortScope), string(ServiceScope), string(VIPScope)}
+}
+
+// AffinityMemory identifies a memory of clients and their endpoints. Frontends with an equal
+// AffinityMemory share it.
+type AffinityMemory struct {
+	// Key is the frontend's key. Its port and protocol are zero if all ports share the memory.
+	Key
+	// Service is the service that owns the memory, or "" for PortScope and the memory of a VIP.
+	Service Name
+	// Prefix is Frontend.AffinityPrefix.
+	Prefix int
+}
+
+// AffinityMemories returns the memories of f, none without affinity. A new connection uses the
+// first, except that with VIPScope the second belongs to the service alone. It is used while the
+// first holds a foreign endpoint for the client, see IsForeign.
+func (f *Frontend) AffinityMemories() []AffinityMemory {
+	if f.AffinityTimeout <= 0 {
+		return nil
+	}
+	vip := AffinityMemory{Key: Key{Addr: f.Addr}, Prefix: f.AffinityPrefix}
+	service := vip
+	service.Service = f.Service
+	switch {
+	case !f.AffinityScope.beyondPort():
+		return []AffinityMemory{{Key: f.Key, Prefix: f.AffinityPrefix}}
+	case f.AffinityScope == ServiceScope:
+		return []AffinityMemory{service}
+	case len(f.Foreign) == 0:
+		return []AffinityMemory{vip}
+	}
+	return []AffinityMemory{vip, service}
+}
+
+// IsForeign reports whether an endpoint in the memory of a VIP belongs to other services only.
+func (f *Frontend) IsForeign(endpoint netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(f.Foreign, endpoint.Addr(), netip.Addr.Compare)
+	return found && endpoint.Port() == 0
+}
+
+// withForeign returns f, a frontend of the service own, with its foreign endpoints among services.
+func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledService]) *Frontend {
+	if f.AffinityScope != VIPScope {
+		return f
+	}
+	var foreign []netip.Addr
+	for u := range services {
+		if u == own || !u.sharesMemory(f) {
+			continue
+		}
+		for _, e := range u.endpoints {
+			if e.Address.Is4() == f.Addr.Is4() && !own.has(e.Address) {
+				foreign = append(foreign, e.Address)
+			}
+		}
+	}
+	if foreign == nil {
+		return f
+	}
+	slices.SortFunc(foreign, netip.Addr.Compare)
+	g := *f
+	g.Foreign = slices.Compact(foreign)
+	return &g
+}
+
+// sharesMemory reports whether the service has a frontend that shares the memory of a VIP with f.
+func (u *compiledService) sharesMemory(f *Frontend) bool {
+	return slices.ContainsFunc(u.claims, func(g *Frontend) bool {
+		return g.AffinityScope == VIPScope && g.Addr == f.Addr && g.AffinityPrefix == f.AffinityPrefix
+	})
+}
+
+// has reports whether the service has an endpoint at a.
+func (u *compiledService) has(a netip.Addr) bool {
+	return slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return e.Address == a })
+}
+
+// neighbours yields the compiled services that use an address.
+func (c *Compiler) neighbours(a netip.Addr) iter.Seq[*compiledService] {
+	return func(yield func(*compiledService) bool) {
+		for _, name := range c.index.At(a) {
+			if u := c.compiled[name]; u != nil && !yield(u) {
+				return
+			}
+		}
+	}
+}
+
+// markSharers marks the frontends that share the memory of a VIP with a claim of u, because their
+// foreign endpoints may have changed.
+func (c *Compiler) markSharers(w *work, u *compiledService) {
+	for _, f := range u.claims {
+		if f.AffinityScope != VIPScope {
+			continue
+		}
+		for other := range c.neighbours(f.Addr) {
+			for _, g := range other.claims {
+				if g.AffinityScope == VIPScope && g.Addr == f.Addr {
+					w.keys[g.Key] = true
+				}
+			}
+		}
+	}
+}
+
+// AffinityClient returns the address under which the memories of f hold a client.
+func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
+	client = client.Unmap().WithZone("")
+	if f.AffinityPrefix == 0 || f.AffinityPrefix > client.BitLen() {
+		return client
+	}
+	return netip.PrefixFrom(client, f.AffinityPrefix).Masked().Addr()
+}
+
+// AffinityEndpoint returns the form in which the memories of f hold backend i. It is the backend's
+// address and port, or beyond PortScope its address and its rank among the backends with that
+// address, because an endpoint has other ports at other frontends.
+func (f *Frontend) AffinityEndpoint(i int) netip.AddrPort {
+	at := f.Backends[i].Addr
+	if !f.AffinityScope.beyondPort() {
+		return at
+	}
+	rank := 0
+	for rank < i && f.Backends[i-rank-1].Addr.Addr() == at.Addr() {
+		rank++
+	}
+	return netip.AddrPortFrom(at.Addr(), uint16(rank))
+}
+
+// AffinityBackend is the inverse of AffinityEndpoint. It returns -1 if f lacks the endpoint.
+func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
+	at, rank := endpoint, 0
+	if f.AffinityScope.beyondPort() {
+		at, rank = netip.AddrPortFrom(endpoint.Addr(), 0), int(endpoint.Port())
+	}
+	i, _ := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
+	if i += rank; i >= len(f.Backends) || f.AffinityEndpoint(i) != endpoint {
+		return -1
+	}
+	return i
+}
+
+// beyondPort reports whether several frontends share a memory.
+func (s AffinityScope) beyondPort() bool { return s != "" && s != PortScope }
+
+// setAffinity gives f the affinity of its service. Settings without effect remain zero.
+func (f *Frontend) setAffinity(s *Service) {
+	if s.Affinity != ClientIPAffinity {
+		return
+	}
+	f.AffinityTimeout = s.AffinityTimeout
+	switch {
+	case s.AffinityScope == VIPScope && f.NodePort: // the address is not a VIP
+		f.AffinityScope = ServiceScope
+	case s.AffinityScope.beyondPort():
+		f.AffinityScope = s.AffinityScope
+	}
+	if bits := f.Addr.BitLen(); len(s.AffinityPrefix) == 2 && s.AffinityPrefix[bits/128] < bits {
+		f.AffinityPrefix = s.AffinityPrefix[bits/128]
+	}
+}
+
+// checkAffinityPrefix checks the number of prefix lengths and the IPv4 length.
+func (r *tableReader) checkAffinityPrefix(prefix []int) {
+	switch {
+	case len(prefix) == 0, r.isBroken("affinity_prefix"):
+	case len(prefix) != 2:
+		r.errorf("affinity_prefix", "needs two prefix lengths, for IPv4 and IPv6: [32, 128] are whole addresses")
+	case prefix[0] > 32:
+		r.errorf(element("affinity_prefix", 0, ""), "%d is out of range; 1 to 32 are possible for IPv4", prefix[0])
+	}
+}
+
+// nearestScope returns the widest supported scope within s.
+func (c *Capabilities) nearestScope(s AffinityScope) AffinityScope {
+	switch {
+	case !s.beyondPort(), slices.Contains(c.AffinityScopes, s):
+		return s
+	case s == VIPScope:
+		return c.nearestScope(ServiceScope)
+	}
+	return ""
+}
+
+// reportAffinity reports the scope and prefix that c lacks.
+func (u *compiledService) reportAffinity(c *Capabilities) {
+	s := u.service
+	if s.Affinity != ClientIPAffinity {
+		return
+	}
+	if s.AffinityScope.beyondPort() && c.nearestScope(s.AffinityScope) != s.AffinityScope {
+		instead := map[AffinityScope]string{
+			ServiceScope: "each service keeps a client on its own endpoint", "": "each port keeps a client on its own endpoint",
+		}[c.nearestScope(s.AffinityScope)]
+		u.problem(SeverityNearest, "affinity_scope", "%s mode can't keep a client on one endpoint of %s; %s", c.Mode, s.AffinityScope.words(), instead)
+	}
+	if whole := []int{32, 128}; len(s.AffinityPrefix) > 0 && !slices.Equal(s.AffinityPrefix, whole) && !c.AffinityPrefix {
+		u.problem(SeverityNearest, "affinity_prefix", "%s mode can't group clients by their networks; each address is a client", c.Mode)
+	}
+}
+
+// words names the ports of the scope, for messages.
+func (s AffinityScope) words() string {
+	return map[AffinityScope]string{ServiceScope: "all ports", VIPScope: "all services of a VIP"}[s]
+}

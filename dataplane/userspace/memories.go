@@ -1,0 +1,94 @@
+package userspace
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+)
+
+// clientMemory is a table of clients that frontends share.
+type clientMemory struct {
+	*pick.Sticky
+	id balancer.AffinityMemory
+	// choosing is held while a backend is chosen, so a client of two frontends gets one endpoint.
+	// A frontend with two memories locks only the first.
+	choosing sync.Mutex
+	// users are the timeouts of the frontends that share it.
+	users map[*frontend]time.Duration
+}
+
+// memories are the memories of a frontend, see Frontend.AffinityMemories.
+type memories []*clientMemory
+
+// of returns the memory that holds client for a frontend with the definition g.
+func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *clientMemory {
+	if len(m) > 1 {
+		if endpoint, ok := m[0].Lookup(client, now); ok && g.IsForeign(endpoint) {
+			return m[1]
+		}
+	}
+	return m[0]
+}
+
+// remembering has all memories of a dataplane.
+type remembering struct {
+	mu  sync.Mutex
+	all map[balancer.AffinityMemory]*clientMemory
+}
+
+// share returns the memories for the definition g of f, which no longer uses others. If g is nil, f
+// uses none. A memory lasts while a frontend uses it, and its timeout is the longest of theirs.
+func (r *remembering) share(f *frontend, g *balancer.Frontend) memories {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var next memories
+	if g != nil {
+		for _, id := range g.AffinityMemories() {
+			m := r.all[id]
+			if m == nil {
+				m = &clientMemory{Sticky: pick.NewSticky(g.AffinityTimeout, 0), id: id, users: map[*frontend]time.Duration{}}
+				r.all[id] = m
+			}
+			m.users[f] = g.AffinityTimeout
+			next = append(next, m)
+		}
+	}
+	for _, m := range f.memories {
+		if !slices.Contains(next, m) {
+			delete(m.users, f)
+		}
+		if len(m.users) == 0 {
+			delete(r.all, m.id)
+		}
+	}
+	for _, m := range slices.Concat(next, f.memories) {
+		m.setTimeout()
+	}
+	return next
+}
+
+// setTimeout sets the longest timeout of the users.
+func (m *clientMemory) setTimeout() {
+	longest := time.Duration(0)
+	for _, timeout := range m.users {
+		longest = max(longest, timeout)
+	}
+	if longest > 0 {
+		m.SetTimeout(longest)
+	}
+}
+
+// list returns all memories.
+func (r *remembering) list() memories {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make(memories, 0, len(r.all))
+	for _, m := range r.all {
+		all = append(all, m)
+	}
+	return all
+}
