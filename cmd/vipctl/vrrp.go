@@ -271,7 +271,12 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 // the node. It reports whether an endpoint on the node is left to drain.
 func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
-	if err != nil || o.Node != node {
+	switch {
+	case err != nil && c.OverridesInEtcd() && node != c.Node():
+		return true, nil // the drain of another host needs no vipd here
+	case err != nil && node == c.Node():
+		return false, fmt.Errorf("only a running vipd can give the VIPs of this host away: %w", err)
+	case err != nil || o.Node != node:
 		return true, err
 	}
 	r, err := setStandby(c, &o, on)

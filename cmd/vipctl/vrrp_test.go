@@ -2,6 +2,8 @@ package main
 
 import (
 	"flag"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,6 +13,26 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
 )
+
+// TestDrainWithoutVipd drains nodes while vipd is stopped. The endpoints of another node are in etcd,
+// so they need no vipd; this host needs it to give its VIPs away.
+func TestDrainWithoutVipd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vipd.toml")
+	const text = "node = \"gw1\"\nrun_dir = \"run\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\nby = \"vrrp\"\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := flag.NewFlagSet("drain", flag.ContinueOnError)
+	flags.String("config", path, "")
+	c := &cli.Call{Context: t.Context(), Flags: urfave.NewContext(nil, flags, nil)}
+	if left, err := drainByVRRP(c, "gw2", true); !left || err != nil {
+		t.Errorf("gw2: left = %t, error = %v, want its endpoints to be left", left, err)
+	}
+	const want = "only a running vipd can give the VIPs of this host away: "
+	if _, err := drainByVRRP(c, "gw1", true); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("gw1: error = %v, want %q", err, want)
+	}
+}
 
 // TestStandbyOfOtherGroups puts a host on standby whose vipd owner has a group that vipd does not
 // have. It must refuse with the fix.

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 
 	urfave "github.com/urfave/cli/v2"
@@ -65,6 +67,7 @@ func (c *Call) OverridesInEtcd() bool {
 
 // fleetConfig is the part of the configuration that vipctl needs to find etcd.
 type fleetConfig struct {
+	Node  string `toml:"node"`
 	Store struct {
 		Kind config.StoreKind `toml:"kind"`
 	} `toml:"store"`
@@ -90,6 +93,13 @@ func (c *Call) OwnsByVRRP() bool {
 	}
 	conf, err := c.fleetConfig()
 	return err == nil && conf.byVRRP()
+}
+
+// Node returns the name of this host in its fleet.
+func (c *Call) Node() string {
+	conf, _ := c.fleetConfig() // the daemon reports its mistakes
+	host, _ := os.Hostname()
+	return cmp.Or(conf.Node, host)
 }
 
 // fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its

@@ -135,6 +135,21 @@ func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	return 0
 }
 
+// gap returns the time from the last answer of a host to the first answer of the next, after a
+// moment.
+func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
+	last := after
+	for _, r := range p.since(after) {
+		if slices.Contains(r.hosts, from) {
+			last = r.at
+		}
+		if slices.Contains(r.hosts, to) {
+			return r.at.Sub(last)
+		}
+	}
+	return 0
+}
+
 // twice counts the requests since a time that two hosts answered.
 func (p *arpProbe) twice(after time.Time) (n int) {
 	for _, r := range p.since(after) {

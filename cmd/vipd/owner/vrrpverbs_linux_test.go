@@ -50,7 +50,8 @@ vips = ["10.9.0.100"]
 ports = [{ port = 9000, target_port = 9001, protocol = "udp" }]
 endpoints = [{ address = "10.9.0.50" }]
 `
-	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, services: services})
+	const interval = 200 * time.Millisecond
+	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, services: services})
 	p.a.serve()
 	p.owns(t, p.a)
 	p.b.serve()
@@ -77,7 +78,11 @@ endpoints = [{ address = "10.9.0.50" }]
 	began := time.Now()
 	p.a.says("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
 	p.owns(t, p.b)
-	t.Logf("moved after %s", p.probe.first(p.b.mac, began).Round(time.Millisecond))
+	silent := p.probe.gap(p.a.mac, p.b.mac, began)
+	t.Logf("silent for %s", silent.Round(time.Millisecond))
+	if bound := p.b.down(interval) - 3*interval + plannedLate(); silent > wait.Bound(bound) {
+		t.Errorf("the VIP was silent for %s, want at most %s", silent, bound)
+	}
 	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command on it", "vip", "move", "10.9.0.100")
 	p.a.says("10.9.0.12", "get", "vips")
 	p.a.says("priority 100 over 150", "get", "vips")
