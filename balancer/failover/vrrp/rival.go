@@ -95,11 +95,10 @@ func (r *router) heardRival(p *peer) {
 	}
 }
 
-// rival is a router that is an owner at the same time as this host, and does not yield; nil means
-// none.
-func (r *router) rival(now local.Time) *peer {
-	for _, v := range r.tenure.rivals.all {
-		if r.state == Active && v.adverts > 1 && now.Since(v.last) <= 2*r.g.k()*v.interval(r.g.Interval) {
+// present returns a router that was an owner a moment ago, and does not yield; nil means none.
+func (x *rivals) present(now local.Time, g *Group) *peer {
+	for _, v := range x.all {
+		if v.adverts > 1 && now.Since(v.last) <= 2*g.k()*v.interval(g.Interval) {
 			return v.peer
 		}
 	}
@@ -107,9 +106,9 @@ func (r *router) rival(now local.Time) *peer {
 }
 
 // ignores describes a rival.
-func (r *router) ignores(p *peer) string {
-	text := fmt.Sprintf("%s is Active, but %s is Active as well and ignores the adverts of this host", r.g.Name, p.addr)
-	if d := p.differs(&r.g); d != "" {
+func (p *peer) ignores(g *Group) string {
+	text := fmt.Sprintf("%s is Active, but %s is Active as well and ignores the adverts of this host", g.Name, p.addr)
+	if d := p.differs(g); d != "" {
 		text += ": " + d
 	}
 	return text
@@ -136,7 +135,7 @@ func (r *router) contest() {
 		switch {
 		case v.distant():
 		case !v.preempted:
-			asks = asks || r.asksAbout(v, limit)
+			asks = asks || x.asksAbout(v, r.now, limit)
 		case v.adverts > 1 && r.now.Since(t.began) >= limit && 2*r.now.Since(v.last) <= 3*v.interval(r.g.Interval):
 			r.yield(v.peer, v.addr.String()+" is Active and ignores the adverts of this host")
 			return
@@ -153,10 +152,9 @@ const maxProbe = 300 * time.Millisecond
 
 // asksAbout reports whether a Probe must show if a rival has the VIPs: its time is over, and it
 // sent adverts since the last Probe about it.
-func (r *router) asksAbout(v *rival, limit time.Duration) bool {
-	asked := r.tenure.rivals.asked
-	again := v.last > asked && r.now.Since(asked) >= limit
-	return v.adverts > 0 && r.now.Since(v.since) >= limit && (asked < v.since.Add(limit) || again)
+func (x *rivals) asksAbout(v *rival, now local.Time, limit time.Duration) bool {
+	again := v.last > x.asked && now.Since(x.asked) >= limit
+	return v.adverts > 0 && now.Since(v.since) >= limit && (x.asked < v.since.Add(limit) || again)
 }
 
 // probed processes the answers to Probes.

@@ -1,6 +1,7 @@
 package vrrp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -28,10 +29,9 @@ type router struct {
 	// due is the time when a Backup takes over, a Claiming router has settled, or an Active router
 	// sends its next advert.
 	due local.Time
-	// number counts the adverts, and last is the interval of the last owner.
-	number uint64
-	last   time.Duration
-	bound  []netip.Addr
+	// last is the interval of the last owner.
+	last  time.Duration
+	bound []netip.Addr
 	// giving is the ID of the Unbind before the advert that resigns; 0 means none.
 	giving  int
 	tenure  tenure
@@ -39,10 +39,27 @@ type router struct {
 	witness witness
 	peers   peers
 	history history
+	sender  sender
+}
+
+// sender has the numbers of a router's adverts, and whether they leave.
+type sender struct {
+	// number is the number of the last advert, sent counts the adverts that left, and late is the
+	// longest delay of an advert.
+	number, sent uint64
+	late         time.Duration
 	// unsent is the reason why the last advert of a tenure could not be sent, at unsentAt; "" means
 	// it left.
 	unsent   string
 	unsentAt local.Time
+}
+
+// problem returns the reason why adverts could not be sent a moment ago, or "".
+func (s *sender) problem(now local.Time, g *Group) string {
+	if s.unsent == "" || now.Since(s.unsentAt) >= max(problemKept, 2*g.DownTime(unwell, g.Interval)) {
+		return ""
+	}
+	return fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", g.Name, s.unsent)
 }
 
 // tenure is the time as Claiming and Active.
@@ -147,7 +164,7 @@ func (r *router) claim() {
 	why := r.peers.claimed(r.now, &r.g)
 	r.fitness.moving = false
 	r.peers.yielded = yielded{}
-	r.tenure = tenure{first: r.number + 1, began: r.now}
+	r.tenure = tenure{first: r.sender.number + 1, began: r.now}
 	for _, p := range r.peers.owners(r.now, &r.g) {
 		if v := r.tenure.rivals.find(p); v != nil {
 			v.preempted = true
@@ -200,7 +217,7 @@ func (r *router) hold() {
 		return
 	}
 	if r.now >= r.due {
-		r.history.late = max(r.history.late, r.now.Since(r.due))
+		r.sender.late = max(r.sender.late, r.now.Since(r.due))
 		r.advertise(r.priority())
 	}
 	r.contest()
@@ -208,11 +225,11 @@ func (r *router) hold() {
 
 // advertise sends an advert.
 func (r *router) advertise(priority uint8) {
-	r.number++
+	r.sender.number++
 	if priority != resigns && r.state == Active {
 		r.due = r.now.Add(r.g.Interval)
 	}
-	s := Send{Group: r.g.Name, On: r.g.Link.On, Source: r.g.Link.Source, number: r.number}
+	s := Send{Group: r.g.Name, On: r.g.Link.On, Source: r.g.Link.Source, number: r.sender.number}
 	a := r.g.advert(priority)
 	for _, to := range r.g.Link.receivers() {
 		s.Packets = append(s.Packets, Packet{to, a.Append(nil, r.g.Link.Source, to, r.peers.checksum(to, &r.g))})
@@ -232,16 +249,16 @@ func (r *router) reply() {
 // sent processes the result of an advert of the present tenure.
 func (r *router) sent(number uint64, at local.Time, err error) {
 	if err == nil {
-		r.history.sent++
-		r.unsent = ""
+		r.sender.sent++
+		r.sender.unsent = ""
 	}
 	switch {
 	case number < r.tenure.first || r.state != Claiming && r.state != Active:
 	case err != nil:
-		if text := err.Error(); r.state == Claiming && r.unsent != text {
+		if text := err.Error(); r.state == Claiming && r.sender.unsent != text {
 			r.do(local.Note{Kind: local.NoteRefused, Text: "did not take " + r.g.label() + ": adverts can't be sent: " + text, VIPs: len(r.g.VIPs), Why: "send"})
 		}
-		r.unsent, r.unsentAt = err.Error(), r.now
+		r.sender.unsent, r.sender.unsentAt = err.Error(), r.now
 		r.lose(cause{"send", "adverts can't be sent: " + err.Error()})
 	default:
 		r.tenure.sent = max(r.tenure.sent, at)

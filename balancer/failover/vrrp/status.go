@@ -26,9 +26,6 @@ type history struct {
 	changes []Change
 	// counts counts the changes since the start.
 	counts []ChangeCount
-	sent   uint64
-	// late is the longest delay of an advert.
-	late time.Duration
 }
 
 // maxChanges is the number of changes that are remembered.
@@ -132,7 +129,7 @@ func (r *router) status(now local.Time) GroupStatus {
 	s := GroupStatus{
 		Name: r.g.Name, RouterID: r.g.RouterID, Version: r.g.Version, State: r.state, Priority: r.priority(), Left: max(r.due.Since(now), 0),
 		Advertised: -1, Bound: slices.Clone(r.bound), Peers: r.g.Link.Peers, Changes: slices.Clone(r.history.changes),
-		Counters: Counters{Sent: r.history.sent, Dropped: map[Reason]uint64{}, Changes: slices.Clone(r.history.counts), Late: r.history.late},
+		Counters: Counters{Sent: r.sender.sent, Dropped: map[Reason]uint64{}, Changes: slices.Clone(r.history.counts), Late: r.sender.late},
 	}
 	for reason, n := range r.peers.drops {
 		s.Counters.Dropped[reason] = n
@@ -182,12 +179,15 @@ func (r *router) problems(now local.Time) (all []string) {
 	if y := &r.peers.yielded; y.text != "" {
 		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, y.text))
 	}
-	if r.unsent != "" && now.Since(r.unsentAt) < max(problemKept, 2*r.g.DownTime(unwell, r.g.Interval)) {
-		all = append(all, fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", r.g.Name, r.unsent))
+	if text := r.sender.problem(now, &r.g); text != "" {
+		all = append(all, text)
 	}
-	rival := r.rival(now)
+	var rival *peer
+	if r.state == Active {
+		rival = r.tenure.rivals.present(now, &r.g)
+	}
 	if rival != nil {
-		all = append(all, r.ignores(rival))
+		all = append(all, rival.ignores(&r.g))
 	}
 	for _, p := range r.peers.sorted() {
 		if p == rival || r.peers.yielded.text != "" {
