@@ -12,15 +12,15 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// absent are VIPs that could not be added to their devices. They are tried again while this host
-// owns them, and move to hosts that can.
+// absent holds VIPs that could not be added to their devices. While this host owns them, it
+// retries. They move to other hosts that can add them.
 type absent struct {
 	mu  sync.Mutex // guards why
 	why map[netip.Addr]failure
 }
 
-// failure is the reason why a VIP is absent. wanted reports whether this host owns it, and pause is
-// the time from the last failed attempt until this host may own it again.
+// failure is the reason why a VIP is absent. wanted reports whether this host owns the VIP. pause
+// is the time after the last failed attempt for which this host may not own the VIP again.
 type failure struct {
 	err    error
 	wanted bool
@@ -31,13 +31,13 @@ type failure struct {
 // forgiven reports whether this host may own the VIP again.
 func (f *failure) forgiven() bool { return !f.wanted && time.Since(f.last) >= f.pause }
 
-// A pause is twice as long each time this host owns the VIP again and still can't add it.
+// The pause doubles each time this host owns the VIP again but still can't add it.
 const (
 	minPause = time.Minute
 	maxPause = time.Hour
 )
 
-// bound processes an attempt to add VIPs and its errors. It returns the errors that are new.
+// bound records the errors of an attempt to add VIPs. It returns the new errors.
 func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,7 +64,7 @@ func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	return errors.Join(all...)
 }
 
-// unbound processes that this host no longer owns VIPs.
+// unbound records that this host no longer owns VIPs.
 func (x *absent) unbound(vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -76,7 +76,7 @@ func (x *absent) unbound(vips []netip.Addr) {
 	}
 }
 
-// again are the VIPs to try again.
+// again returns the VIPs to retry.
 func (x *absent) again() (vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -88,7 +88,7 @@ func (x *absent) again() (vips []netip.Addr) {
 	return vips
 }
 
-// reasons are the reasons why VIPs can't be added here.
+// reasons returns the reason why each absent VIP can't be added here.
 func (x *absent) reasons() map[netip.Addr]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -102,8 +102,8 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// cannot returns the reason for each VIP that can't be served here, and the VIPs among them that
-// can't be added.
+// cannot returns the reason for each VIP that can't be served here. lacking lists the VIPs among
+// them that can't be added.
 func cannot(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range report.VIPs {

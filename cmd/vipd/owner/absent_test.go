@@ -11,24 +11,24 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestLastingBindError owns a VIP again after each pause, and can't add it. Each pause must be
-// twice as long, up to an hour. A success ends that.
+// TestLastingBindError owns a VIP again after each pause but can't add it. Each pause must be twice
+// as long as the last, up to an hour. A success must reset the pause.
 func TestLastingBindError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x absent
 		failed := map[netip.Addr]error{vip: errors.New("no space")}
 		for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			if x.bound([]netip.Addr{vip}, failed) == nil {
-				t.Error("the error of another attempt is not reported")
+				t.Error("bound of another attempt = nil, want the error")
 			}
 			time.Sleep(time.Second)
 			if x.bound(x.again(), failed) != nil {
-				t.Error("a repeated attempt reports the same error")
+				t.Error("bound of a repeated attempt = the same error, want nil")
 			}
 			x.unbound([]netip.Addr{vip})
 			time.Sleep(minutes*time.Minute - time.Second)
 			if len(x.reasons()) == 0 {
-				t.Errorf("the VIP is forgiven within %d minutes", minutes)
+				t.Errorf("reasons within %d minutes = none, want the VIP's", minutes)
 			}
 			time.Sleep(time.Second)
 			if why := x.reasons(); len(why) > 0 {
@@ -45,12 +45,12 @@ func TestLastingBindError(t *testing.T) {
 	})
 }
 
-// TestUnplacedVIP has a VIP that is in the network of no interface. The host must not be healthy
-// for its group, so the group does not return after each failed attempt.
+// TestUnplacedVIP configures a VIP that is in no interface's network. The host must not be healthy
+// for the VIP's group, so the group does not return after each failed attempt.
 func TestUnplacedVIP(t *testing.T) {
 	d := &byVRRP{report: &api.OwnerReport{}, layout: onhost.Layout{Places: onhost.Places{Devices: map[netip.Addr]string{vip: "lan"}}}}
 	if why := d.lacks([]netip.Addr{vip}); why != "" {
-		t.Errorf("lacks() = %q for a VIP on lan", why)
+		t.Errorf("lacks() = %q for a VIP on lan, want \"\"", why)
 	}
 	const want = "10.9.7.1: it is in the network of no interface: give an interface an address of its network"
 	if why := d.lacks([]netip.Addr{vip, netip.MustParseAddr("10.9.7.1")}); why != want {

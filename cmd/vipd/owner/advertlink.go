@@ -15,10 +15,10 @@ import (
 // advertLink is an interface that sends adverts.
 type advertLink struct {
 	name string
-	// sources are the addresses that adverts may be sent from.
+	// sources lists the addresses from which adverts may be sent.
 	sources []netip.Addr
-	// down is the reason why it can carry no packet. failure4 and failure6 are the reasons why it
-	// has no socket for VRRP. An empty reason means that it can, or has one.
+	// down is the reason why the interface can't carry packets. failure4 and failure6 are the
+	// reasons why it has no socket for VRRP. Each is "" if there is no such reason.
 	down, failure4, failure6 string
 	// keepalived are the router IDs that a keepalived of this host has on the interface.
 	keepalived []int
@@ -36,7 +36,7 @@ func names(links []advertLink) (all []string) {
 	return all
 }
 
-// source returns the address from which a group sends its adverts, or why it can't.
+// source returns the address from which a group sends its adverts, or the reason why it can't send.
 func (l *advertLink) source(c *config.VRRPGroup) (source netip.Addr, why string) {
 	v4, failure := c.Advertise[0].Is4(), l.failure6
 	if v4 {
@@ -60,7 +60,7 @@ func (l *advertLink) source(c *config.VRRPGroup) (source netip.Addr, why string)
 	return l.sources[usual], ""
 }
 
-// advise returns the way out for a source that is missing.
+// advise returns the remedy for a missing source.
 func (l *advertLink) advise(v4 bool) string {
 	var others []string
 	for _, a := range l.sources {
@@ -71,8 +71,8 @@ func (l *advertLink) advise(v4 bool) string {
 	return "set source to " + cmp.Or(strings.Join(others, " or "), "an address that it has") + ", or add the address"
 }
 
-// describeFailure describes why an interface has no socket for VRRP, and the way out; "" means it
-// has one.
+// describeFailure describes why an interface has no socket for VRRP, with the remedy. It returns ""
+// if err is nil.
 func describeFailure(err error) string {
 	switch {
 	case err == nil:

@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// alone returns the first host of a pair whose other host does not exist. Its program does not run
-// yet.
+// alone returns the first host of a pair. The other host does not exist, and the first host's
+// program does not run yet.
 func alone(t *testing.T, group string) *pair {
 	t.Helper()
 	l := lab.New(t)
@@ -26,7 +26,7 @@ func alone(t *testing.T, group string) *pair {
 	return p
 }
 
-// cannotOwn waits until the host has a problem, and checks that it does not own the VIP.
+// cannotOwn waits until the host reports a problem, and checks that the host does not own the VIP.
 func (r *vrrpRouter) cannotOwn(problem string) {
 	r.t.Helper()
 	wait.For(r.t, wait.Patience, "the problem "+problem, func() bool { return r.problem(problem) })
@@ -35,12 +35,13 @@ func (r *vrrpRouter) cannotOwn(problem string) {
 	}
 }
 
-// TestVRRPCannotAdvertise starts hosts that can send no adverts. Each has a problem that names the
-// group, the reason and the way out, and does not own the VIP. It does once the reason is gone.
+// TestVRRPCannotAdvertise starts hosts that can't send adverts. Each must report a problem with the
+// group, the reason and the remedy, and must not own the VIP. It must own the VIP once the reason
+// is fixed.
 func TestVRRPCannotAdvertise(t *testing.T) {
 	for _, c := range []struct {
 		name, group, problem string
-		// before is done before the start, and after makes the host able to send.
+		// before runs before the start. after enables the host to send.
 		before, after func(p *pair)
 	}{
 		{
@@ -90,9 +91,9 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 	}
 }
 
-// TestVRRPCarrier has adverts on one network and the VIP on another. The owner's port of the VIP
-// loses its carrier, and the other host takes over. Then the owner's port of the adverts does, and
-// it is silent.
+// TestVRRPCarrier uses separate networks for adverts and the VIP. When the owner's port of the VIP
+// loses its carrier, the other host must take over. When its port of the adverts also loses its
+// carrier, the owner must be silent.
 func TestVRRPCarrier(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, sync: true})
@@ -115,13 +116,12 @@ func TestVRRPCarrier(t *testing.T) {
 	p.owns(t, p.a)
 	wait.For(t, wait.Patience, "the problem", func() bool { return p.b.problem("main is not on this host: interface sync has no carrier") })
 	if n := p.probe.twice(began); n > 0 {
-		t.Errorf("both hosts answered %d requests", n)
+		t.Errorf("requests that both hosts answered = %d, want 0", n)
 	}
 }
 
-// TestVRRPWithdrawnGateway takes the default route away from both hosts, and kills the owner. The
-// other host can't know that it is connected, and does not take over. It does once the route is
-// back.
+// TestVRRPWithdrawnGateway removes the default route from both hosts, and kills the owner. The
+// other host can't know that it is connected, so it must not take over until the route is restored.
 func TestVRRPWithdrawnGateway(t *testing.T) {
 	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, gateway: netip.MustParseAddr("10.9.0.50")})
 	p.owns(t, p.a)
@@ -130,7 +130,7 @@ func TestVRRPWithdrawnGateway(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		return p.b.problem("main has no host that must be within reach: the route by 10.9.0.50 is withdrawn")
 	})
-	time.Sleep(time.Second) // until its last answer is too old
+	time.Sleep(time.Second) // until the gateway's last answer is too old
 	p.a.signal(syscall.SIGKILL)
 	wait.For(t, wait.Patience, "no takeover", func() bool { return p.b.problem("main has no owner here") })
 	if got := p.b.bound(); len(got) > 0 {

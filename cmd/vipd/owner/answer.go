@@ -12,7 +12,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// answer writes the status of the owner. Vipd knows the VIPs; other callers also get them.
+// answer writes the status of the owner. If vips is set, it includes the VIPs, which vipd does not
+// need.
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	s := api.OwnerStatus{Node: o.o.Node, Gate: "closed", Hindered: o.o.Hindered}
 	o.journal.describe(&s)
@@ -23,7 +24,7 @@ func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 		c.describe(&s)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s) // the client has closed
+	_ = json.NewEncoder(w).Encode(s) // an error means that the client has closed the connection
 }
 
 // describe adds the core's state to a status.

@@ -16,11 +16,11 @@ import (
 	"vipd/test/lab"
 )
 
-// arpEvery is the time between two requests of an arpProbe.
+// arpEvery is the interval of requests of an arpProbe.
 const arpEvery = 5 * time.Millisecond
 
-// arpProbe asks by ARP every 5 ms which host has a VIP. Each request has a different sender
-// address, which the replies repeat.
+// arpProbe sends an ARP request for a VIP every 5 ms, to determine which host has the VIP. Each
+// request has a different sender address, which the replies repeat.
 type arpProbe struct {
 	vip  netip.Addr
 	conn *packet.Conn
@@ -39,7 +39,7 @@ type arpRequest struct {
 	hosts []string
 }
 
-// newARPProbe starts to ask in a namespace with the network 10.9.0.0/16 on its device lan.
+// newARPProbe starts a probe in a namespace with the network 10.9.0.0/16 on its device lan.
 func newARPProbe(t *testing.T, client *lab.NS, vip netip.Addr) *arpProbe {
 	t.Helper()
 	p := &arpProbe{vip: vip, stop: make(chan struct{})}
@@ -59,7 +59,8 @@ func newARPProbe(t *testing.T, client *lab.NS, vip netip.Addr) *arpProbe {
 	return p
 }
 
-// arpSenders is the number of sender addresses. A request counts until its address is used again.
+// arpSenders is the number of sender addresses. A request accepts answers until its address is used
+// again.
 const arpSenders = 250
 
 func (p *arpProbe) send() {
@@ -72,7 +73,7 @@ func (p *arpProbe) send() {
 		p.asked = append(p.asked, arpRequest{at: time.Now()})
 		p.mu.Unlock()
 		frame := slices.Concat(broadcast, p.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, p.mac, sender.AsSlice(), make([]byte, 6), p.vip.AsSlice())
-		_, _ = p.conn.WriteTo(frame, &packet.Addr{HardwareAddr: broadcast}) // a request that is lost has no answer
+		_, _ = p.conn.WriteTo(frame, &packet.Addr{HardwareAddr: broadcast}) // a lost request has no answer
 		select {
 		case <-p.stop:
 			return
@@ -97,7 +98,7 @@ func (p *arpProbe) receive() {
 	}
 }
 
-// answered notes that a host has answered the latest request of a sender.
+// answered records that a host has answered the latest request of a sender.
 func (p *arpProbe) answered(sender int, mac string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +126,7 @@ func (p *arpProbe) since(at time.Time) (all []arpRequest) {
 	return all
 }
 
-// first returns the time from a moment to a host's first answer after it, or 0.
+// first returns the time from after to a host's first later answer, or 0.
 func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	for _, r := range p.since(after) {
 		if slices.Contains(r.hosts, mac) {
@@ -150,7 +151,7 @@ func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	return 0
 }
 
-// twice counts the requests since a time that two hosts answered.
+// twice returns the number of requests since a time that two hosts answered.
 func (p *arpProbe) twice(after time.Time) (n int) {
 	for _, r := range p.since(after) {
 		if len(r.hosts) > 1 {
@@ -160,8 +161,7 @@ func (p *arpProbe) twice(after time.Time) (n int) {
 	return n
 }
 
-// only reports whether a single host has answered each request for a while, except the newest
-// requests.
+// only reports whether only the given host has answered recently. It ignores the newest requests.
 func (p *arpProbe) only(mac string) bool {
 	const while, newest = 40, 10
 	all := p.since(time.Now().Add(-2 * while * arpEvery))

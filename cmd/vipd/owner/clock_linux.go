@@ -15,18 +15,19 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// now reads CLOCK_BOOTTIME. It continues while the host is suspended, and is never set.
+// now reads CLOCK_BOOTTIME. This clock also runs while the host is suspended, and is never set.
 func now() local.Time {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it exists since Linux 2.6.39
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // available since Linux 2.6.39
 	return local.Time(t.Nano())
 }
 
 // Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// Urgent gives the whole process real-time priority and locks its memory, if permitted. It starts
-// the program again, because threads inherit both from their creator. Problems are the refusals.
+// Urgent gives the process real-time priority and locks its memory, if permitted. It executes the
+// program again, because threads inherit both settings from the thread that creates them. It
+// returns the refusals as problems.
 func Urgent() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,12 +49,12 @@ func Urgent() (problems []error) {
 	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
 }
 
-// machine names this kernel and network namespace. This process has closed the gate of any session
-// with the same name.
+// machine returns a name for this kernel and network namespace. If an earlier session has the same
+// name, this process has closed its gate.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
-		id = nil // containers and old systems have none
+		id = nil // containers and old systems have no machine id
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -66,7 +67,7 @@ func machine() (string, error) {
 	return fmt.Sprintf("%s/%s/%d", bytes.TrimSpace(id), bytes.TrimSpace(boot), namespace.Ino), nil
 }
 
-// peer is the process at the other end of a socket; 0 means unknown.
+// peer returns the process at the other end of a socket, or 0 if it is unknown.
 func peer(c net.Conn) int {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

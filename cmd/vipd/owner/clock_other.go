@@ -10,12 +10,12 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// began is a constant of the process: the clock has no other zero.
+// began is the zero of the clock.
 var began = time.Now()
 
 func now() local.Time { return local.Time(time.Since(began)) + 1 }
 
-// Urgent does nothing: owning VIPs needs Linux.
+// Urgent does nothing, because owning VIPs requires Linux.
 func Urgent() []error { return nil }
 
 func machine() (string, error) { return "", errors.New("owning VIPs needs Linux") }

@@ -17,7 +17,7 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// core is one run of a decider, from registration to farewell.
+// core is a run of a decider, from its registration until it has released all VIPs.
 type core struct {
 	o       Options
 	decider decider
@@ -27,17 +27,18 @@ type core struct {
 	inputs  chan input
 	probes  sync.WaitGroup
 	ended   chan struct{} // closed when the loop has ended
-	// layout describes the host's connections, as the loop knows them.
+	// layout describes the host's networks, as last seen by the loop.
 	layout onhost.Layout
-	// another is closed when etcd has another history; this core then ends like a killed process.
+	// another is closed when etcd has another history. This core then stops without releasing VIPs,
+	// as if the process were killed.
 	another chan struct{}
 }
 
 // tick is the interval of the loop.
 const tick = 10 * time.Millisecond
 
-// newCore returns a core whose gate is closed. No VIP is bound. It calls links if an interface may
-// have changed.
+// newCore returns a core with a closed gate and without bound VIPs. The core calls links when an
+// interface may have changed.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
 		o: o, journal: j, layout: l, rivals: rivals{byVRRP: o.VRRP != nil, of: map[netip.Addr]*api.OwnerRival{}, over: map[netip.Addr]bool{}}, another: make(chan struct{}),
@@ -65,7 +66,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 // reached processes the answer of a host that must be within reach on an interface.
 func (c *core) reached(name string, hosts []netip.Addr) {
 	c.tell(func(now local.Time) []local.Action {
-		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // otherwise it answered earlier questions
+		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // other answers belong to earlier requests
 			return c.decider.Reached(now, i)
 		}
 		return nil
@@ -82,7 +83,7 @@ func (c *core) tell(f input) {
 	}
 }
 
-// farewell is the maximum time to release all VIPs at the end.
+// farewell is the maximum time for releasing all VIPs at the end.
 const farewell = 2 * time.Second
 
 // run owns VIPs until ctx ends, and then releases all of them.
@@ -115,7 +116,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	}
 }
 
-// loop is the only caller of the decider's exported methods.
+// loop runs the decider. No other function calls the decider's exported methods.
 func (c *core) loop(ctx, background context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -139,7 +140,7 @@ func (c *core) loop(ctx, background context.Context) {
 		case <-c.another:
 			return
 		case f := <-c.inputs:
-			c.lapse(background) // before the process handles inputs that arrived while it was stopped
+			c.lapse(background) // must precede inputs that arrived while the process was stopped
 			c.handle(background, f)
 		case <-ticker.C:
 			at := c.lapse(background)
@@ -154,7 +155,7 @@ func (c *core) loop(ctx, background context.Context) {
 	}
 }
 
-// lapse reports a gate that may have closed by itself, and returns the present time.
+// lapse reports a gate that may have closed because of its timeout, and returns the current time.
 func (c *core) lapse(ctx context.Context) (at local.Time) {
 	at = now()
 	if late, lapsed := c.worker.gate.lapsed(at); lapsed {
@@ -163,7 +164,8 @@ func (c *core) lapse(ctx context.Context) (at local.Time) {
 	return at
 }
 
-// handle passes an input to the decider, and performs the actions. Some result in another input.
+// handle passes an input to the decider and performs the resulting actions. Some actions result in
+// another input.
 func (c *core) handle(ctx context.Context, f input) {
 	var next []input
 	actions := f(now())
@@ -189,7 +191,7 @@ func (c *core) handle(ctx context.Context, f input) {
 }
 
 // report passes a report of vipd to the decider. The gate covers new VIPs before they are bound,
-// and removed VIPs until they are unbound.
+// and covers removed VIPs until they are unbound.
 func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	moved := !maps.Equal(before.Devices, after.Devices) || !slices.Equal(before.On, after.On) || !maps.EqualFunc(before.Reach, after.Reach, slices.Equal)
 	both := after.Places
@@ -203,7 +205,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 		}
 	}
 	c.tell(func(now local.Time) []local.Action {
-		covers(both) // after the VIPs that an earlier change must still cover
+		covers(both) // follows earlier changes, which may cover other VIPs
 		var actions []local.Action
 		for i, name := range after.On {
 			if !slices.Equal(c.layout.Reach[name], after.Reach[name]) {
@@ -216,7 +218,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 	c.tell(func(local.Time) []local.Action { covers(after.Places); return nil })
 }
 
-// vipsOf are the VIPs of a report, sorted.
+// vipsOf returns the VIPs of a report, sorted.
 func vipsOf(report *api.OwnerReport) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(report.VIPs), netip.Addr.Compare)
 }

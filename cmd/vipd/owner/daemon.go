@@ -13,24 +13,24 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// daemon is vipd, as its reports describe it.
+// daemon is the state of vipd according to its reports.
 type daemon struct {
-	// changed is sent when a report differs in substance from the last.
+	// changed is sent when a report differs from the last report in its content.
 	changed wake.Signal
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	report *api.OwnerReport
-	text   []byte   // of the report
+	text   []byte   // text of the report
 	from   net.Conn // connection of the report
-	pid    int      // process of the reporter; 0 means unknown
+	pid    int      // process that sent the report, or 0 if unknown
 	heard  time.Time
 }
 
-// minPatience is the minimum of the permitted silence of a running vipd: a busy host is not a
-// reason to move VIPs.
+// minPatience is the minimum time without a report after which a running vipd counts as failed. It
+// is long because VIPs should not move when a host is busy.
 const minPatience = 2 * time.Second
 
-// patience is the maximum silence of vipd after a report.
+// patience is the maximum time without a report from vipd.
 func patience(report *api.OwnerReport) time.Duration {
 	if report == nil {
 		return minPatience
@@ -38,8 +38,8 @@ func patience(report *api.OwnerReport) time.Duration {
 	return max(report.Grace, minPatience)
 }
 
-// receive processes a report. vipd usually repeats it each second, with up to 10,000 VIPs, so a
-// repetition is not decoded again.
+// receive processes a report. vipd usually repeats the same report each second, with up to 10,000
+// VIPs, so receive decodes only changed reports.
 func (d *daemon) receive(text []byte, from net.Conn) error {
 	d.mu.Lock()
 	report := d.report
@@ -64,11 +64,11 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	return nil
 }
 
-// keepsServing reports whether VIPs are served without vipd for a while.
+// keepsServing reports whether VIPs are served for a while without vipd.
 func keepsServing(report *api.OwnerReport) bool { return report.Grace >= minPatience }
 
-// closed processes the end of a connection. If it was vipd's and nothing is served without vipd,
-// its VIPs can no longer be served.
+// closed processes the end of a connection. If the connection was vipd's, and nothing is served
+// without vipd, its VIPs can no longer be served.
 func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	if state != http.StateClosed {
 		return
@@ -84,8 +84,8 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// hangs reports once that vipd was stopped by a signal and has been silent for its grace, if
-// nothing is served without it.
+// hangs reports whether vipd was stopped by a signal and has not reported for its grace period,
+// while nothing is served without it. It returns true only once for each stop.
 func (d *daemon) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,14 +96,15 @@ func (d *daemon) hangs() bool {
 	return true
 }
 
-// last is the last report; nil means there is none.
+// last returns the last report, or nil.
 func (d *daemon) last() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.report
 }
 
-// current is the last report. If vipd has been silent for too long, no VIP can be served.
+// current returns the last report. If vipd has not reported for too long, the result says that no
+// VIP can be served.
 func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,7 +21,8 @@ import (
 	"vipd/store/etcd/owners"
 )
 
-// byEtcd is the decider that holds a session in etcd, which other hosts confirm by heartbeats.
+// byEtcd is the decider that holds a session in etcd. Other hosts confirm the session with
+// heartbeats.
 type byEtcd struct {
 	*failover.Node
 	core   *core
@@ -32,17 +33,17 @@ type byEtcd struct {
 	member atomic.Pointer[failover.Member]
 }
 
-// Next is not known: etcd's owners have time until the next Tick.
+// Next returns 0, because with etcd every tick is early enough.
 func (d *byEtcd) Next() local.Time { return 0 }
 
 // newID returns an unused ID.
 func newID() failover.ID {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // Read never fails
 	return failover.ID(binary.BigEndian.Uint64(b[:]) | 1)
 }
 
-// newByEtcd returns the decider of a core whose gate is closed.
+// newByEtcd returns a decider for a core whose gate is closed.
 func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 	d = &byEtcd{core: c, state: etcdState{log: c.o.Log}}
 	m := failover.Member{Boot: newID(), At: c.layout.At, Weight: c.o.Weight, Zone: c.o.Zone, Version: c.o.Version}
@@ -69,7 +70,7 @@ func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 	return d, nil
 }
 
-// reported processes the error of the connection to etcd; nil means etcd is reached.
+// reported processes an error of the connection to etcd, or nil if etcd is reached.
 func (d *byEtcd) reported(err error) {
 	if err != nil {
 		d.core.tell(d.Away)
@@ -197,13 +198,13 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed returns the remedy for a session of another machine.
+// obstructed returns the remedy if another machine has a session with this node's name.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
 		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)
 }
 
-// peers are the other nodes, on each network that this host shares with them.
+// peers returns the other nodes, for each network that this host shares with them.
 func (d *byEtcd) peers(heard map[string][]bool) (all []api.OwnerPeer) {
 	for _, node := range slices.Sorted(maps.Keys(heard)) {
 		for i, up := range heard[node] {

@@ -10,21 +10,21 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// etcdState records whether etcd is reached and writes.
+// etcdState records whether etcd is reached and accepts writes.
 type etcdState struct {
 	log  *slog.Logger
 	away atomic.Pointer[setback]
-	// refused is the last write that etcd has refused, unless a later write succeeded.
+	// refused is the last write that etcd has refused. It is nil if a later write succeeded.
 	refused atomic.Pointer[setback]
 }
 
-// setback is an error and its time: the start of an outage, or the last refusal.
+// setback is an error with its time, which is the start of an outage or the last refusal.
 type setback struct {
 	err error
 	at  time.Time
 }
 
-// reported processes the error of the connection; nil means that etcd is reached.
+// reported processes an error of the connection, or nil if etcd is reached.
 func (s *etcdState) reported(err error) {
 	before := s.away.Load()
 	switch {
@@ -38,7 +38,7 @@ func (s *etcdState) reported(err error) {
 	}
 }
 
-// wrote processes the outcome of a write.
+// wrote processes the result of a write.
 func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	switch {
 	case err == nil:
@@ -52,8 +52,8 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	}
 }
 
-// refusalKept is the time for which a refusal counts as a problem. Then nothing is left to be
-// written.
+// refusalKept is the time for which a refusal counts as a problem. After this time, no write is
+// pending.
 const refusalKept = time.Minute
 
 // describe adds the state to a status.

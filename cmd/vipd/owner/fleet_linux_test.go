@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 are a group, taken is the address of another machine, and aside is the only VIP on
+// vip and vip6 form a group. taken is the address of another machine, and aside is the only VIP on
 // its device. Each host has routed while it is not on standby.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
@@ -47,26 +47,28 @@ type gateway struct {
 	http   *http.Client
 }
 
-// fleet has three gateways on one LAN with a client; a second network connects only the gateways.
+// fleet consists of three gateways on a LAN with a client. A second network connects only the
+// gateways.
 type fleet struct {
 	t   *testing.T
 	lab *lab.Lab
-	// third also connects the gateways, and has no VIPs at first.
+	// third also connects the gateways. At first it has no VIPs.
 	lan, other, third *lab.Bridge
 	client            *lab.NS
 	hosts             []*gateway
 	etcd              *etcdkit.Cluster
 	mode              string
-	bin               string // the folder of the programs
+	bin               string // folder that contains the programs
 }
 
-// newFleet starts the hosts. They may have lines of configuration before and after the usual.
+// newFleet starts the hosts. more contains configuration lines to insert before and after the usual
+// lines.
 func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
 	return newFleetIn(t, lab.New(t), mode, o, more...)
 }
 
-// newFleetIn is newFleet in a lab of the test.
+// newFleetIn works like newFleet in a lab of the test.
 func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
 	bin := program.Bin(t)
@@ -80,8 +82,8 @@ func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more .
 	return f
 }
 
-// join adds another host, whose etcd is c, with lines of configuration before and after the usual
-// lines. Nothing runs on it yet.
+// join adds another host that uses the etcd c, with configuration lines before and after the usual
+// lines. It starts no programs.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
@@ -117,7 +119,7 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	return g
 }
 
-// ownerClient asks the owner of a host with this folder.
+// ownerClient returns a client of the owner on the host with this folder.
 func ownerClient(dir string) *http.Client {
 	return &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, "run", api.OwnerSocket))
@@ -140,8 +142,8 @@ func (g *gateway) serve() {
 	g.daemon, g.gone = g.run("vipd", "--config", g.config())
 }
 
-// configuration is the configuration file of a host. Its limits permit long silences of vipd,
-// because no VIP may move only because the machine is busy.
+// configuration is the configuration file of a host. Its limits permit long pauses of vipd, because
+// VIPs must not move only because the machine is busy.
 const configuration = `
 node = "%[1]s"
 mode = "%[3]s"
@@ -222,13 +224,14 @@ func (g *gateway) vipctl(args ...string) string {
 	return string(out)
 }
 
-// move moves a VIP or a group with vipctl. Its owner may be late on a busy machine.
+// move moves a VIP or a group with vipctl. It retries, because the owner may be late on a busy
+// machine.
 func (g *gateway) move(what string, more ...string) {
 	g.t.Helper()
 	g.vipctl(append([]string{"vip", "move", what, "--timeout", wait.Patience.String()}, more...)...)
 }
 
-// holds waits until the host has the routed VIP, or no longer has it.
+// holds waits until the host has the routed VIP (if want is true) or no longer has it.
 func (g *gateway) holds(want bool) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
@@ -236,7 +239,7 @@ func (g *gateway) holds(want bool) {
 	})
 }
 
-// bound returns the VIPs of the host, or none if its owner does not answer.
+// bound returns the VIPs on the host, or nothing if its owner does not answer.
 func (g *gateway) bound() []netip.Addr {
 	if s := g.status(); s != nil {
 		return s.Bound
@@ -244,13 +247,13 @@ func (g *gateway) bound() []netip.Addr {
 	return nil
 }
 
-// problem reports whether the owner on the host has a problem with these words.
+// problem reports whether the host's owner reports a problem that contains these words.
 func (g *gateway) problem(words string) bool {
 	s := g.status()
 	return s != nil && strings.Contains(strings.Join(s.Problems, "\n"), words)
 }
 
-// event waits until the owner of the host has reported an event with these words.
+// event waits until the host's owner has reported an event that contains these words.
 func (g *gateway) event(words string) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, "the event that has "+words, func() bool {
@@ -281,8 +284,8 @@ func (g *gateway) answer() (s *api.OwnerStatus) {
 	return s
 }
 
-// late returns the longest time for which an owner waited for a processor. If it is too long, the
-// test can't judge the fleet.
+// late returns the longest time for which an owner waited for a processor. If this time is too
+// long, the test can't judge the fleet.
 func (f *fleet) late() (most time.Duration) {
 	for _, g := range f.hosts {
 		if s := g.status(); s != nil {
@@ -301,7 +304,7 @@ func (f *fleet) owner() *gateway {
 	return nil
 }
 
-// sessions returns the sessions of the hosts, in order. All hosts must be running.
+// sessions returns the sessions of the hosts in order. All hosts must be running.
 func (f *fleet) sessions() (all []string) {
 	f.t.Helper()
 	for _, g := range f.hosts {
@@ -310,7 +313,7 @@ func (f *fleet) sessions() (all []string) {
 	return all
 }
 
-// took returns the number of times that the hosts have taken VIPs. All of them run.
+// took returns the number of times that hosts have acquired VIPs. All hosts must be running.
 func (f *fleet) took() (n int) {
 	f.t.Helper()
 	for _, g := range f.hosts {
@@ -321,7 +324,7 @@ func (f *fleet) took() (n int) {
 	return n
 }
 
-// settled waits until a host owns the VIP, and the two others could.
+// settled waits until a host owns the VIP and the other two could own it.
 func (f *fleet) settled() (owner *gateway) {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner, and two more that could be", func() bool {
@@ -337,8 +340,8 @@ func (f *fleet) settled() (owner *gateway) {
 	return owner
 }
 
-// probe queries both VIPs of the group by UDP and TCP, including other hosts. It returns after the
-// client has received an answer of each, which is the start of the measurement.
+// probe queries both VIPs of the group by UDP and TCP, also from other hosts. It returns when the
+// client has received an answer to each kind of query. The measurement starts then.
 func (f *fleet) probe(others ...*gateway) (all probers) {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
@@ -359,21 +362,22 @@ func (f *fleet) probe(others ...*gateway) (all probers) {
 	return all
 }
 
-// answers waits until the owner answers for VIPs to a client, and at no port of its own.
+// answers waits until the owner answers a client's queries to VIPs. The owner's own ports must not
+// answer on the VIPs.
 func (f *fleet) answers(vips ...netip.Addr) {
 	f.t.Helper()
 	for _, v := range vips {
 		wait.For(f.t, wait.Patience, fmt.Sprintf("the owner to answer for %s", v), func() bool {
-			owner := f.owner() // on a busy host the owner may give VIPs to a host with a better network
+			owner := f.owner() // a busy owner may pass VIPs to another host
 			return owner != nil && ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
 		})
 		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {
-			f.t.Errorf("a port of %s answers on %s", who, v)
+			f.t.Errorf("host whose own port answers on %s = %s, want none", v, who)
 		}
 	}
 }
 
-// talk opens a connection to the VIP.
+// talk opens a connection to the VIP, and checks that it works.
 func (f *fleet) talk() (c net.Conn) {
 	f.t.Helper()
 	lab.Eventually(f.t, 10*time.Second, "a connection", func() (err error) {
@@ -388,7 +392,7 @@ func (f *fleet) talk() (c net.Conn) {
 	return c
 }
 
-// said sends text on a connection, and reads the echo.
+// said sends text on a connection and reads the echo.
 func said(c net.Conn) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	if _, err := c.Write([]byte("?")); err != nil {

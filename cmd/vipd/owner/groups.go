@@ -11,11 +11,11 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reportedGroups are the groups with the VIPs that vipd reports. vipd applies changes of [vips] at
-// once, but [ownership] is from the start of vipd owner. A group with an error keeps its earlier
-// settings and VIPs.
+// reportedGroups holds the groups of the VIPs that vipd reports. vipd applies changes of [vips]
+// immediately, but [ownership] is from the start of vipd owner. A group with an error keeps its
+// earlier settings and VIPs.
 type reportedGroups struct {
-	// last are the groups of the last report, sorted by name.
+	// last holds the groups of the last report, sorted by name.
 	last []config.VRRPGroup
 }
 
@@ -40,7 +40,7 @@ func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerRep
 		}
 		g.VIPs = slices.DeleteFunc(slices.Clone(g.VIPs), gone)
 		g.Advertise = slices.DeleteFunc(slices.Clone(g.Advertise), gone)
-		if len(g.Advertise) > 0 { // an advert needs a VIP
+		if len(g.Advertise) > 0 { // an advert must contain a VIP
 			all = append(all, g)
 		}
 	}

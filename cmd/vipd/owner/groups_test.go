@@ -11,8 +11,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// TestReportedGroups reports VIPs of a newer configuration to a vipd owner that started before. No
-// change of [vips] may remove a group that still has a VIP, and each error must be a problem.
+// TestReportedGroups reports VIPs of a newer configuration to a vipd owner that was started
+// earlier. Changes of [vips] must not remove a group that still has a VIP, and each error must be a
+// problem.
 func TestReportedGroups(t *testing.T) {
 	const a, b, peer = "10.9.0.1", "10.9.0.2", "10.9.0.12"
 	many := func() (all []string) {
@@ -48,7 +49,7 @@ func TestReportedGroups(t *testing.T) {
 			find := func(r *api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem) { return c.VRRPGroupsOf(r.Groups()) }
 			var x reportedGroups
 			if all, problems := x.follow(reportOf(a+" main", b+" main"), find); len(all) != 1 || len(problems) > 0 {
-				t.Fatalf("before the change: %v, problems %q", all, problems)
+				t.Fatalf("before the change: %v, problems %q, want one group and none", all, problems)
 			}
 			all, problems := x.follow(reportOf(test.vips...), find)
 			var got []string

@@ -13,16 +13,16 @@ import (
 // maxEvents is the maximum number of events that are kept for vipd.
 const maxEvents = 200
 
-// journal logs, counts and keeps the events of the owner.
+// journal logs and counts the events of the owner, and keeps the latest.
 type journal struct {
 	log *slog.Logger
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	events []api.OwnerEvent
 	number int
 	counts map[local.NoteKind]map[string]int
-	// confirmed has the remaining confirmation of the session at each tick, takeovers the times for
-	// which VIPs had no owner.
+	// confirmed counts, at each tick, the remaining time of the session's confirmation. takeovers
+	// counts the times for which VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 
@@ -45,7 +45,7 @@ func (j *journal) note(n local.Note) {
 	j.events = j.events[max(0, len(j.events)-maxEvents):]
 }
 
-// observe counts how long the session is confirmed from now.
+// observe records how much longer the session is confirmed.
 func (j *journal) observe(left time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

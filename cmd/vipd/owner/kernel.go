@@ -9,33 +9,34 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// Kernel is the part of the host's kernel that the owner changes. One goroutine calls its methods,
-// unless a method says otherwise.
+// Kernel is the part of the host's kernel that the owner changes. Its methods must be called by one
+// goroutine, unless a method says otherwise.
 type Kernel interface {
-	// Close closes the gate, so no refresh opens it, and then removes every VIP.
+	// Close closes the gate, so a refresh can't open it, and then removes every VIP.
 	Close() error
 	// Open opens the gate.
 	Open() error
-	// Refresh keeps an open gate open, and leaves a closed gate unchanged. It never waits. Any
-	// goroutine may call it.
+	// Refresh extends the timeout of an open gate, and leaves a closed gate closed. It never
+	// blocks. It is safe for concurrent use.
 	Refresh()
-	// Cover changes the VIPs, and the devices that may have them. Bound VIPs are among them.
+	// Cover changes the VIPs and the devices that may have them. The VIPs must include all bound
+	// VIPs.
 	Cover(onhost.Places) error
 	// Bind adds addresses, and announces them until they are unbound. It returns an error for each
-	// that could not be added.
+	// address that could not be added.
 	Bind([]netip.Addr) map[netip.Addr]error
 	Unbind([]netip.Addr) error
 	// Lost returns the VIPs that Bind has added and that are now missing.
 	Lost() []netip.Addr
-	// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a
-	// time; 0 means the usual time. Any goroutine may call it.
+	// Probe asks whether other hosts have VIPs. It returns the MACs of the hosts that answer within
+	// a time, or within the default time if it is 0. It is safe for concurrent use.
 	Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error)
-	// Announced counts the announcements of addresses. Any goroutine may call it.
+	// Announced returns the number of announcements. It is safe for concurrent use.
 	Announced() uint64
-	// Intact describes a foreign change of the gate, or returns "".
+	// Intact describes a change of the gate by another program, or returns "".
 	Intact() (string, error)
-	// Run announces and listens until ctx ends. Any goroutine may call it.
+	// Run announces VIPs and listens for other hosts until ctx ends. It is safe for concurrent use.
 	Run(ctx context.Context)
-	// End leaves a closed gate. No method is called after it.
+	// End closes the kernel's sockets and leaves a closed gate. No method may be called after it.
 	End() error
 }

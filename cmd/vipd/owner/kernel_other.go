@@ -10,7 +10,7 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// newKernel returns an error: owning VIPs needs Linux.
+// newKernel returns an error, because owning VIPs requires Linux.
 func newKernel(onhost.KernelOptions) (Kernel, error) {
 	return nil, errors.New("owning VIPs needs Linux")
 }

@@ -14,9 +14,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnerWhileMemberIsCut cuts each member of etcd off from the others, while hosts still reach
-// it. Then it kills the owner of a VIP, and moves the VIP. Another host must answer for the VIP
-// each time.
+// TestOwnerWhileMemberIsCut cuts each member of etcd off from the other members, while hosts can
+// still connect to it. Then it kills the owner of a VIP, and moves the VIP. Each time another host
+// must answer for the VIP.
 func TestOwnerWhileMemberIsCut(t *testing.T) {
 	lab.Need(t, "nft", "ip")
 	l := lab.New(t)
@@ -40,9 +40,9 @@ func TestOwnerWhileMemberIsCut(t *testing.T) {
 	}
 }
 
-// cutOff waits until a member does not answer reads, and the others do. A member that loses packets
-// in one direction is not awaited, because etcd may reach it again on connections in the other
-// direction.
+// cutOff waits until one member does not answer reads and the others do. It does not wait for a
+// member that loses packets in only one direction, because etcd may reach that member again over
+// connections in the other direction.
 func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 	f.t.Helper()
 	for _, m := range f.etcd.Members {
@@ -59,6 +59,6 @@ func (f *fleet) cutOff(cut *etcdkit.Member, loss etcdkit.Loss) {
 			_, err := client.Get(ctx, "x")
 			return (err != nil) == (m == cut)
 		})
-		_ = client.Close() // nothing is left to be done about it
+		_ = client.Close() // an error has no consequence
 	}
 }

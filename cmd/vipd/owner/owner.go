@@ -27,27 +27,28 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// Options configure an owner.
+// Options configures an owner.
 type Options struct {
 	Node, Zone, Version string
 	Weight              int
 	Timing              failover.Timing
 	Etcd                client.Config
-	// VRRP decides which host owns a VIP; nil means that etcd does.
+	// VRRP configures VRRP. If nil, etcd decides which host owns a VIP.
 	VRRP *VRRPOptions
 	// Interfaces and Listen limit the interfaces of VIPs and the addresses of heartbeats.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Reach are hosts that must answer on their device. If empty, the default gateways must.
+	// Reach lists hosts that must answer on their device. If empty, the default gateways must
+	// answer.
 	Reach []netip.Addr
-	// AnnounceEvery is the interval of repeated announcements; 0 means only after changes.
+	// AnnounceEvery is the interval of repeated announcements. If 0, only changes are announced.
 	AnnounceEvery time.Duration
-	// Hindered are the reasons why the process may be late.
+	// Hindered lists reasons why the process may be late.
 	Hindered []string
 	Log      *slog.Logger
 }
 
-// gate is the time for which the gate stays open after a refresh.
+// gate returns the time for which the gate stays open after a refresh.
 func (o *Options) gate() time.Duration {
 	if o.VRRP != nil {
 		return o.VRRP.Gate
@@ -55,7 +56,8 @@ func (o *Options) gate() time.Duration {
 	return o.Timing.Gate
 }
 
-// Owner is the process: a core for the VIPs that vipd reports, and the socket for these reports.
+// Owner is the process. It consists of a core for the VIPs that vipd reports, and the socket for
+// these reports.
 type Owner struct {
 	o            Options
 	runDir       string
@@ -66,7 +68,7 @@ type Owner struct {
 	core         atomic.Pointer[core]
 }
 
-// New returns an owner that keeps its socket in runDir.
+// New returns an owner whose socket is in runDir.
 func New(o Options, runDir string) *Owner {
 	w := wake.New()
 	return &Owner{
@@ -86,7 +88,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	defer lock.Close()
 	path := filepath.Join(o.runDir, api.OwnerSocket)
-	_ = os.Remove(path) // of an earlier process
+	_ = os.Remove(path) // remove the socket of an earlier process
 	l, err := api.Listen("unix", path)
 	if err != nil {
 		return fmt.Errorf("opening the owner's socket: %w", err)
@@ -135,7 +137,7 @@ func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	o.answer(w, false)
 }
 
-// These are the pauses between two checks of the host, and of a vipd that might hang.
+// These are the intervals of checks of the host, and of a vipd that may hang.
 const (
 	lookEvery = time.Second
 	hangEvery = 50 * time.Millisecond
@@ -170,20 +172,20 @@ func (o *Owner) follow(ctx context.Context) error {
 	}
 }
 
-// follower keeps a core up to date with the reports and the host.
+// follower updates a core when reports or the host change.
 type follower struct {
 	*Owner
 	layout onhost.Layout
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// another is closed when etcd has another history; nil means that no core runs. Then the next
-	// core doubts etcd's records for a while.
+	// another is closed when etcd has another history. It is nil if no core runs. After another
+	// history, the next core doubts etcd's records for a while.
 	another <-chan struct{}
 	doubt   time.Duration
 }
 
-// apply applies a report. An error means that no core can run.
+// apply applies a report. It returns an error if no core can run.
 func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	next, err := f.find(vipsOf(report))
 	running := f.another != nil
@@ -191,7 +193,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 		err = f.core.Load().decider.listen(f.layout, next)
 	}
 	switch {
-	case err != nil && running: // it continues to serve the VIPs that it has
+	case err != nil && running: // the core continues to serve its current VIPs
 		f.core.Load().failed("following the host's devices", err)
 		return nil
 	case err != nil:
@@ -220,8 +222,8 @@ func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
 }
 
-// doubtful is the time for which other hosts may follow the former etcd after this host has found
-// another history.
+// doubtful is the time for which other hosts may still follow the former etcd after this host has
+// detected another history.
 const doubtful = time.Minute
 
 // begin runs a core until it is stopped.

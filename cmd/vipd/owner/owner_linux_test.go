@@ -24,8 +24,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOneOwner injects faults into the owner of a VIP in turn. The VIP must soon be answered again,
-// and two hosts must never answer together.
+// TestOneOwner injects faults into the owner of a VIP in turn. Soon after each fault the VIP must
+// be answered again, and two hosts must never answer at the same time.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -68,16 +68,16 @@ func TestOneOwner(t *testing.T) {
 	f.settled()
 	f.answers(vip, vip6)
 
-	// No host may take an address of another machine until it is free. A stranger with a VIP must
-	// be reported.
+	// No host may add an address of another machine until the address is free. A foreign host with
+	// a VIP must be reported.
 	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
 		g := f.settled()
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("a host still answers for %s", taken)
+		t.Errorf("a host has %s, want none", taken)
 	}
-	// A new key is used without a pause.
+	// Hosts must use a new key without a pause.
 	foreign := f.settled().answer().Foreign
 	p := f.probe()
 	f.hosts[0].vipctl("ownership", "rekey")
@@ -99,15 +99,15 @@ func TestOneOwner(t *testing.T) {
 	})
 }
 
-// flaps sets a host's link down for a moment, so the kernel removes its IPv6 addresses. Like a
+// flaps takes a host's link down for a moment, so the kernel removes its IPv6 addresses. Like a
 // network manager, it then adds the host's own address again.
 func (f *fleet) flaps(g *gateway) {
 	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))
 	g.ns.Exec("sh", "-c", "ip link set lan down; ip link set lan up; ip addr add "+own+" dev lan nodad")
 }
 
-// standsBy puts a host on standby. The VIPs must have moved when vipctl returns, and the host must
-// then release its own VIPs.
+// standsBy puts a host on standby. When vipctl returns, the VIPs must have moved. Then the host
+// must also release the VIPs that only it can have.
 func (f *fleet) standsBy(g *gateway) {
 	g.holds(true)
 	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
@@ -116,7 +116,7 @@ func (f *fleet) standsBy(g *gateway) {
 	}
 	g.holds(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
-		f.t.Errorf("events of %s lack the reason for the standby", g.ns.Name)
+		f.t.Errorf("events of %s = none with the reason for the standby, want one", g.ns.Name)
 	}
 }
 
@@ -125,7 +125,7 @@ func (f *fleet) has(v netip.Addr) bool {
 	return slices.ContainsFunc(f.hosts, func(g *gateway) bool { return slices.Contains(g.bound(), v) })
 }
 
-// fault is a fault of an owner, with its repair. If moves is set, the owner's VIPs must move.
+// fault is a fault of an owner, with its repair. moves reports whether the owner's VIPs must move.
 type fault struct {
 	name        string
 	fault, mend func(*gateway)
@@ -134,7 +134,7 @@ type fault struct {
 
 func nft(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
 
-// cut drops all packets that arrive and leave by some devices.
+// cut returns a function that drops all packets that arrive or leave through some devices.
 func cut(devices string) func(*gateway) {
 	return nft(fmt.Sprintf("add table netdev cut; add chain netdev cut in { type filter hook ingress devices = { %[1]s } priority -510; policy drop; }; "+
 		"add chain netdev cut out { type filter hook egress devices = { %[1]s } priority -510; policy drop; }", devices))
@@ -151,7 +151,7 @@ var (
 	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.mend(g); nft("delete table netdev cut")(g) }, true}
 	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.mend(g); g.boot() }, true}
 	cutFromEtcd = fault{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false}
-	// The next faults are for userspace mode, which needs vipd to serve.
+	// The next faults are for userspace mode, which can't serve without vipd.
 	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
 	killedDaemon = fault{"vipd killed", func(g *gateway) { _ = g.daemon.Process.Kill() }, (*gateway).serve, true}
 )
@@ -161,11 +161,11 @@ func (f *fleet) etcdFrozen(span time.Duration) fault {
 	return fault{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause(); time.Sleep(span) }, func(*gateway) { f.etcd.Members[0].Resume() }, false}
 }
 
-// tooLate is the delay of an owner that excuses a move without a fault.
+// tooLate is the delay of an owner above which a move without a fault is excused.
 const tooLate = 100 * time.Millisecond
 
 // meets injects a fault into the owner, and returns the time without an answer. Two hosts must
-// never answer together.
+// never answer at the same time.
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
 	g := f.settled()
@@ -175,15 +175,15 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	if c.moves {
 		wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
 	} else {
-		time.Sleep(time.Second) // nothing may move in this time, which is longer than a session lasts without confirmation
+		time.Sleep(time.Second) // no VIP may move in this time, which exceeds the life of an unconfirmed session
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
-			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s", c.name, late)
+			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s, want no move", c.name, late)
 		}
 	}
 	c.mend(g)
-	back := f.settled() == g // on a busy machine, a stopped host may own it again
+	back := f.settled() == g // on a busy machine, a stopped host may own the VIP again
 	f.answers(vip, vip6)
-	// A kernel resets the connections of a killed program. A short move of the VIP may leave them
+	// The kernel resets the connections of a killed program. A short move of the VIP may leave them
 	// open. On a busy machine, a VIP may move for a moment even if it should stay.
 	err := said(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
@@ -209,8 +209,8 @@ func (f *fleet) judge(p probers, what string) time.Duration {
 	return gap
 }
 
-// losesDaemon kills vipd next to an owner, so its services stop and the VIP must move. Then it
-// starts both again.
+// losesDaemon kills vipd next to an owner, so its services stop. The VIP must move. Then it starts
+// both again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
 	g := f.settled()
@@ -219,14 +219,15 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
-	<-g.gone.Done() // it holds the network namespace until its end
+	<-g.gone.Done() // vipd holds the network namespace until its end
 	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
 		f.t.Errorf("vipctl cleanup next to an owner = %s, want a request to stop vipd owner", out)
 	}
 	g.boot()
 }
 
-// TestOneOwnerInOtherModes moves a VIP and kills its owner in iptables and userspace mode.
+// TestOneOwnerInOtherModes moves a VIP and kills its owner, in iptables and userspace mode. The VIP
+// must be answered again soon.
 func TestOneOwnerInOtherModes(t *testing.T) {
 	for _, mode := range []string{"iptables", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
@@ -240,7 +241,7 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 	}
 }
 
-// TestIPVSOneOwner does the same as TestOneOwnerInOtherModes in ipvs mode.
+// TestIPVSOneOwner runs TestOneOwnerInOtherModes in ipvs mode.
 func TestIPVSOneOwner(t *testing.T) {
 	lab.NeedIPVS(t)
 	wait.ShownElsewhere(t, "TestOneOwner, as TestIPVSConnectionsGoOn does here,")
@@ -249,8 +250,8 @@ func TestIPVSOneOwner(t *testing.T) {
 	f.meets(killed)
 }
 
-// TestOwnerDiesWithEtcd kills an owner and etcd's leader on the same host. Another host must take
-// the VIP.
+// TestOwnerDiesWithEtcd kills an owner together with etcd's leader on the same host. Another host
+// must own the VIP.
 func TestOwnerDiesWithEtcd(t *testing.T) {
 	var gaps []time.Duration
 	for range wait.Soak(1, 20) {
@@ -266,7 +267,7 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
-	// These are the times of examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
+	// These are the times in examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
 	// unanswered for up to 2.33 s.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
 	f.settled()
@@ -291,9 +292,9 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	return f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
 
-// TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key, or
-// without rights in etcd. They must not take a VIP, and must report why. From their start they must
-// not answer for others' VIPs, and neither must a vipd without vipd owner.
+// TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key or
+// without rights in etcd. They must not own a VIP, and must report the reason. From their start
+// they must not answer for VIPs of others, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -322,8 +323,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
-	// The other etcd is a copy of the fleet's except for the key. Its host sends heartbeats,
-	// receives none, and must not revoke any session.
+	// The other etcd is a copy of the fleet's etcd with another key. Its host sends heartbeats but
+	// receives none. It must not revoke any session.
 	signal(syscall.SIGKILL)(other)
 	from, to := f.etcd.Client(), second.Client()
 	for _, folder := range []string{"nodes/", "sessions/", "vips/"} {
@@ -345,7 +346,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		s := other.status()
 		return s != nil && s.Gate == "open"
 	})
-	time.Sleep(2 * time.Second) // more than a silence of 0.8 s, after which it must not take VIPs
+	time.Sleep(2 * time.Second) // exceeds the time of 0.8 s after which a host could own VIPs
 	for _, g := range []*gateway{other, without} {
 		if all := g.bound(); len(all) > 0 {
 			t.Errorf("VIPs of %s = %v, want none", g.ns.Name, all)
@@ -356,8 +357,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	f.full()
 }
 
-// full fills etcd's database to its quota, and kills the owner. No host can take the VIPs then.
-// Each must report the reason.
+// full fills etcd's database to its quota, and kills the owner. No host can own the VIPs then, and
+// each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.settled()
@@ -383,7 +384,7 @@ func (f *fleet) full() {
 }
 
 // devices adds the first VIP of a device, deletes the device on the VIP's owner, and creates it
-// again. Other VIPs must stay where they are and be answered all the time.
+// again. Other VIPs must stay on their hosts and be answered throughout.
 func (f *fleet) devices() {
 	f.t.Helper()
 	first := netip.MustParseAddr("10.7.0.100")
@@ -445,7 +446,7 @@ func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 }
 
 // many adds 1,000 VIPs, removes the only VIP of a device, and kills the host with the most VIPs.
-// The others must take its share, and answer a client that has just used it.
+// The other hosts must own these VIPs, and must answer a client that has just used them.
 func (f *fleet) many() {
 	f.t.Helper()
 	n, sessions := wait.Load(1000), f.sessions()
@@ -481,8 +482,8 @@ func manyVIPs(n int) (all []string) {
 	return all
 }
 
-// more adds n VIPs, and removes the only VIP of a device. When all VIPs have owners, it returns
-// their number.
+// more adds n VIPs and removes the only VIP of a device. It returns the number of VIPs once all
+// have owners.
 func (f *fleet) more(n int) int {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
@@ -500,7 +501,7 @@ func (f *fleet) more(n int) int {
 	return want
 }
 
-// bound returns the number of VIPs on hosts, which all run vipd owner.
+// bound returns the total number of VIPs on hosts. All hosts must run vipd owner.
 func bound(hosts []*gateway) (n int) {
 	for _, g := range hosts {
 		n += len(g.answer().Bound)
@@ -508,8 +509,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestStoppedDaemon stops vipd with a signal. It must count as hanging after its own grace period,
-// but not if it is only late.
+// TestStoppedDaemon stops vipd with a signal. vipd must count as hanging after its own grace
+// period, but not if it is only late.
 func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
@@ -524,28 +525,28 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
-		t.Error("a running vipd is reported as hanging")
+		t.Error("hangs of a running vipd = true, want false")
 	}
 	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
-		t.Error("a stopped vipd is reported as hanging before its grace period ends")
+		t.Error("hangs before the end of the grace period = true, want false")
 	}
 	if hangs(true, -hour, short) {
-		t.Error("a vipd that has just reported is treated as hanging")
+		t.Error("hangs of a vipd that has just reported = true, want false")
 	}
 	if !hangs(true, time.Second, short) || !o.daemon.heard.IsZero() {
-		t.Error("a stopped vipd is not reported as hanging after its grace period")
+		t.Error("hangs after the grace period = false, want true")
 	}
 	if o.daemon.hangs() {
-		t.Error("the same stop is reported twice")
+		t.Error("hangs again for the same stop = true, want false")
 	}
 }
 
 // TestFenceByOperator kills two of three hosts. The third must not revoke either session, and must
-// name the host it waits for. The remaining host must accept an operator's fence once that host's
-// record in etcd has expired. The fenced host must not get its VIPs back.
+// name the host it waits for. Once the record of a killed host has expired, the remaining host must
+// accept an operator's fence of that host. The fenced host must not own its VIPs again.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.settled()
@@ -558,7 +559,7 @@ func TestFenceByOperator(t *testing.T) {
 	if out, err := vipctl("node", "fence", g.ns.Name, "--is-off"); err == nil || !strings.Contains(out, "less than 15 s ago") {
 		t.Errorf("fencing a host that has just renewed its lease = %v, %s; want an error", err, out)
 	}
-	for _, h := range []*gateway{second, g} { // the owner is last, so the two others can't revoke its session
+	for _, h := range []*gateway{second, g} { // the owner is killed last, so the two others can't revoke its session
 		powerOff.fault(h)
 	}
 	waits := "VIPs of " + g.ns.Name + " have no owner"
@@ -581,9 +582,9 @@ func TestFenceByOperator(t *testing.T) {
 	f.judge(p, "fenced host returns")
 }
 
-// TestVIPThatKernelRefuses moves a VIP to a host whose kernel refuses it. The host must report the
-// reason and give the VIP away. If no other host can hold it, the host must add it as soon as the
-// kernel permits.
+// TestVIPThatKernelRefuses moves a VIP to a host whose kernel refuses the VIP. The host must report
+// the reason and pass the VIP to another host. If no other host can own the VIP, the host must add
+// it as soon as the kernel permits.
 func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine, a VIP that moves too often stays for a minute")

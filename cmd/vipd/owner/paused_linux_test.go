@@ -32,7 +32,8 @@ type pausedMachine struct {
 }
 
 // TestPausedMachine pauses a virtual machine that owns a VIP, including its clocks, until another
-// host has taken over. When it continues, it may answer only for the remaining time of its gate.
+// host has taken over. When the machine continues, it may answer only for the remaining time of its
+// gate.
 func TestPausedMachine(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: it boots a guest")
@@ -55,7 +56,7 @@ func TestPausedMachine(t *testing.T) {
 		m.do("stop")
 		wait.For(t, wait.Patience, "another owner of its VIP", func() bool { return f.owner() != nil })
 		f.answers(vip)
-		time.Sleep(3 * time.Second) // longer than every gate's timeout
+		time.Sleep(3 * time.Second) // exceeds the timeout of every gate
 		before := m.silent()
 		m.do("cont")
 		woke := time.Now()
@@ -86,7 +87,7 @@ func (m *pausedMachine) spoke() time.Time {
 	return m.said["guest"]
 }
 
-// machine boots a guest that may own VIPs, and queries it constantly from a client.
+// machine boots a guest that may own VIPs, and a client queries the guest constantly.
 func (f *fleet) machine(configure func(string) string) *pausedMachine {
 	t := f.t
 	t.Helper()

@@ -28,7 +28,7 @@ const (
 	ownPort   = 9001
 )
 
-// respond makes a host echo each datagram with its name appended, and echo on connections.
+// respond makes a host echo each datagram with its name appended, and echo data on connections.
 func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -68,7 +68,7 @@ func respond(t *testing.T, ns *lab.NS) {
 // talkative is the first byte of a client that requests a constant stream of data.
 const talkative = "t"
 
-// converse echoes all that a client sends.
+// converse echoes everything that a client sends.
 func converse(c net.Conn) {
 	defer c.Close()
 	b := make([]byte, 1)
@@ -82,17 +82,17 @@ func converse(c net.Conn) {
 	_, _ = io.Copy(c, c)
 }
 
-// chatter writes to a connection every 20 ms until that fails.
+// chatter writes to a connection every 20 ms until a write fails.
 func chatter(c net.Conn) {
 	for {
 		if _, err := c.Write([]byte(".")); err != nil {
 			return
 		}
-		time.Sleep(20 * time.Millisecond) // the pace of the chatter
+		time.Sleep(20 * time.Millisecond) // the interval of writes
 	}
 }
 
-// ask sends a single query like a client, and returns the name of the host that answers, or "".
+// ask sends a single query as a client would, and returns the name of the host that answers, or "".
 func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", to.String())
@@ -110,9 +110,9 @@ func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	return string(b[1:n])
 }
 
-// prober queries a VIP every 5 ms by one protocol. It queries like a client, and each host directly
-// by its MAC address. A TCP query is a SYN from a new port; the client's kernel resets answered
-// queries.
+// prober queries a VIP with one protocol every 5 ms. It sends queries as a client would, and also
+// sends queries directly to each host's MAC address. A TCP query is a SYN from a new port. The
+// client's kernel resets answered queries.
 type prober struct {
 	own, vip netip.Addr
 	protocol byte
@@ -121,7 +121,7 @@ type prober struct {
 
 	mu    sync.Mutex // guards the fields below
 	asked map[uint32]time.Time
-	// client and straight have the hosts that answered each query.
+	// client and straight hold the hosts that answered each query.
 	client, straight map[uint32][]string
 	said             map[string]time.Time // time of each host's last answer
 
@@ -215,7 +215,7 @@ func packets(device int, like netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "frames"), nil
 }
 
-// Flags of TCP.
+// These are TCP flags.
 const syn, rst = 2, 4
 
 // ask sends queries until stop is closed.
@@ -223,7 +223,7 @@ func (p *prober) ask(usual *net.IPConn, frames *os.File, mac net.HardwareAddr) {
 	for id := uint32(1); ; id++ {
 		select {
 		case <-p.stop:
-			time.Sleep(100 * time.Millisecond) // for the last answers
+			time.Sleep(100 * time.Millisecond) // wait for the last answers
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -251,7 +251,8 @@ func (p *prober) port(id uint32, straight bool) uint16 {
 	return port
 }
 
-// question returns a datagram with the query's number, or a SYN with it as the sequence number.
+// question returns a datagram that contains the query's number, or a SYN with the number as the
+// sequence number.
 func (p *prober) question(id uint32, straight bool) []byte {
 	b := binary.BigEndian.AppendUint16(nil, p.port(id, straight))
 	b = binary.BigEndian.AppendUint16(b, probePort)
@@ -293,12 +294,12 @@ func (p *prober) listen(frames *os.File) {
 	}
 }
 
-// instant is less than the time a VIP needs to move. A later answer to a direct query does not show
-// when its host had the VIP, because a busy machine may pause between the frames of a query.
+// instant is less than the time in which a VIP can move. A later answer to a direct query does not
+// prove when its host had the VIP, because a busy machine may pause between the frames of a query.
 const instant = 5 * time.Millisecond
 
-// hear processes a frame, which may be an answer. A reset is an answer of a host that should be
-// silent; it does not count as an answer to the client's queries.
+// hear processes a frame that may be an answer. A reset shows that a host that should be silent has
+// answered, but does not count as an answer to the client's queries.
 func (p *prober) hear(frame []byte) {
 	const ethernet, shortest = 14, 14
 	kind, from, size := 9, 12, 20 // offsets of the protocol and source address in an IPv4 header, and its size
@@ -333,7 +334,7 @@ func (p *prober) hear(frame []byte) {
 	}
 }
 
-// probers query several VIPs by several protocols.
+// probers holds probers of several VIPs and protocols.
 type probers []*prober
 
 // gap stops the probers. It returns the longest time without an answer by each protocol, and the
@@ -353,9 +354,9 @@ func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	return udp, tcp, dual
 }
 
-// gap waits for the prober's end. It returns the longest time without an answer to the client's
-// queries, and the hosts of each query that two hosts answered. It ignores the delays of queries on
-// a busy machine.
+// gap waits until the prober has stopped. It returns the longest time without an answer to the
+// client's queries, and the hosts of each query that two hosts answered. It ignores the delays of
+// queries on a busy machine.
 func (p *prober) gap() (gap time.Duration, dual [][]string) {
 	p.done.Wait()
 	last := uint32(0)
@@ -394,7 +395,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// asks queries VIPs by UDP like a client. It repeats unanswered queries until a wanted host has
+// asks queries VIPs by UDP as a client would. It repeats unanswered queries until a wanted host has
 // answered for each VIP.
 func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bool) {
 	f.t.Helper()
@@ -403,7 +404,7 @@ func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bo
 		f.t.Fatal(err)
 	}
 	c := pc.(*net.UDPConn)
-	_ = c.SetReadBuffer(4 << 20) // lost answers are requested again
+	_ = c.SetReadBuffer(4 << 20) // lost answers only cause repeated queries
 	var mu sync.Mutex            // guards left
 	left := map[netip.Addr]bool{}
 	for _, v := range vips {

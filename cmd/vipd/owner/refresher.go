@@ -12,14 +12,14 @@ type refresher struct {
 	kernel Kernel
 	// timeout is the time for which the gate stays open after a refresh.
 	timeout time.Duration
-	// deadline is the decider's, and refreshed is the time of the last refresh.
+	// deadline is the decider's deadline. refreshed is the time of the last refresh.
 	deadline, refreshed atomic.Int64
 	opened              atomic.Bool
 	// late is the longest delay of a refresh.
 	late atomic.Int64
 }
 
-// open opens the gate, and starts to refresh it.
+// open opens the gate and starts refreshing it.
 func (r *refresher) open() error {
 	began := now()
 	if err := r.kernel.Open(); err != nil {
@@ -30,7 +30,7 @@ func (r *refresher) open() error {
 	return nil
 }
 
-// run refreshes the gate until done.
+// run refreshes the gate until done is closed.
 func (r *refresher) run(done <-chan struct{}) {
 	every := r.timeout / 8
 	for next := now(); ; next = next.Add(every) {
@@ -51,8 +51,8 @@ func (r *refresher) run(done <-chan struct{}) {
 	}
 }
 
-// refresh refreshes an open gate if the deadline permits it. It skips an overdue gate, because a
-// refresh would not open it, but would hide from the loop that it has closed.
+// refresh refreshes an open gate if the deadline permits this. It skips an overdue gate. A refresh
+// would not open the gate, but would hide from the loop that the gate has closed.
 func (r *refresher) refresh(at local.Time) {
 	if _, overdue := r.overdue(at); r.opened.Load() && !overdue && local.Passes(at, local.Time(r.deadline.Load()), r.timeout) {
 		r.kernel.Refresh()
@@ -60,14 +60,15 @@ func (r *refresher) refresh(at local.Time) {
 	}
 }
 
-// overdue returns how long ago the gate was refreshed, and whether it may have closed by itself
-// since.
+// overdue returns the time since the last refresh, and whether the gate may have closed in this
+// time.
 func (r *refresher) overdue(at local.Time) (late time.Duration, overdue bool) {
 	late = at.Since(local.Time(r.refreshed.Load()))
 	return late, late > r.timeout*4/5
 }
 
-// lapsed reports once whether an opened gate is overdue, and how long ago it was refreshed.
+// lapsed reports whether an opened gate is overdue, and the time since the last refresh. It does so
+// only once for each lapse.
 func (r *refresher) lapsed(at local.Time) (late time.Duration, lapsed bool) {
 	late, overdue := r.overdue(at)
 	return late, r.opened.Load() && overdue && r.opened.CompareAndSwap(true, false)

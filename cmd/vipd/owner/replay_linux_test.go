@@ -16,14 +16,14 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReplayedHeartbeats cuts the power of an owner. A client repeats its last heartbeats to the
-// other hosts. One of them must still take the VIP.
+// TestReplayedHeartbeats cuts the power of an owner, while a client repeats its last heartbeats to
+// the other hosts. One of them must nevertheless take over the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	dead := f.settled()
 	p := f.probe()
 	last := f.record(dead)
-	time.Sleep(200 * time.Millisecond) // a few heartbeats
+	time.Sleep(200 * time.Millisecond) // wait for a few heartbeats
 	powerOff.fault(dead)
 	died := time.Now()
 	replays := last()
@@ -38,7 +38,8 @@ func TestReplayedHeartbeats(t *testing.T) {
 	stop()
 }
 
-// record records the heartbeats of a host at all others, and returns the last one to each address.
+// record records the heartbeats that a host sends to all others. last returns the last heartbeat to
+// each address.
 func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	f.t.Helper()
 	var mu sync.Mutex
@@ -73,15 +74,15 @@ func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	}
 	return func() map[netip.AddrPort][]byte {
 		for _, end := range ends {
-			_ = end() // only read from
+			_ = end() // the socket was only used to read
 		}
 		reading.Wait()
 		return all
 	}
 }
 
-// sentBy returns the payload and the destination of a frame if it is a heartbeat (not an answer) of
-// a source.
+// sentBy returns the payload and the destination of a frame if the frame is a heartbeat from
+// source, and not an answer.
 func sentBy(source netip.Addr, frame []byte) (to netip.AddrPort, payload []byte) {
 	const ethernet, header, udp, kind = 14, 20, 8, 5
 	if len(frame) < ethernet+header+udp+kind+1 {

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// request returns the handler of a request of vipd that is for VRRP. The loop calls do.
+// request returns the handler of a request of vipd that concerns VRRP. The loop calls do.
 func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]local.Action, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := o.doRequest(func(d *byVRRP, now local.Time) ([]local.Action, error) { return do(d, now, r) }); err != nil {
@@ -22,7 +22,7 @@ func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]l
 	}
 }
 
-// doRequest carries out a request in the loop.
+// doRequest runs a request in the loop.
 func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, error)) error {
 	c := o.core.Load()
 	if c == nil {
@@ -46,7 +46,7 @@ func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, er
 	}
 }
 
-// move gives the group of a VIP to another host.
+// move passes the group of a VIP to another host.
 func (d *byVRRP) move(now local.Time, r *http.Request) ([]local.Action, error) {
 	vip, err := netip.ParseAddr(r.PathValue("vip"))
 	if err != nil {
@@ -59,12 +59,13 @@ func (d *byVRRP) move(now local.Time, r *http.Request) ([]local.Action, error) {
 	return d.Resign(now, group), nil
 }
 
-// resume lets groups that were moved away preempt others again.
+// resume permits groups that were moved away to preempt other hosts again.
 func (d *byVRRP) resume(now local.Time, _ *http.Request) ([]local.Action, error) {
 	return d.Standby(now, d.standby), nil
 }
 
-// owned returns the group of a VIP, which this host owns, or the reason why it does not.
+// owned returns the group of a VIP that this host owns. Otherwise it returns an error with the
+// reason.
 func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error) {
 	for _, g := range d.reported.last {
 		if slices.Contains(g.VIPs, vip) {
@@ -85,7 +86,7 @@ func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error)
 	return "", fmt.Errorf("%s is in no group of VRRP on this host", vip)
 }
 
-// setStandby processes whether an operator wants no VIP on this host.
+// setStandby processes an operator's request that this host own no VIPs, or its end.
 func (d *byVRRP) setStandby(now local.Time, on bool) []local.Action {
 	if d.standby == on {
 		return nil

@@ -28,8 +28,8 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestoredVIPs restores VIPs that somebody removed. The event must name them, except the VIPs
-// that the kernel refuses, which must be tried again.
+// TestRestoredVIPs restores VIPs that another program removed. The event must name them, except for
+// VIPs that the kernel refuses, which must be retried.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
@@ -68,7 +68,7 @@ func (k *removing) Unbind(vips []netip.Addr) error {
 func (k *removing) Intact() (string, error) { return "", nil }
 
 // TestRemovedAtOnce removes many VIPs at once. The loop must continue while its worker is busy, and
-// few calls must remove all VIPs.
+// few calls must be sufficient to remove all VIPs.
 func TestRemovedAtOnce(t *testing.T) {
 	const many = 10_000
 	var all []local.Action
@@ -100,13 +100,13 @@ func TestRemovedAtOnce(t *testing.T) {
 	}
 }
 
-// opens is a kernel whose gate opens.
+// opens is a kernel whose gate can be opened.
 type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate makes a gate lapse after it was opened and before the node learns of it. The gate
-// must be closed, so it can be opened again.
+// TestOpenedLate makes a gate lapse after it was opened, before the node has processed this. The
+// gate must be closed, so it can be opened again.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
@@ -118,7 +118,7 @@ func TestOpenedLate(t *testing.T) {
 		}
 	}
 	if !slices.Contains(did, local.Action(local.OpenGate{})) {
-		t.Fatalf("the gate is not opened: %v", did)
+		t.Fatalf("actions = %v, want OpenGate", did)
 	}
 	w := newWorker(opens{}, n, timing.Gate, nil, nil, nil)
 	w.tell = func(opened func(local.Time) []local.Action) {
@@ -131,7 +131,7 @@ func TestOpenedLate(t *testing.T) {
 	}
 	w.act(local.OpenGate{})
 	if !slices.Contains(did, local.Action(local.CloseGate{})) {
-		t.Errorf("the gate is not closed: %v", did)
+		t.Errorf("actions = %v, want CloseGate", did)
 	}
 }
 
@@ -143,8 +143,8 @@ type refreshes struct {
 
 func (k *refreshes) Refresh() { k.count++ }
 
-// TestRefreshOverdue wakes the refresher after the gate has closed by itself. It must not refresh,
-// or the loop would miss the lapse, even if the deadline is far away.
+// TestRefreshOverdue wakes the refresher after the gate has closed because of its timeout. It must
+// not refresh, because otherwise the loop would miss the lapse, even if the deadline is far away.
 func TestRefreshOverdue(t *testing.T) {
 	k := &refreshes{}
 	r := refresher{kernel: k, timeout: 100 * time.Millisecond}

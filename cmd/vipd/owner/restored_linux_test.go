@@ -11,7 +11,8 @@ import (
 )
 
 // TestEtcdDataReplaced restores etcd from a backup, then wipes it, while hosts run. Two hosts must
-// never answer, and a single owner must remain. If that owner dies, another host must take over.
+// never answer at the same time, and a single owner must remain. If that owner dies, another host
+// must take over.
 func TestEtcdDataReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	m := f.etcd.Members[0]
@@ -20,21 +21,22 @@ func TestEtcdDataReplaced(t *testing.T) {
 	backup := m.Backup()
 	m.Start()
 	other := f.hosts[(slices.Index(f.hosts, first)+1)%3]
-	moved := func() bool { // succeeds once the destination has registered again
+	moved := func() bool { // returns true once the destination has registered again
 		return first.ns.Command(t.Context(), first.bin+"/vipctl", "vip", "move", vip.String(), "--to", other.ns.Name, "--config", first.config()).Run() == nil
 	}
 	wait.For(t, wait.Patience, "an owner that differs from the backup", func() bool { return moved() || f.owner() == other })
-	for _, g := range f.hosts { // a host that never saw this etcd could not notice the restore
+	for _, g := range f.hosts { // a host that has never read this etcd could not detect the restore
 		wait.For(t, wait.Patience, g.ns.Name+" to reach etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
 	}
 
-	// The owner does not learn of the restore. The others must not take its VIPs, although the
-	// backup has another owner.
+	// The owner does not detect the restore. The others must not take over its VIPs, even though
+	// the backup has another owner.
 	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
 	f.becomes("wiped", m.Wipe, nil)
 }
 
-// becomes replaces etcd's data. If late is set, that host learns of it later than the others.
+// becomes replaces etcd's data. If late is not nil, that host detects the change later than the
+// others.
 func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	f.t.Helper()
 	f.settled()
@@ -55,7 +57,7 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	m.Start()
 	if late != nil {
 		wait.For(f.t, wait.Patience, "new sessions of the others", func() bool { return renewed() == 2 })
-		time.Sleep(3 * time.Second) // they must not take its VIPs; a new session waits 0.8 s
+		time.Sleep(3 * time.Second) // the other hosts must not take over in this time; a new session waits for 0.8 s
 		cutFromEtcd.mend(late)
 	}
 	wait.For(f.t, wait.Patience, "new sessions after etcd was "+what, func() bool { return renewed() == 3 })

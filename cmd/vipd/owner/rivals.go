@@ -19,18 +19,18 @@ import (
 // It is probed every announce_every.
 const rivalKept = 5 * time.Minute
 
-// rivals has the other hosts that claim VIPs of this host.
+// rivals holds the other hosts that claim VIPs of this host.
 type rivals struct {
-	// byVRRP reports whether VRRP decides. A rival may then be the other host of the pair.
+	// byVRRP reports whether VRRP decides. If so, a rival may be the other host of the pair.
 	byVRRP bool
 
-	mu sync.Mutex // guards the rest
+	mu sync.Mutex // guards the fields below
 	of map[netip.Addr]*api.OwnerRival
-	// over has the VIPs that the last rival has left, or this host.
+	// over holds the VIPs that the last rival has released, or that this host has released.
 	over map[netip.Addr]bool
 }
 
-// end processes that VIPs have no rival any longer.
+// end records that VIPs no longer have a rival.
 func (r *rivals) end(vips ...netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +41,8 @@ func (r *rivals) end(vips ...netip.Addr) {
 	}
 }
 
-// left processes an action that may remove VIPs from this host. A VIP elsewhere has no rival.
+// left processes an action that may remove VIPs from this host. A VIP that this host does not have
+// has no rival.
 func (r *rivals) left(a local.Action) {
 	switch a := a.(type) {
 	case local.Unbind:
@@ -51,7 +52,7 @@ func (r *rivals) left(a local.Action) {
 	}
 }
 
-// current returns the VIPs with a rival that has been silent for no longer than a time.
+// current returns the VIPs whose rival has claimed them within the given time.
 func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +64,7 @@ func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	return vips
 }
 
-// rivalsEvery is the time between two requests to rivals.
+// rivalsEvery is the interval of requests to rivals.
 const rivalsEvery = 2 * time.Second
 
 // askRivals asks rivals whether they still have their VIPs, until ctx ends.
@@ -82,7 +83,7 @@ func (c *core) askRivals(ctx context.Context) {
 	}
 }
 
-// rival processes that another host claims a VIP of this host.
+// rival processes a claim of another host for a VIP of this host.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
 	c.tell(func(local.Time) []local.Action {
@@ -99,7 +100,7 @@ func (c *core) rival(claim onhost.Rival) {
 		text := c.rivals.text(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {
-			return nil // another node has it: this host was stopped, and has not learned that yet
+			return nil // another node owns the VIP; this host was stopped and has not processed that yet
 		}
 		return []local.Action{local.Note{Kind: local.NoteRival, Text: text, VIPs: 1}}
 	})
@@ -122,7 +123,7 @@ func (r *rivals) advice() string {
 	return "clients reach either; take the address from it"
 }
 
-// list returns the rivals in order, and the problems of recent rivals.
+// list returns the rivals in order, and problems for the recent rivals.
 func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +144,7 @@ func (c *core) probe(ctx context.Context, p local.Probe) {
 	if err != nil {
 		c.failed("asking whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)
-		vips = nil // they are probed again
+		vips = nil // the VIPs will be probed again
 	}
 	macs := map[netip.Addr]string{}
 	for a, mac := range found {

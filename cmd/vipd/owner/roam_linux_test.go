@@ -14,14 +14,14 @@ import (
 	"vipd/test/wait"
 )
 
-// roaming are the VIPs of a group. The last two are the endpoints' gateways.
+// roaming lists the VIPs of a group. The last two are the endpoints' gateways.
 var roaming = []netip.Addr{
 	netip.MustParseAddr("10.9.0.101"), netip.MustParseAddr("fd09::101"), netip.MustParseAddr("10.8.0.101"), netip.MustParseAddr("fd08::101"),
 }
 
-// roams configures frontends whose hosts choose the same endpoints. Some have a single owner, with
-// two schedulers and over IPv6. Every host has the last VIP, which the client reaches through the
-// owner.
+// roams defines frontends for which all hosts choose the same endpoints. Some VIPs have a single
+// owner, with two schedulers and also over IPv6. Every host has the last VIP, which the client
+// reaches through the owner.
 const roams = `
 [vips]
 "10.9.0.101" = { hold = "one", group = "roams" }
@@ -44,26 +44,26 @@ ports = [{ port = 9002, target_port = 9001 }]
 endpoints = [{ address = "10.8.0.31" }, { address = "10.8.0.32" }, { address = "10.8.0.33" }]
 `
 
-// roamers is the number of clients per frontend. Hosts choose endpoints by client address, so each
-// endpoint gets clients.
+// roamers is the number of clients for each frontend. Hosts choose endpoints by client address, so
+// each endpoint gets clients.
 const roamers = 8
 
-// TestConnectionsGoOn moves a VIP whose hosts choose the same endpoints. Connections must continue.
-// Its open connections must continue at the next owner, whether only the client sends or both sides
-// do.
+// TestConnectionsGoOn moves a VIP for which all hosts choose the same endpoints, and then kills its
+// owner. Open connections must continue at the next owner, whether only the client or both sides
+// send.
 func TestConnectionsGoOn(t *testing.T) {
 	for _, mode := range []string{"nftables", "iptables"} {
 		t.Run(mode, func(t *testing.T) { connectionsGoOn(t, mode) })
 	}
 }
 
-// TestIPVSConnectionsGoOn does the same as TestConnectionsGoOn in ipvs mode.
+// TestIPVSConnectionsGoOn runs TestConnectionsGoOn in ipvs mode.
 func TestIPVSConnectionsGoOn(t *testing.T) {
 	lab.NeedIPVS(t)
 	connectionsGoOn(t, "ipvs")
 }
 
-// connectionsGoOn moves the VIPs of open connections, then kills their owner.
+// connectionsGoOn moves the VIPs of open connections, and then kills their owner.
 func connectionsGoOn(t *testing.T, mode string) {
 	f := newFleet(t, mode, etcdkit.Options{}, "", roams)
 	endpoints := f.lab.Add("endpoints")
@@ -172,7 +172,7 @@ func (f *fleet) goesOn(c fault) {
 	})
 	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
-			f.t.Errorf("%s: connection to %s (both sides send: %t) ended: %v", c.name, l.to, l.both, *err)
+			f.t.Errorf("%s: connection to %s (both sides send: %t) ended: %v, want it to continue", c.name, l.to, l.both, *err)
 		}
 	}
 	c.mend(g)

@@ -10,8 +10,7 @@ import (
 )
 
 // TestRouterReplaced changes the default gateway of all hosts, and removes the first gateway from
-// the LAN. No VIP may move because of it. When the owner loses its LAN, another host must take
-// over.
+// the LAN. This must not move any VIP. When the owner loses its LAN, another host must take over.
 func TestRouterReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	router := f.lab.Add("router")
@@ -27,11 +26,11 @@ func TestRouterReplaced(t *testing.T) {
 	for _, h := range f.hosts {
 		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
 	}
-	time.Sleep(500 * time.Millisecond) // as long as a person needs at least
+	time.Sleep(500 * time.Millisecond) // a person would need at least this time
 	router.DelAddr("lan", "10.9.0.1/16")
-	time.Sleep(4 * time.Second) // nothing may move in this time: a gateway may be silent for 2 s
+	time.Sleep(4 * time.Second) // no VIP may move in this time, which exceeds the 2 s for which a gateway may be silent
 	if now, late := f.took(), f.late(); now != took && late < tooLate {
-		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s", g.ns.Name, late)
+		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s, want no move", g.ns.Name, late)
 	}
 	f.judge(p, "another gateway")
 	f.meets(lanLost)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestClosedConnectionOfDaemon closes vipd's connection. The end must be reported if nothing is
-// served without vipd, and a repeated report must be read once.
+// served without vipd. A repeated report must be decoded only once.
 func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})
@@ -31,9 +31,9 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	told := o.daemon.current()
 	say(short, second)
 	if o.daemon.current() != told {
-		t.Error("the repeated message was parsed again")
+		t.Error("the repeated report was decoded again, want the first result")
 	}
-	o.daemon.closed(first, http.StateClosed) // of a vipd that has handed over
+	o.daemon.closed(first, http.StateClosed) // the connection of a vipd that has handed over
 	cannot("")
 	o.daemon.closed(second, http.StateIdle)
 	cannot("")
@@ -45,6 +45,6 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	o.daemon.closed(first, http.StateClosed)
 	cannot("")
 	if err := o.daemon.receive([]byte("{"), first); err == nil {
-		t.Error("half a message is accepted")
+		t.Error("receive of half a report = nil, want an error")
 	}
 }

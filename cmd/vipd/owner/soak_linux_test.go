@@ -20,7 +20,7 @@ import (
 )
 
 // TestWorstGap measures the time without an answer when a VIP moves and when its owner has a fault.
-// docs/ownership.md has the results.
+// docs/ownership.md contains the results.
 func TestWorstGap(t *testing.T) {
 	n := wait.Soak(0, 20)
 	if n == 0 {
@@ -44,7 +44,7 @@ func (f *fleet) worst(c fault, n int) {
 	var gaps []time.Duration
 	for range n {
 		if c.name == frozenDaemon.name || c.name == killedDaemon.name {
-			time.Sleep(21 * time.Second) // a VIP that its owner gave away three times within a minute stays for a minute
+			time.Sleep(21 * time.Second) // a VIP that has moved three times within a minute stays for a minute
 		}
 		gaps = append(gaps, f.meets(c))
 	}
@@ -73,7 +73,7 @@ func TestCostAtRest(t *testing.T) {
 	f.more(n)
 	t.Logf("%d VIPs have owners after %s", n, time.Since(began).Round(time.Second))
 	f.settled()
-	// The first announcements are over when all have been announced four times, at 500 frames a
+	// The first announcements are complete when each VIP was announced four times, at 500 frames a
 	// second.
 	const least, span = 4, 30 * time.Second
 	wait.For(t, 10*time.Minute, "the first announcements", func() bool {
@@ -85,9 +85,9 @@ func TestCostAtRest(t *testing.T) {
 				return strings.Replace(text, `announce_every = "1s"`, fmt.Sprintf("announce_every = %q", every), 1)
 			})
 		}
-		time.Sleep(span) // after earlier announcements
+		time.Sleep(span) // wait for earlier announcements to end
 		before := f.reading()
-		time.Sleep(span) // what is measured
+		time.Sleep(span) // the measured time
 		after := f.reading()
 		for _, what := range slices.Sorted(maps.Keys(after)) {
 			t.Logf("announced every %s: %s: %.2f a second", every, what, (after[what]-before[what])/span.Seconds())
@@ -95,7 +95,7 @@ func TestCostAtRest(t *testing.T) {
 	}
 }
 
-// reading are counters of the hosts and of etcd.
+// reading returns counters of the hosts and of etcd.
 func (f *fleet) reading() map[string]float64 {
 	all := map[string]float64{}
 	for _, g := range f.hosts {
@@ -134,8 +134,8 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds returns the processor time of a process's threads. The times in its stat are sampled at
-// ticks, by which such a process wakes up.
+// seconds returns the processor time of a process's threads. The times in /proc/PID/stat are
+// sampled at ticks, which also wake such a process.
 func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -145,7 +145,7 @@ func seconds(t *testing.T, pid int) (all float64) {
 	for _, file := range threads {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		nanoseconds, _, _ := strings.Cut(string(text), " ")
 		n, err := strconv.ParseFloat(nanoseconds, 64)

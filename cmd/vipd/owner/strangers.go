@@ -13,9 +13,9 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// strangers are the routers that send adverts with a router ID that no group of this host has. A
-// stranger with a VIP of a group owns it at the same time as this host, because neither host reads
-// the adverts of the other.
+// strangers holds routers that send adverts with a router ID that no group of this host has. A
+// stranger with a VIP of a group owns the VIP at the same time as this host, because the two hosts
+// ignore each other's adverts.
 type strangers struct {
 	of map[strangerKey]stranger
 }
@@ -25,20 +25,22 @@ type strangerKey struct {
 	id   uint8
 }
 
-// stranger is the last advert of a router. Noted is the time of the last note about it.
+// stranger is the last advert of a router. noted is the time of the last note about the router.
 type stranger struct {
 	advert    *vrrp.Advert
 	at, noted local.Time
 }
 
 const (
-	// strangerKept is the time for which a stranger is reported, and between two notes about it.
+	// strangerKept is the time for which a stranger is reported, and the minimum time between two
+	// notes about it.
 	strangerKept = time.Minute
-	// maxStrangers is the maximum number of strangers, because anybody on the LAN can invent some.
+	// maxStrangers is the maximum number of strangers. It is limited because anybody on the LAN can
+	// forge adverts.
 	maxStrangers = 32
 )
 
-// receive processes an advert, and returns a note if it lists a VIP of a group.
+// receive processes an advert. It returns a note if the advert lists a VIP of a group.
 func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Group) (actions []local.Action) {
 	if len(a.Data) < 2 || slices.ContainsFunc(groups, func(g vrrp.Group) bool { return g.RouterID == a.Data[1] }) {
 		return nil
@@ -65,7 +67,7 @@ func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Grou
 	return actions
 }
 
-// text describes a stranger that lists a VIP of a group; "" means it lists none.
+// text describes a stranger that lists a VIP of a group, or returns "".
 func (s *stranger) text(from netip.Addr, groups []vrrp.Group) string {
 	for _, g := range groups {
 		if i := slices.IndexFunc(s.advert.Addrs, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {
@@ -76,7 +78,7 @@ func (s *stranger) text(from netip.Addr, groups []vrrp.Group) string {
 	return ""
 }
 
-// list returns the problems with strangers, and the router IDs that are used on the LAN.
+// list returns the problems with strangers, and the router IDs in use on the LAN.
 func (x *strangers) list(now local.Time, groups []vrrp.Group) (problems []string, ids []int) {
 	keys := slices.SortedFunc(maps.Keys(x.of), func(a, b strangerKey) int { return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id)) })
 	for _, key := range keys {

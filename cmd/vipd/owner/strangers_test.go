@@ -13,8 +13,9 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestStrangersWithOtherRouterID receives adverts with a router ID that no group has. One that
-// lists a VIP of a group must be a problem and one note a minute; another only uses its ID.
+// TestStrangersWithOtherRouterID receives adverts with a router ID that no group has. An advert
+// that lists a VIP of a group must cause a problem, and a note at most once a minute. Otherwise
+// only its ID must be recorded.
 func TestStrangersWithOtherRouterID(t *testing.T) {
 	host, to, shared := netip.MustParseAddr("10.9.0.12"), netip.MustParseAddr("224.0.0.18"), netip.MustParseAddr("10.9.0.100")
 	groups := []vrrp.Group{{Name: "main", RouterID: 51, VIPs: []netip.Addr{shared}}}

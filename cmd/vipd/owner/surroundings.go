@@ -11,24 +11,24 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// surroundings has the facts that this host learns about its network by itself.
+// surroundings holds facts that this host finds out about its network.
 type surroundings struct {
 	changed wake.Signal
 
-	mu      sync.Mutex   // guards the rest
+	mu      sync.Mutex   // guards the fields below
 	way     []netip.Addr // this host's address on the route to etcd
-	routers []netip.Addr // the default gateways; nil if the configuration names the hosts that must answer
+	routers []netip.Addr // the default gateways, or nil if the configuration names the hosts that must answer
 }
 
-// findWay finds the address from which etcd is reached each second until ctx ends. Resolving names
-// may be slow, so the caller must not wait for them.
+// findWay determines the address from which etcd is reached, each second until ctx ends. Name
+// lookups may be slow, so the caller must not wait for findWay.
 func (x *surroundings) findWay(ctx context.Context, endpoints []string) {
 	for on := true; on; on = wake.Sleep(ctx, time.Second) {
 		x.set(&x.way, onhost.WayTo(ctx, endpoints))
 	}
 }
 
-// findRouters finds the default gateways. If they can't be read, the last ones count.
+// findRouters determines the default gateways. If they can't be read, the last result remains.
 func (x *surroundings) findRouters() {
 	if all, err := onhost.Routers(); err == nil {
 		x.set(&x.routers, all)

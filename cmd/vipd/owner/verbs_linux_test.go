@@ -40,9 +40,9 @@ hold = "one"
 hold = "one"
 `
 
-// TestMovesByVipctl moves VIPs with vipctl, and checks where their addresses lead. A group must
-// move as a whole, and a forced move must last. An order that arrives late must be ignored. Balance
-// must distribute the VIPs of a loaded host.
+// TestMovesByVipctl moves VIPs with vipctl, and checks which host has their addresses. A group must
+// move as a whole, and a forced move must last. An order that arrives late must be ignored.
+// Balancing must distribute the VIPs of a loaded host.
 func TestMovesByVipctl(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -78,12 +78,12 @@ func TestMovesByVipctl(t *testing.T) {
 		out, err := first.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), "vip", "move", "@two", "--to", first.ns.Name, "--timeout", "1s",
 			"--config", first.config()).CombinedOutput()
 		if err == nil {
-			t.Fatalf("a host gives a VIP away without receiving the order: %s", out)
+			t.Fatalf("move without a received order = %s, want an error", out)
 		}
 		return strings.Contains(string(out), "gw3 has not answered in time: 10.9.0.110 stays there")
 	})
 	third.relays[0].Heal()
-	time.Sleep(2 * time.Second) // they must not leave in this time; the owner checks every second
+	time.Sleep(2 * time.Second) // the VIPs must not move in this time; the owner checks every second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
 		t.Errorf("forced moves are missing in\n%s", out)
@@ -99,11 +99,11 @@ func TestMovesByVipctl(t *testing.T) {
 		moved++
 	}
 	if moved == 0 {
-		t.Errorf("balance moved no VIP from the loaded host")
+		t.Errorf("VIPs that balance moved from the loaded host = 0, want at least 1")
 	}
 }
 
-// leadsTo waits until a client that asks for VIPs finds the host's MAC.
+// leadsTo waits until a client's requests for VIPs return the host's MAC.
 func (f *fleet) leadsTo(g *gateway, vips ...netip.Addr) {
 	f.t.Helper()
 	var mac string

@@ -19,60 +19,60 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// VRRPOptions configure owners that VRRP decides.
+// VRRPOptions configures an owner that uses VRRP.
 type VRRPOptions struct {
-	// Groups are the groups of the VIPs in a report, in order, and the errors of others. Interfaces
-	// has the interfaces that groups name for their adverts.
+	// Groups returns the groups of the VIPs in a report, in order, and the errors of other groups.
+	// Interfaces lists the interfaces that groups name for their adverts.
 	Groups     func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)
 	Interfaces []string
-	// ReachTakes reports whether this host takes over from a silent owner only if a host of Reach
+	// ReachTakes reports whether this host takes over from a silent owner only if a host in Reach
 	// answers.
 	ReachTakes bool
 	// Gate is the time for which the gate stays open after a refresh.
 	Gate time.Duration
 }
 
-// adverts sends and receives the packets of VRRP. Any goroutine may call its methods.
+// adverts sends and receives VRRP packets. Its methods are safe for concurrent use.
 type adverts interface {
 	// Follow sets the interfaces, and opens their sockets.
 	Follow(interfaces []string)
-	// Failure returns why an interface has no socket of a family; nil means it has one.
+	// Failure returns the reason why an interface has no socket of a family, or nil.
 	Failure(on string, v4 bool) error
-	// Send sends a packet from one of the host's addresses. It never waits.
+	// Send sends a packet from one of the host's addresses. It never blocks.
 	Send(on string, from, to netip.Addr, data []byte) error
 	// Run receives until ctx ends.
 	Run(ctx context.Context)
 }
 
-// byVRRP is the decider that agrees with the other routers of a LAN by VRRP.
+// byVRRP is the decider that communicates with the other routers of a LAN by VRRP.
 type byVRRP struct {
 	*vrrp.Node
 	core    *core
 	adverts adverts
 
-	// The loop uses the rest. report is vipd's last, and links are the interfaces by the index that
-	// the node knows. Cannot are the reasons why VIPs can't be served here.
+	// The fields below belong to the loop. report is vipd's last report. links holds the interfaces
+	// by the index that the node uses. cannot holds the reasons why VIPs can't be served here.
 	report   *api.OwnerReport
 	reported reportedGroups
 	layout   onhost.Layout
 	links    []advertLink
 	cannot   map[netip.Addr]string
-	// problems are the reasons why groups are not on this host.
+	// problems lists the reasons why groups are not on this host.
 	problems []string
-	// standby reports whether an operator wants no VIP on this host.
+	// standby reports whether an operator wants this host to own no VIPs.
 	standby bool
-	// groups are the node's.
+	// groups lists the node's groups.
 	groups    []vrrp.Group
 	strangers strangers
 	witness   witness
 }
 
-// newByVRRP returns the decider of a core whose gate is closed.
+// newByVRRP returns a decider for a core whose gate is closed.
 func newByVRRP(c *core) *byVRRP {
 	d := &byVRRP{Node: newNode(c.o.VRRP.Gate), core: c, layout: c.layout, report: &api.OwnerReport{}}
 	d.witness.takes = c.o.VRRP.ReachTakes
 	d.adverts = newAdverts(d.received, c.o.Log)
-	d.links = d.find(c.layout, nil) // before a group's timer starts
+	d.links = d.find(c.layout, nil) // must precede the start of a group's timer
 	return d
 }
 
@@ -83,8 +83,8 @@ func newNode(gate time.Duration) *vrrp.Node {
 	return n
 }
 
-// find returns the interfaces of a layout and of the groups, in the order of before, and opens
-// their sockets. If their addresses can't be listed, the earlier ones count.
+// find returns the interfaces of a layout and of the groups, and opens their sockets. Interfaces in
+// before keep their position. If the addresses can't be listed, the earlier addresses remain.
 func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink) {
 	all := names(before)
 	for _, name := range slices.Concat(l.On, d.core.o.VRRP.Interfaces) {
@@ -115,7 +115,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 	return links
 }
 
-// listen follows the interfaces of another layout, and their addresses and sockets.
+// listen switches to the interfaces of another layout, with their addresses and sockets.
 func (d *byVRRP) listen(former, after onhost.Layout) error {
 	got := make(chan []advertLink, 1)
 	d.core.tell(func(local.Time) []local.Action { got <- d.links; return nil })
@@ -150,7 +150,8 @@ func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
 	})
 }
 
-// apply passes the groups that can be on this host to the node, and whether it can serve them.
+// apply passes the groups that can be on this host to the node, and whether the host can serve
+// them.
 func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	before := d.problems
 	all, unfit := d.reported.follow(d.report, d.core.o.VRRP.Groups)
@@ -223,7 +224,7 @@ func (d *byVRRP) lacks(vips []netip.Addr) string {
 	return ""
 }
 
-// group returns a group on this host, or why it can't be here.
+// group converts a group for this host, or returns the reason why the group can't be here.
 func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	name := c.Interface
 	if name == "" {
@@ -253,7 +254,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	}, ""
 }
 
-// checksumOf returns the node's name of a kind of checksum.
+// checksumOf converts a kind of checksum to the node's constant.
 func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
 	switch c {
 	case config.PlainChecksum:
@@ -264,7 +265,7 @@ func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
 	return ""
 }
 
-// index returns the node's index of an interface; -1 means none.
+// index returns the node's index of an interface, or -1.
 func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
@@ -277,11 +278,11 @@ func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
 	return actions
 }
 
-// Reaching does nothing: SetReport follows the hosts that must be within reach.
+// Reaching does nothing, because SetReport follows the hosts that must be within reach.
 func (d *byVRRP) Reaching(local.Time, int) []local.Action { return nil }
 
-// received passes a packet to the node. The kernel has stamped it with the time of day, because it
-// may have waited while the process was stopped.
+// received passes a packet to the node. It uses the kernel's timestamp, because the packet may have
+// been queued while the process was stopped.
 func (d *byVRRP) received(a onhost.Advert) {
 	at := now().Add(-max(time.Since(a.At), 0))
 	d.core.tell(func(now local.Time) []local.Action {
@@ -290,7 +291,7 @@ func (d *byVRRP) received(a onhost.Advert) {
 	})
 }
 
-// Do sends an advert. The kernel queries hosts that must be within reach by itself.
+// Do sends an advert. Requests to hosts within reach are sent by the Kernel.
 func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	s, is := a.(vrrp.Send)
 	if !is {
@@ -304,7 +305,7 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 		if sockerr.Is(failed, syscall.EPERM) {
 			failed = fmt.Errorf("%w: let the firewall pass IP protocol 112", failed)
 		}
-		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // a peer that is off
+		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // this error means that a peer is off
 		if err == nil {
 			err = failed
 		}

@@ -18,11 +18,11 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is two routers of VRRP and a client on a LAN.
+// pair consists of two VRRP routers and a client on a LAN.
 type pair struct {
 	lab *lab.Lab
 	lan *lab.Bridge
-	// sync has the adverts if they have their own network.
+	// sync is the network of adverts, if they have their own network.
 	sync   *lab.Bridge
 	client *lab.NS
 	a, b   *vrrpRouter
@@ -30,47 +30,47 @@ type pair struct {
 	bin    string // the folder of the programs
 }
 
-// vrrpRouter is a host that runs vipd owner, or keepalived.
+// vrrpRouter is a host that runs vipd owner or keepalived.
 type vrrpRouter struct {
 	gateway
 	mac      string
 	priority int
-	// keepalived is the configuration of keepalived; "" means that the router runs vipd owner.
+	// keepalived is the configuration of keepalived. If empty, the router runs vipd owner.
 	keepalived string
 	// text is vipd's configuration.
 	text string
 }
 
-// vrrpPair are the differences of a pair.
+// vrrpPair describes the settings of a pair.
 type vrrpPair struct {
 	interval time.Duration
-	// preempt is of both hosts, and keepalived reports whether the second host runs it instead of
-	// vipd owner.
+	// preempt is a setting of both hosts. keepalived reports whether the second host runs
+	// keepalived instead of vipd owner.
 	preempt    string
 	keepalived bool
-	// group has more lines of the group, and instance more of keepalived's. OWN and PEER are the
-	// hosts' addresses.
+	// group holds more lines for the group, and instance more lines for keepalived's instance. OWN
+	// and PEER stand for the hosts' addresses.
 	group, instance string
-	// listed is in keepalived's list of VIPs, in front of vip.
+	// listed is inserted before vip in keepalived's list of VIPs.
 	listed string
-	// dual reports whether the group also has vip6; its adverts then use IPv6.
+	// dual reports whether the group also has vip6. Its adverts then use IPv6.
 	dual bool
-	// first and second are the priorities.
+	// first and second are the hosts' priorities.
 	first, second int
-	// services has services of both hosts, which vipd reports. If empty, the test reports the VIP
-	// in its place.
+	// services defines services on both hosts, for which vipd reports the VIP. If empty, the test
+	// reports the VIP instead of vipd.
 	services string
-	// sync reports whether adverts have their own network, and gateway is the default gateway; the
-	// zero Addr means none.
+	// sync reports whether adverts have their own network. gateway is the default gateway, or the
+	// zero Addr.
 	sync    bool
 	gateway netip.Addr
-	// late reports whether the test starts the second host itself. Its VIPs are vip, unless others
-	// are reported.
+	// late reports whether the test starts the second host itself. vips holds other VIPs to report
+	// instead of vip.
 	late     bool
 	reported []netip.Addr
 }
 
-// newPair starts both routers. Their VIP is vip.
+// newPair starts both routers with the VIP vip.
 func newPair(t *testing.T, o vrrpPair) *pair {
 	t.Helper()
 	if o.keepalived {
@@ -205,7 +205,7 @@ func (r *vrrpRouter) begin() {
 	r.t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGCONT); _ = cmd.Process.Kill(); <-ctx.Done() })
 }
 
-// reports reports the VIPs to the owner like vipd.
+// reports reports the VIPs to the owner as vipd would.
 func (r *vrrpRouter) reports(vips []netip.Addr) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan bool)
@@ -218,7 +218,7 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			_, _ = c.Report(ctx, report)
-			select { // as often as vipd
+			select { // the interval of vipd
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):
 			}
@@ -227,42 +227,43 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 	r.t.Cleanup(func() { cancel(); <-ended; c.Close() })
 }
 
-// down returns the time from the other router's last advert to this router's takeover.
+// down returns the time from the last advert of the other router to the takeover of this router.
 func (r *vrrpRouter) down(interval time.Duration) time.Duration {
 	return 3*interval + time.Duration(256-r.priority)*interval/256
 }
 
-// follows reports whether a router that runs vipd owner is a Backup of an owner that it receives.
+// follows reports whether a router that runs vipd owner is a backup and receives adverts of the
+// owner.
 func (r *vrrpRouter) follows() bool {
 	s := r.status()
 	return s != nil && s.VRRP != nil && len(s.VRRP.Groups) == 1 && s.VRRP.Groups[0].State == vrrp.Backup && s.VRRP.Groups[0].Owner.IsValid()
 }
 
-// owns waits until a router alone answers for the VIP.
+// owns waits until only the given router answers for the VIP.
 func (p *pair) owns(t *testing.T, r *vrrpRouter) {
 	t.Helper()
 	wait.For(t, wait.Patience, r.ns.Name+" to own the VIP", func() bool { return p.probe.only(r.mac) })
 }
 
-// vrrpFault is something that happens to a router.
+// vrrpFault is a fault of a router.
 type vrrpFault struct {
 	name        string
 	fault, mend func(*vrrpRouter)
-	// planned reports whether the router gives the VIP away.
+	// planned reports whether the router passes the VIP to the other router itself.
 	planned bool
 }
 
 func (r *vrrpRouter) signal(s os.Signal) { _ = r.cmd.Process.Signal(s) }
 
-// vrrpFaults are the ends and stops of vipd owner.
+// vrrpFaults lists ways in which vipd owner ends or stops.
 var vrrpFaults = []vrrpFault{
 	{"kill -9", func(r *vrrpRouter) { r.signal(syscall.SIGKILL) }, (*vrrpRouter).begin, false},
 	{"SIGSTOP", func(r *vrrpRouter) { r.signal(syscall.SIGSTOP) }, func(r *vrrpRouter) { r.signal(syscall.SIGCONT) }, false},
 	{"SIGTERM", func(r *vrrpRouter) { r.signal(syscall.SIGTERM) }, (*vrrpRouter).begin, true},
 }
 
-// plannedLate is the time after its skew within which a host must answer for a VIP that another
-// host gives away. In make test, other tests run at the same time.
+// plannedLate is the time, after its skew, within which a host must answer for a VIP that another
+// host passes to it. It is longer in make test, because other tests run at the same time.
 func plannedLate() time.Duration {
 	if wait.Soaking() {
 		return 30 * time.Millisecond
@@ -271,7 +272,7 @@ func plannedLate() time.Duration {
 }
 
 // meet injects a fault into the owner, waits until the other router owns the VIP, and removes the
-// fault. No request is answered by both.
+// fault. Both must never answer the same request.
 func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interval time.Duration) {
 	t.Helper()
 	p.owns(t, owner)
@@ -291,14 +292,14 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 	if took > wait.Bound(bound) {
 		t.Errorf("%s: takeover took %s, want at most %s", f.name, took, bound)
 	}
-	time.Sleep(2 * interval) // a second owner would answer in this time
+	time.Sleep(2 * interval) // a second owner would answer within this time
 	if n := p.probe.twice(began); n > 0 {
-		t.Errorf("%s: both hosts answered %d requests", f.name, n)
+		t.Errorf("%s: requests that both hosts answered = %d, want 0", f.name, n)
 	}
 }
 
-// TestVRRPPair breaks the owner of a pair in turn. The other host must take over in time, and both
-// must never answer.
+// TestVRRPPair injects faults into the owner of a pair in turn. The other host must take over in
+// time, and both must never answer the same request.
 func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -315,8 +316,8 @@ func TestVRRPPair(t *testing.T) {
 	}
 }
 
-// brief stops the owner for durations around the time after which the other host takes over, and
-// lets it continue. It returns the owner of the VIP afterwards.
+// brief stops the owner several times, for durations close to the time after which the other host
+// takes over. It returns the owner of the VIP afterwards.
 func (p *pair) brief(t *testing.T, owner, other *vrrpRouter, interval time.Duration) (newOwner, newOther *vrrpRouter) {
 	t.Helper()
 	for _, quarters := range []time.Duration{1, 6, 12, 14, 16} {
@@ -325,9 +326,9 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter, interval time.Durat
 		owner.signal(syscall.SIGSTOP)
 		time.Sleep(stop) // the fault's duration
 		owner.signal(syscall.SIGCONT)
-		time.Sleep(5 * interval) // a second owner would answer in this time
+		time.Sleep(5 * interval) // a second owner would answer within this time
 		if n := p.probe.twice(began); n > 0 {
-			t.Errorf("stopped for %s: both hosts answered %d requests", stop, n)
+			t.Errorf("stopped for %s: requests that both hosts answered = %d, want 0", stop, n)
 		}
 		wait.For(t, wait.Patience, "one owner", func() bool { return p.probe.only(owner.mac) || p.probe.only(other.mac) })
 		if p.probe.only(other.mac) {
@@ -337,8 +338,8 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter, interval time.Durat
 	return owner, other
 }
 
-// TestVRRPWithoutGate kills an owner and removes its gate. Both hosts answer, which proves that the
-// probe counts them.
+// TestVRRPWithoutGate kills an owner and removes its gate. Both hosts must answer, which proves
+// that the probe detects this.
 func TestVRRPWithoutGate(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
@@ -350,8 +351,9 @@ func TestVRRPWithoutGate(t *testing.T) {
 	wait.For(t, wait.Patience, "both hosts to answer", func() bool { return p.probe.twice(began) > 10 })
 }
 
-// TestVRRPKeepalived breaks vipd owner while keepalived is the other router. keepalived must take
-// over in time, and both must never answer. Then keepalived must give the VIP back.
+// TestVRRPKeepalived injects faults into vipd owner while keepalived is the other router.
+// keepalived must take over in time, and both must never answer the same request. Then keepalived
+// must return the VIP.
 func TestVRRPKeepalived(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -367,7 +369,8 @@ func TestVRRPKeepalived(t *testing.T) {
 }
 
 // TestVRRPServes runs vipd next to vipd owner on both hosts, without etcd. A host whose service has
-// no endpoint must give the VIP to the other host, and get it back.
+// no endpoint must pass the VIP to the other host. Once the service has an endpoint, the host must
+// own the VIP again.
 func TestVRRPServes(t *testing.T) {
 	const services = `
 [services.probe]
@@ -400,19 +403,19 @@ endpoints = [{ address = "10.9.0.50" }]
 	served(p.a)
 }
 
-// maxLate is the number of requests that keepalived may answer after vipd owner has taken its VIP.
-// vipd owner waits for 20 ms, and keepalived has no real-time priority.
+// maxLate is the number of requests that keepalived may answer after vipd owner has taken over its
+// VIP. vipd owner waits for 20 ms, and keepalived has no real-time priority.
 const maxLate = 40
 
-// TestVRRPInterworks moves the VIP between vipd owner and keepalived, in each kind of adverts that
-// both support. The router with the higher priority must get the VIP back, unless it is set not to
-// preempt.
+// TestVRRPInterworks moves the VIP between vipd owner and keepalived, with each kind of advert that
+// both support. The router with the higher priority must own the VIP again afterwards, unless
+// preemption is disabled.
 func TestVRRPInterworks(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	for _, c := range []struct {
 		name string
 		pair vrrpPair
-		back bool // the higher router gets the VIP back
+		back bool // the router with the higher priority owns the VIP again
 	}{
 		{"unicast", vrrpPair{interval: fast, preempt: "0s", group: `peers = ["PEER"]`, instance: "unicast_src_ip OWN\nunicast_peer {\nPEER\n}"}, true},
 		{"IPv6", vrrpPair{interval: fast, preempt: "0s", dual: true}, true},
@@ -433,7 +436,7 @@ func TestVRRPInterworks(t *testing.T) {
 				if higher == "keepalived" {
 					first, second = second, first
 				}
-				if !c.back { // the router that started first may own it
+				if !c.back { // the router that started first may own the VIP
 					second.signal(syscall.SIGTERM)
 					p.owns(t, first)
 					second.begin()
@@ -444,18 +447,18 @@ func TestVRRPInterworks(t *testing.T) {
 				p.owns(t, second)
 				t.Logf("given away after %s", p.probe.first(second.mac, began).Round(time.Millisecond))
 				if n := p.probe.twice(began); n > 0 {
-					t.Errorf("both hosts answered %d requests", n)
+					t.Errorf("requests that both hosts answered = %d, want 0", n)
 				}
 				began = time.Now()
 				first.begin()
 				if c.back {
 					p.owns(t, first)
 				} else {
-					time.Sleep(5 * c.pair.interval) // it would preempt in this time
+					time.Sleep(5 * c.pair.interval) // the router would preempt within this time
 					p.owns(t, second)
 				}
 				if n := p.probe.twice(began); n > maxLate {
-					t.Errorf("both hosts answered %d requests of %d", n, len(p.probe.since(began)))
+					t.Errorf("requests that both hosts answered = %d of %d, want at most maxLate", n, len(p.probe.since(began)))
 				}
 			})
 		}

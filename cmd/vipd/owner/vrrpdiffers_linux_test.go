@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// longestTwice returns the longest time since at in which two hosts answered each request.
+// longestTwice returns the longest time since at during which two hosts answered each request.
 func (p *arpProbe) longestTwice(at time.Time) (longest time.Duration) {
 	var since time.Time
 	for _, r := range p.since(at) {
@@ -37,8 +37,9 @@ func lowTTL(r *vrrpRouter) {
 	r.ns.Exec("nft", "add table ip m; add chain ip m out { type filter hook output priority mangle; }; add rule ip m out meta l4proto 112 ip ttl set 64")
 }
 
-// TestVRRPDiffers starts a host whose group differs from the owner's. It has a problem that names
-// the difference. If only it can end the double ownership, it does within k+2 intervals.
+// TestVRRPDiffers starts a host whose group differs from the owner's. It must report a problem that
+// names the difference. If only this host can end the double ownership, it must do so within k+2
+// intervals.
 func TestVRRPDiffers(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	const version2 = "version = 2\npassword = \"secret\""
@@ -96,7 +97,7 @@ func TestVRRPDiffers(t *testing.T) {
 			if c.both {
 				return
 			}
-			time.Sleep(6 * o.interval) // in which the newcomer may take the VIP and must yield
+			time.Sleep(6 * o.interval) // the newcomer may own the VIP in this time, but must yield
 			p.owns(t, p.a)
 			both := p.probe.longestTwice(began)
 			t.Logf("both answered for %s", both.Round(time.Millisecond))
@@ -154,8 +155,8 @@ func TestVRRPNextToKeepalived(t *testing.T) {
 	p.owns(t, p.a)
 }
 
-// TestVRRPChecksum gives vipd owner a checksum that keepalived drops. vipd owner preempts it, must
-// yield, and names the checksum.
+// TestVRRPChecksum configures a checksum for vipd owner that keepalived drops. vipd owner preempts
+// keepalived, but must yield, and must name the checksum.
 func TestVRRPChecksum(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", group: `checksum = "plain"`, first: 150, second: 100, keepalived: true, late: true})
@@ -165,7 +166,7 @@ func TestVRRPChecksum(t *testing.T) {
 	began := time.Now()
 	p.a.begin()
 	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("its checksum is pseudo, not plain") })
-	time.Sleep(8 * interval) // in which gw1 takes the VIP and must yield
+	time.Sleep(8 * interval) // gw1 owns the VIP in this time, but must yield
 	p.owns(t, p.b)
 	both := p.probe.longestTwice(began)
 	t.Logf("both answered for %s", both.Round(time.Millisecond))
@@ -174,9 +175,9 @@ func TestVRRPChecksum(t *testing.T) {
 	}
 }
 
-// TestVRRPNewcomer starts a keepalived with other addresses next to a long-time owner. It drops the
-// owner's adverts, so only the owner can end the double ownership. The owner must do so within k+2
-// intervals, name the difference, and own the VIP again after keepalived has left.
+// TestVRRPNewcomer starts a keepalived with other addresses next to a long-time owner. keepalived
+// drops the owner's adverts, so only the owner can end the double ownership. The owner must do so
+// within k+2 intervals, name the difference, and own the VIP again after keepalived has stopped.
 func TestVRRPNewcomer(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true, late: true, listed: "10.9.0.101/32 dev lan\n"})
@@ -196,9 +197,9 @@ func TestVRRPNewcomer(t *testing.T) {
 	p.owns(t, p.a)
 }
 
-// TestVRRPPartition cuts the owner off and connects it again. Without a witness both own the VIP,
-// and there is an event within a second of the reconnection. With a witness the owner is silent
-// after 2 s, and the other host keeps the VIP.
+// TestVRRPPartition cuts the owner off and connects it again. Without a witness both hosts own the
+// VIP, and must report an event within a second of the reconnection. With a witness the owner must
+// be silent after 2 s, and the other host must keep the VIP.
 func TestVRRPPartition(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	for _, witness := range []bool{false, true} {
@@ -210,7 +211,7 @@ func TestVRRPPartition(t *testing.T) {
 			p := newPair(t, o)
 			p.owns(t, p.a)
 			wait.For(t, wait.Patience, "gw2 to follow the owner", p.b.follows)
-			time.Sleep(time.Second) // in which the witness answers
+			time.Sleep(time.Second) // the witness answers in this time
 			began := time.Now()
 			p.lan.Plug(p.a.ns, false)
 			p.owns(t, p.b)
@@ -222,16 +223,16 @@ func TestVRRPPartition(t *testing.T) {
 					t.Errorf("gw1 was silent after %s, want at most %s", silent, bound)
 				}
 			} else if len(p.a.bound()) != 1 {
-				t.Error("gw1 does not own the VIP on its side")
+				t.Error("VIPs of gw1 on its side of the partition != 1, want 1")
 			}
 			healed := time.Now()
 			p.lan.Plug(p.a.ns, true)
 			if witness {
 				wait.For(t, wait.Patience, "gw1 to follow gw2", p.a.follows)
-				time.Sleep(4 * interval) // in which gw1 might take the VIP
+				time.Sleep(4 * interval) // gw1 might take over in this time
 				p.owns(t, p.b)
 				if n := p.probe.twice(healed); n > 0 {
-					t.Errorf("both hosts answered %d requests", n)
+					t.Errorf("requests that both hosts answered = %d, want 0", n)
 				}
 				return
 			}
@@ -249,8 +250,8 @@ func TestVRRPPartition(t *testing.T) {
 	}
 }
 
-// meeting returns how long after a time the host has first reported another owner; 0 means it has
-// not.
+// meeting returns the time from after until the host first reported another owner, or 0 if it has
+// not done so.
 func (r *vrrpRouter) meeting(after time.Time) time.Duration {
 	if s := r.status(); s != nil {
 		for _, e := range s.Events {
@@ -262,8 +263,8 @@ func (r *vrrpRouter) meeting(after time.Time) time.Duration {
 	return 0
 }
 
-// TestVRRPLostAdverts loses the last adverts before the owner stops. If one is lost, never do both
-// hosts answer. If two are, they do for at most the gate's time.
+// TestVRRPLostAdverts loses the last adverts before the owner stops. If one advert is lost, both
+// hosts must never answer. If two are lost, they may both answer for at most the gate's timeout.
 func TestVRRPLostAdverts(t *testing.T) {
 	const interval, gate = 200 * time.Millisecond, 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})
@@ -274,12 +275,12 @@ func TestVRRPLostAdverts(t *testing.T) {
 			wait.For(t, wait.Patience, other.ns.Name+" to follow the owner", other.follows)
 			began := time.Now()
 			other.ns.Exec("nft", "add table netdev lose; add chain netdev lose in { type filter hook ingress device lan priority 0; }; add rule netdev lose in ip protocol 112 drop")
-			time.Sleep(time.Until(began.Add(lost * interval))) // in which this many adverts are sent
+			time.Sleep(time.Until(began.Add(lost * interval))) // until this number of adverts was sent
 			owner.signal(syscall.SIGSTOP)
 			other.ns.Exec("nft", "delete table netdev lose")
 			wait.For(t, wait.Patience, other.ns.Name+" to own the VIP", func() bool { return p.probe.only(other.mac) })
 			owner.signal(syscall.SIGCONT)
-			time.Sleep(2 * interval) // in which a second owner would answer
+			time.Sleep(2 * interval) // a second owner would answer within this time
 			both := p.probe.longestTwice(began)
 			t.Logf("%d lost: both answered for %s", lost, both.Round(time.Millisecond))
 			if both > wait.Bound(limit) {
@@ -305,7 +306,7 @@ func TestVRRPStress(t *testing.T) {
 	began := time.Now()
 	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // it ends with ctx
 	if ran := time.Since(began); ran < stressed/2 {
-		t.Fatalf("stress-ng ran for %s", ran)
+		t.Fatalf("stress-ng ran for %s, want at least half of the time", ran)
 	}
 	for _, r := range []*vrrpRouter{p.a, p.b} {
 		for _, e := range r.answer().Events {
@@ -317,5 +318,5 @@ func TestVRRPStress(t *testing.T) {
 	}
 }
 
-// stressed is the time of TestVRRPStress.
+// stressed is the duration of TestVRRPStress.
 const stressed = 10 * time.Minute

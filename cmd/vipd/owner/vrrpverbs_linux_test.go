@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// refuses runs vipctl, which must fail with an exit code and these words.
+// refuses runs vipctl. It must fail with the given exit code and print these words.
 func (g *gateway) refuses(code int, words string, args ...string) {
 	g.t.Helper()
 	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
@@ -22,7 +22,7 @@ func (g *gateway) refuses(code int, words string, args ...string) {
 	}
 }
 
-// says runs vipctl, whose output must have these words.
+// says runs vipctl. Its output must contain these words.
 func (g *gateway) says(words string, args ...string) {
 	g.t.Helper()
 	if out := g.vipctl(args...); !strings.Contains(out, words) {
@@ -41,8 +41,8 @@ func (r *vrrpRouter) restart() {
 	r.serve()
 }
 
-// TestVRRPVerbs moves the VIP of a pair without etcd by vipctl. A host on standby stays so across
-// restarts, and a host that no other host can replace keeps the VIP.
+// TestVRRPVerbs moves the VIP of a pair without etcd with vipctl. A host on standby must stay on
+// standby across restarts, and a host that no other host can replace must keep the VIP.
 func TestVRRPVerbs(t *testing.T) {
 	const services = `
 [services.probe]
@@ -60,7 +60,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.a.refuses(2, "--to gw2 is not an address", "vip", "move", "10.9.0.100", "--to", "gw2")
 	p.a.says("10.9.0.100: this host is already its owner", "vip", "move", "10.9.0.100", "--to", "10.9.0.11")
 	if n := strings.Count(p.a.vipctl("events"), "resigned"); n > 0 {
-		t.Errorf("the owner resigned %d times without a move", n)
+		t.Errorf("resignations of the owner without a move = %d, want 0", n)
 	}
 
 	whole := p.b.text
@@ -100,7 +100,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.b.says("node gw2: on standby until \"vipctl node resume\"; 10.9.0.11 owns main", "node", "standby", "--reason", "disk")
 	p.owns(t, p.a)
 	if n := p.probe.twice(began); n > 0 {
-		t.Errorf("both hosts answered %d requests", n)
+		t.Errorf("requests that both hosts answered = %d, want 0", n)
 	}
 	p.b.restart()
 	wait.For(t, wait.Patience, "the status of gw2 to show the standby", func() bool {
@@ -112,9 +112,9 @@ endpoints = [{ address = "10.9.0.50" }]
 	})
 	p.a.signal(syscall.SIGTERM)
 	<-p.a.ended.Done()
-	time.Sleep(2 * time.Second) // in which a host that is not on standby would take over
+	time.Sleep(2 * time.Second) // a host that is not on standby would take over within this time
 	if p.probe.only(p.b.mac) {
-		t.Error("a host on standby took the VIP after a restart")
+		t.Error("a host on standby owns the VIP after a restart, want the other host")
 	}
 	p.b.says("node gw2: it may own VIPs again", "node", "resume")
 	p.owns(t, p.b)
@@ -126,9 +126,9 @@ endpoints = [{ address = "10.9.0.50" }]
 	wait.For(t, wait.Patience, "nobody to answer", func() bool { return !p.probe.only(p.b.mac) })
 }
 
-// TestVRRPDrain drains the node that owns the VIP. It must give the VIP away although its endpoints
-// are elsewhere, and stay on standby until it is undrained. A move to a host that is not in peers
-// must not begin.
+// TestVRRPDrain drains the node that owns the VIP. It must pass the VIP to the other host even
+// though its endpoints are elsewhere, and must stay on standby until it is undrained. A move to a
+// host that is not in peers must be refused.
 func TestVRRPDrain(t *testing.T) {
 	const services = `
 [services.probe]
@@ -145,7 +145,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.owns(t, p.a)
 	p.a.vipctl("drain", "--node", "gw1")
 	p.owns(t, p.b)
-	time.Sleep(time.Second) // in which a host that is not on standby would preempt
+	time.Sleep(time.Second) // a host that is not on standby would preempt within this time
 	p.owns(t, p.b)
 	p.a.vipctl("undrain", "--node", "gw1")
 	p.owns(t, p.a)

@@ -11,20 +11,22 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// witness follows the hosts that must be within reach of groups: they are on the links of the
-// groups' VIPs.
+// witness follows the hosts that must be within reach of groups. These hosts are on the links of
+// the groups' VIPs.
 type witness struct {
-	// takes reports whether this host takes over from a silent owner only if one answers.
+	// takes reports whether this host takes over from a silent owner only if one of these hosts
+	// answers.
 	takes bool
-	// hosts are the last ones of each group. A group keeps them if they are withdrawn, because a
-	// host that loses its LAN may also lose its default gateway.
+	// hosts holds the last hosts of each group. A group keeps its hosts when they are withdrawn,
+	// because a host that loses its LAN may also lose its default gateway.
 	hosts map[string][]netip.Addr
-	// groups are the groups of each interface, and withdrawn the groups without hosts now.
+	// groups holds the groups of each interface. withdrawn holds the groups that currently have no
+	// hosts.
 	groups    map[string][]string
 	withdrawn []string
 }
 
-// follow processes a layout. It returns the groups that have other hosts.
+// follow processes a layout. It returns the groups whose hosts have changed.
 func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []string) {
 	before := w.hosts
 	w.hosts, w.groups, w.withdrawn = map[string][]netip.Addr{}, map[string][]string{}, nil
@@ -52,7 +54,7 @@ func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []str
 	return changed
 }
 
-// of returns what the hosts of a group decide.
+// of returns the influence of a group's hosts on ownership.
 func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 	switch {
 	case len(w.hosts[g.Name]) == 0:
@@ -76,7 +78,7 @@ func (w *witness) silent(groups []string) (all []string) {
 	return all
 }
 
-// problems are the groups whose hosts are withdrawn.
+// problems describes the groups whose hosts are withdrawn.
 func (w *witness) problems() (all []string) {
 	for _, name := range w.withdrawn {
 		all = append(all, fmt.Sprintf("%s has no host that must be within reach: the route by %s is withdrawn; add a default route, or set ownership.reach",

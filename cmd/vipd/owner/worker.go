@@ -18,7 +18,7 @@ type worker struct {
 	queue  queue
 	gate   refresher
 	absent absent
-	gone   wake.Signal // a VIP may be lost
+	gone   wake.Signal // sent when a VIP may be lost
 	tell   func(func(local.Time) []local.Action)
 	failed func(what string, err error)
 	done   <-chan struct{}
@@ -28,7 +28,7 @@ func newWorker(k Kernel, u gateUser, gate time.Duration, tell func(func(local.Ti
 	return &worker{kernel: k, user: u, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timeout: gate}, gone: gone, tell: tell, failed: failed}
 }
 
-// closeRetry is the time between two attempts to close the gate.
+// closeRetry is the interval of attempts to close the gate.
 const closeRetry = 50 * time.Millisecond
 
 func (w *worker) run() {
@@ -63,7 +63,7 @@ func (w *worker) restore() {
 	w.tell(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
-// check reports a gate that another program has changed, and tries again to bind absent VIPs.
+// check reports a gate that another program has changed. It also retries adding absent VIPs.
 func (w *worker) check() {
 	if again := w.absent.again(); len(again) > 0 {
 		w.bind(again)
@@ -78,7 +78,7 @@ func (w *worker) check() {
 	}
 }
 
-// lapse reports to the decider why the gate must be closed.
+// lapse reports the reason why the gate must be closed to the decider.
 func (w *worker) lapse(why local.Lapse) {
 	w.tell(func(now local.Time) []local.Action { return w.user.Lapsed(now, why, 0) })
 }
@@ -87,7 +87,7 @@ func (w *worker) act(a any) {
 	switch a := a.(type) {
 	case cover:
 		if err := w.kernel.Cover(a.places); err != nil {
-			// VIPs that the gate does not cover must not be bound while it is open.
+			// VIPs that the gate does not cover must not be bound while the gate is open.
 			w.failed("changing the VIPs of the gate", err)
 			w.close()
 			w.lapse(local.Changed)
@@ -103,7 +103,8 @@ func (w *worker) act(a any) {
 	}
 }
 
-// close closes the gate. Nothing is opened before it is closed.
+// close closes the gate. It does not return before the gate is closed, so nothing can be opened
+// before.
 func (w *worker) close() {
 	w.gate.opened.Store(false)
 	w.absent.unbound(w.absent.again())
@@ -122,7 +123,7 @@ func (w *worker) open() {
 	err := w.gate.open()
 	w.tell(func(now local.Time) []local.Action {
 		actions := w.user.Opened(now, err)
-		if err == nil && !w.gate.opened.Load() { // the gate lapsed before the decider learned that it was open
+		if err == nil && !w.gate.opened.Load() { // the gate lapsed before the decider processed that it was open
 			actions = append(actions, w.user.Lapsed(now, local.NotRefreshed, 0)...)
 		}
 		return actions

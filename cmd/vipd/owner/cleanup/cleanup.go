@@ -13,14 +13,14 @@ import (
 	"vipd/dataplane/failover"
 )
 
-// LockFile is the name of the file in run_dir that a running vipd owner locks.
+// LockFile is the name of the file in run_dir that a running vipd owner holds locked.
 const LockFile = "owner.lock"
 
-// patience is the maximum time for a vipd owner to release its VIPs and end.
+// patience is the maximum time for a vipd owner to release its VIPs and exit.
 const patience = 10 * time.Second
 
 // Stop ends a running vipd owner, which first releases its VIPs. It returns a description of each
-// step, which dry only describes.
+// step. If dry is set, it changes nothing.
 func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	path := filepath.Join(runDir, LockFile)
 	pid := lockfile.Holder(path)
@@ -48,11 +48,11 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 	return done, nil
 }
 
-// Remove removes the gate and the VIPs. It returns a description of each step, which dry only
-// describes.
+// Remove removes the gate and the VIPs. It returns a description of each step. If dry is set, it
+// changes nothing.
 func Remove(runDir string, dry bool) ([]string, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil // this process could remove nothing
+		return nil, nil // this process could not remove anything
 	}
 	if pid := lockfile.Holder(filepath.Join(runDir, LockFile)); pid != 0 && !dry {
 		return nil, fmt.Errorf("vipd owner runs as process %d, and holds VIPs: systemctl stop vipd-owner", pid)

@@ -1,3 +1,3 @@
-// Package cleanup ends a "vipd owner" and removes its remains on a host: its gate, which silences
-// all VIPs, and VIPs behind it. It removes nothing while an owner runs.
+// Package cleanup ends a "vipd owner" and removes its remains from a host: its gate, which silences
+// all VIPs, and the VIPs themselves. It removes nothing while an owner runs.
 package cleanup
