@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// patience is the maximum silence of a daemon that has the answer at hand.
+	// patience is the maximum time without data from a daemon that need not compute the answer.
 	patience = 10 * time.Second
-	// workPatience is the maximum silence of a daemon that changes its state or compares it with
-	// the kernel's. A change reads files and waits 5 s for the result.
+	// workPatience is the maximum time without data from a daemon that changes its state or
+	// compares it with the kernel's. A change reads files and waits up to 5 s for the result.
 	workPatience = 60 * time.Second
 )
 
 // Client is a client of a daemon at its Unix socket. A read fails if no part of the answer arrives
-// for 10 seconds, a change after 60 seconds. Health checks, whose services set their timeout, and
+// for 10 seconds, a change after 60 seconds. Health checks, whose timeout the service defines, and
 // followed answers are limited only by their contexts.
 type Client struct {
-	// Absent returns the reason why the socket is missing, and the remedy, or "" if they are
+	// Absent returns the reason why the socket is missing, with the remedy, or "" if the reason is
 	// unknown. It may be nil.
 	Absent func() string
 
@@ -44,7 +44,7 @@ type Client struct {
 	work     time.Duration // the patience for changes
 }
 
-// NewClient returns a client of the daemon at socket. Nothing is connected yet.
+// NewClient returns a client of the daemon at socket. It does not connect yet.
 func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: &http.Client{Transport: over(socket)}, patience: patience, work: workPatience}
 }
@@ -64,17 +64,17 @@ func (c *Client) Status(ctx context.Context) (s Status, err error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, &s)
 }
 
-// Services requests all services, in order of their names.
+// Services requests all services, sorted by name.
 func (c *Client) Services(ctx context.Context) (s []Service, err error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/services", nil, &s)
 }
 
-// Endpoints requests all endpoints, in order of service and address.
+// Endpoints requests all endpoints, sorted by service and address.
 func (c *Client) Endpoints(ctx context.Context) (e []Endpoint, err error) {
 	return e, c.call(ctx, http.MethodGet, "/v1/endpoints", nil, &e)
 }
 
-// Frontends requests all frontends, in order of their keys.
+// Frontends requests all frontends, sorted by key.
 func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
@@ -89,13 +89,12 @@ func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer
 	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, &e)
 }
 
-// Diff makes the daemon compare its state with the kernel's, and returns the differences.
+// Diff makes the daemon compare its state with the kernel's state, and returns the differences.
 func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 	return d, c.within(ctx, c.work, http.MethodGet, "/v1/diff", nil, &d)
 }
 
-// Reload makes the daemon read its configuration again on behalf of the operator by; "" means that
-// the operator is unknown.
+// Reload makes the daemon read its configuration again. by is the operator, or "" if unknown.
 func (c *Client) Reload(ctx context.Context, by string, flags ...ReloadFlag) (r Reload, err error) {
 	q := url.Values{"by": {by}}
 	for _, f := range flags {
@@ -121,16 +120,16 @@ func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err 
 
 // EventsQuery selects events.
 type EventsQuery struct {
-	// Since is the number of the last known event; 0 means that none is known.
+	// Since is the number of the last known event, or 0.
 	Since uint64
-	// Service and Kind select events by service and kind; "" means all.
+	// Service and Kind select events by service and kind. An empty string selects all.
 	Service, Kind string
 	// Follow requests future events as well.
 	Follow bool
 }
 
-// Events requests events, and calls each with every page until there are no more, each returns an
-// error, or ctx ends.
+// Events requests events and calls each with every page. It returns when all events were passed on,
+// each returns an error, or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -145,15 +144,15 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	return follow(ctx, c, s, "reading events", path, each)
 }
 
-// Watch requests services, endpoints, frontends or the status, again with each change. It calls
-// each with every complete answer until each returns an error or ctx ends.
+// Watch requests services, endpoints, frontends or the status, and receives the answer again after
+// each change. It calls each with every complete answer until each returns an error or ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
-// follow calls each with every part of an answer until there are no more, each returns an error, or
-// ctx ends. If s is nil, the answer has no end, and an end is an error because vipd has stopped or
-// restarts.
+// follow calls each with every part of an answer. It returns when the answer ends, each returns an
+// error, or ctx ends. If s is nil, the answer is endless, and its end is an error, because vipd has
+// stopped or restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -178,8 +177,8 @@ func follow[T any](ctx context.Context, c *Client, s *silence, doing, path strin
 	}
 }
 
-// call sends a request. The daemon answers a GET from its present state, and a request with another
-// method after a change, which has more time.
+// call sends a request. The daemon answers a GET from its current state. A request with another
+// method makes a change first, so it has a longer timeout.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	if method == http.MethodGet {
 		return c.within(ctx, c.patience, method, path, in, out)
@@ -187,8 +186,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return c.within(ctx, c.work, method, path, in, out)
 }
 
-// within sends a request, and decodes its answer. It fails if no part of the answer arrives for the
-// time of patience; 0 means no limit.
+// within sends a request, and decodes its answer. It fails if no part of the answer arrives within
+// patience. If patience is 0, there is no limit.
 func (c *Client) within(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
 	var s *silence
 	if patience > 0 {
@@ -254,7 +253,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	return nil, errors.New(refusal.Message)
 }
 
-// explain returns an error with the remedy for a daemon that can't be reached.
+// explain returns an error about a daemon that can't be reached, with the remedy.
 func (c *Client) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -277,7 +276,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("you may not use vipd's socket %s: %s", c.socket, permit(c.socket))
 	}
 	if request, ok := errors.AsType[*url.Error](err); ok {
-		err = request.Err // users don't know the URL
+		err = request.Err // omit the URL, which means nothing to users
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err
@@ -293,11 +292,11 @@ func permit(socket string) string {
 	return "use sudo, or create the group vipd, join it, and restart vipd"
 }
 
-// errSilent means that a daemon accepted a request and did not answer in time.
+// errSilent means that a daemon accepted a request but did not answer in time.
 var errSilent = errors.New("no answer in time")
 
-// silence cancels a request if no part of its answer arrives for the time of patience. If nil, it
-// never does.
+// silence cancels a request if no part of its answer arrives within patience. A nil silence never
+// cancels.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
@@ -305,8 +304,8 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon is silent for the time of patience. The caller
-// must end the silence.
+// bound returns a context that ends when the daemon sends nothing for the time of patience. The
+// caller must end the silence.
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
@@ -315,8 +314,8 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns a reader of the answer that restarts the time of silence. From then on, the time of
-// patience limits the wait for each part of it.
+// heard returns a reader of the answer that restarts the timer. From then on, patience limits the
+// wait for each part of the answer.
 func (s *silence) heard(body io.Reader) io.Reader {
 	if s == nil {
 		return body
@@ -325,7 +324,7 @@ func (s *silence) heard(body io.Reader) io.Reader {
 	return s
 }
 
-// Read reads the next part of the answer. The time between two calls does not count.
+// Read reads the next part of the answer. The time between calls does not count.
 func (s *silence) Read(p []byte) (int, error) {
 	s.timer.Reset(s.patience)
 	defer s.timer.Stop()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// served returns a client of a daemon with this handler, and with this patience.
+// served returns a client with the given patience, and a daemon with the given handler.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -32,8 +32,8 @@ func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Clie
 	return c
 }
 
-// TestSilentDaemon makes the daemon hang before or during an answer to a read or a change. The
-// client must not wait for it.
+// TestSilentDaemon makes the daemon hang before or during an answer, for a read and a change. The
+// client must stop waiting.
 func TestSilentDaemon(t *testing.T) {
 	for name, first := range map[string]string{"without a word": "", "in the middle": `{"version": "v1"`} {
 		hang := make(chan struct{})
@@ -57,48 +57,48 @@ func TestSilentDaemon(t *testing.T) {
 		} {
 			err := ask(t.Context())
 			if !errors.Is(err, errSilent) || !strings.HasPrefix(err.Error(), "no answer in time: vipd at ") {
-				t.Errorf("%s, %s: %v", name, what, err)
+				t.Errorf("%s, %s: error = %v, want errSilent", name, what, err)
 			}
 		}
 		close(hang)
 	}
 }
 
-// TestSlowDaemon makes the daemon answer slowly but steadily. The client must read the answer;
-// changes must have more time, and checks and followed answers no limit.
+// TestSlowDaemon makes the daemon answer slowly but steadily. The client must read the answer.
+// Changes must have more time, and checks and followed answers must have no limit.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
-	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total, and 3.5 s below the limit of a pause
+	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total; each pause is 3.5 s below the limit
 	text := `{"version":      "v1"}`
 	c := served(t, 5*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range parts {
-			time.Sleep(pause) // the daemon's own slowness
+			time.Sleep(pause) // simulates a slow daemon
 			_, _ = w.Write([]byte(text[i*len(text)/parts : (i+1)*len(text)/parts]))
 			w.(http.Flusher).Flush()
 		}
 	})
 	s, err := c.Status(t.Context())
-	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may itself pause for so long
+	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may also pause for this time
 		s, err = c.Status(t.Context())
 	}
 	if err != nil || s.Version != "v1" {
-		t.Errorf("status = %+v, %v", s, err)
+		t.Errorf("status = %+v, %v, want version v1", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(100 * time.Millisecond) // longer than a read may last here
+		time.Sleep(100 * time.Millisecond) // exceeds the limit of a read in this test
 		_, _ = w.Write([]byte("{}"))
 	})
 	c.work = time.Minute
 	if _, err := c.Reload(t.Context(), ""); err != nil {
-		t.Errorf("reload: %v", err)
+		t.Errorf("Reload = %v, want nil", err)
 	}
 	c.work = time.Millisecond
 	if _, err := c.Check(t.Context(), CheckRequest{}); err != nil {
-		t.Errorf("check: %v", err)
+		t.Errorf("Check = %v, want nil", err)
 	}
 	followed := errors.New("followed")
 	if err := c.Events(t.Context(), EventsQuery{Follow: true}, func(EventPage) error { return followed }); !errors.Is(err, followed) {
-		t.Errorf("events: %v", err)
+		t.Errorf("Events = %v, want the error of each", err)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	go func() { <-asked; interrupt() }()
 	if _, err := c.Status(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("Status = %v, want context.Canceled", err)
 	}
 }
 
@@ -131,8 +131,8 @@ func TestAbsentSocket(t *testing.T) {
 	}
 }
 
-// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The text must have a command
-// or advice. The message must name the socket and the remedy, and must not mention HTTP.
+// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The message must name the
+// socket and a remedy, such as a command, and must not mention HTTP.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	failures := []error{io.EOF, io.ErrUnexpectedEOF}
@@ -143,7 +143,7 @@ func TestEveryFailureHasAWayOut(t *testing.T) {
 		text := c.explain(t.Context(), &url.Error{Op: "Get", URL: "http://vipd/v1/status", Err: failure}).Error()
 		cause, way, _ := strings.Cut(text, c.socket)
 		if cause == "" || strings.Contains(text, "http://") || !strings.Contains(way, "start vipd") && !strings.Contains(way, "use sudo") && !strings.Contains(way, "--socket") {
-			t.Errorf("%v: %s", failure, text)
+			t.Errorf("message of %v = %s, want a cause and a remedy without a URL", failure, text)
 		}
 	}
 }

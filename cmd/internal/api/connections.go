@@ -21,7 +21,8 @@ func (c *Client) Connections(ctx context.Context, q dataplane.ConnectionQuery) (
 	})
 }
 
-// EachConnection requests the live connections that q selects, and calls each as they arrive.
+// EachConnection requests the live connections that q selects, and calls each for every connection
+// as it arrives.
 func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery, each func(Connection) error) error {
 	asking, s := c.bound(ctx, c.patience)
 	defer s.end()
@@ -31,7 +32,7 @@ func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery
 	}
 	defer func() { _ = response.Body.Close() }()
 	d := json.NewDecoder(s.heard(response.Body))
-	_, err = d.Token() // the list's bracket
+	_, err = d.Token() // skip the opening bracket of the list
 	for err == nil && d.More() {
 		var n Connection
 		if err = d.Decode(&n); err != nil {
@@ -61,8 +62,8 @@ type ConnectionEvent struct {
 	Connection *Connection `json:"connection,omitempty"`
 }
 
-// These are the events. Following comes first. After Missed, some connections that started or ended
-// are not reported.
+// These are the events. Following is the first event. After Missed, some connections that started
+// or ended were not reported.
 const (
 	Following = "following"
 	Began     = "begin"
@@ -83,8 +84,7 @@ func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQu
 	return follow(ctx, c, nil, "following connections", "/v1/connections?"+values.Encode(), each)
 }
 
-// Kill ends the connections that q selects, on behalf of the operator by; "" means that the
-// operator is unknown.
+// Kill ends the connections that q selects. by is the operator, or "" if unknown.
 func (c *Client) Kill(ctx context.Context, q dataplane.ConnectionQuery, by string) (k Killed, err error) {
 	values := connectionValues(q)
 	values.Set("by", by)

@@ -1,6 +1,6 @@
-// Package api has the protocol between vipctl and vipd: the types of HTTP requests and JSON bodies
-// on the daemon's Unix socket, and a client. The daemon serves it; every verb of vipctl that needs
-// a running daemon uses Client.
+// Package api defines the protocol between vipctl and vipd: the types of HTTP requests and JSON
+// bodies on the daemon's Unix socket, and a client. The daemon serves this protocol. Every verb of
+// vipctl that needs a running daemon uses Client.
 //
 //	GET    /v1/status
 //	GET    /v1/services  /v1/endpoints  /v1/frontends      with ?watch=1: a line of JSON for each state
@@ -13,5 +13,5 @@
 //	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 later events also
 //	                                                        follow, until the caller disconnects
 //
-// The answer to a failed request is its HTTP status and an Error body.
+// A failed request is answered with an HTTP status and an Error as the body.
 package api

@@ -6,8 +6,8 @@ import (
 )
 
 // Listen opens a Unix socket, of the network "unix" or "unixpacket", that only this user and root
-// can connect to until its mode is changed. On Linux no other user can connect at any moment,
-// whatever the umask is.
+// can connect to until its mode is changed. On Linux this holds from the start, regardless of the
+// umask.
 func Listen(network, path string) (*net.UnixListener, error) {
 	l, err := (&net.ListenConfig{Control: private}).Listen(context.Background(), network, path)
 	if err != nil {

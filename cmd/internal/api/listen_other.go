@@ -4,5 +4,6 @@ package api
 
 import "syscall"
 
-// private leaves the mode to the umask: only Linux can set it before the socket has a name.
+// private does nothing, because only Linux can set the mode before the socket has a name. So the
+// umask applies.
 func private(string, string, syscall.RawConn) error { return nil }

@@ -15,8 +15,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// These are names of sockets in run_dir: the socket of "vipd owner", and the socket over which a
-// vipd hands over to a vipd that is started with --replace.
+// These are the names of sockets in run_dir: the socket of "vipd owner", and the socket through
+// which vipd hands over to a vipd that is started with --replace.
 const (
 	OwnerSocket    = "owner.sock"
 	HandoverSocket = "handover.sock"
@@ -27,25 +27,25 @@ type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
-	// Cannot is the reason why vipd could not serve it here now; "" means that it could.
+	// Cannot is the reason why vipd could not serve the VIP on this host now, or "".
 	Cannot string `json:"cannot,omitempty"`
-	// Serves reports whether a service uses it. KeepsSource reports whether endpoints see clients'
-	// addresses, so replies must return through the owner.
+	// Serves reports whether a service uses the VIP. KeepsSource reports whether endpoints see
+	// clients' addresses, so replies must return through the owner.
 	Serves      bool `json:"serves,omitempty"`
 	KeepsSource bool `json:"keeps_source,omitempty"`
 }
 
-// OwnerReport is vipd's report to the owner, sent each second: POST /vips.
+// OwnerReport is the report that vipd sends to the owner each second: POST /vips.
 type OwnerReport struct {
 	VIPs map[netip.Addr]OwnedVIP `json:"vips"`
-	// Grace is the maximum silence of vipd.
+	// Grace is the maximum time without a report before vipd counts as failed.
 	Grace time.Duration `json:"grace"`
-	// Standby reports whether an operator wants no VIP on this host. With etcd, the owner reads
-	// that there.
+	// Standby reports whether an operator wants this host to own no VIPs. If etcd decides, the
+	// owner reads this from etcd.
 	Standby bool `json:"standby,omitempty"`
 }
 
-// Groups returns the group that each VIP names.
+// Groups maps each VIP to the group that it names.
 func (r *OwnerReport) Groups() map[netip.Addr]string {
 	groups := map[netip.Addr]string{}
 	for a, v := range r.VIPs {
@@ -58,72 +58,76 @@ func (r *OwnerReport) Groups() map[netip.Addr]string {
 type OwnerStatus struct {
 	Node    string `json:"node"`
 	Session string `json:"session,omitempty"`
-	// Gate is open, opening, closing or closed; Left is the remaining time of the session's
+	// Gate is open, opening, closing or closed. Left is the remaining time of the session's
 	// confirmation, in seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is the error of the connection to etcd; "" means that it works.
+	// Etcd is the error of the connection to etcd, or "".
 	Etcd string `json:"etcd,omitempty"`
 	// EtcdAway is the duration of etcd's outage so far, in seconds.
 	EtcdAway float64 `json:"etcd_away,omitempty"`
-	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means none.
+	// Confirmed maps each juror to the age of its newest confirmation in seconds, or -1 if there is
+	// none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// VRRP is the state of the groups; nil means etcd decides.
+	// VRRP is the state of the groups, or nil if etcd decides.
 	VRRP *vrrp.Status `json:"vrrp,omitempty"`
-	// RouterIDs are the IDs that other routers of VRRP use on the LANs of this host, and no group.
+	// RouterIDs lists the IDs in use by other VRRP routers on the LANs of this host, except for
+	// those of its groups.
 	RouterIDs []int `json:"router_ids,omitempty"`
-	// Bound are the VIPs on this host.
+	// Bound lists the VIPs on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`
-	// Unowned are VIPs that no live host owns.
+	// Unowned lists VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting has silent hosts whose VIPs stay until an operator confirms that the hosts are off.
-	// Each has the hosts whose silence is the reason.
+	// Waiting maps silent hosts, whose VIPs stay until an operator confirms that the hosts are off,
+	// to the hosts whose silence is the reason.
 	Waiting map[string][]string `json:"waiting,omitempty"`
-	// Peers are the other hosts, by the networks on which their heartbeats are expected.
+	// Peers lists the other hosts, for each network on which their heartbeats are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
-	// Unplaced are VIPs that no network of this host's devices contains.
+	// Unplaced lists VIPs that are not in a network of this host's devices.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
-	// Rivals are other hosts that claimed VIPs of this host. Announced counts announcements.
+	// Rivals lists other hosts that claimed VIPs of this host. Announced is the number of
+	// announcements.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`
-	// Took, Gave and GateClosed are counts by reason; Foreign counts datagrams with another key;
+	// Took, Gave and GateClosed are counts by reason. Foreign counts datagrams with another key.
 	// Late is the longest delay of a refresh, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
-	// ConfirmedFor counts how long the session was still confirmed, sampled every 10 ms. TakenAfter
-	// counts takeovers from other hosts by the time without an owner. Both are in seconds.
+	// ConfirmedFor counts the remaining times of the session's confirmation, sampled every 10 ms.
+	// TakenAfter counts the times without an owner at takeovers from other hosts. Both are in
+	// seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
 	Foreign int64   `json:"foreign"`
 	Late    float64 `json:"late"`
-	// Hindered has the reasons why vipd owner may be late.
+	// Hindered lists the reasons why vipd owner may be late.
 	Hindered []string `json:"hindered,omitempty"`
-	// VIPs are vipd's last report; only GET /status has them.
+	// VIPs holds the VIPs of vipd's last report. It is only set in the answer to GET /status.
 	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
-	// Problems has the reasons why this host can't own VIPs.
+	// Problems lists the reasons why this host can't own VIPs.
 	Problems []string `json:"problems,omitempty"`
-	// Events are the last events, with increasing numbers.
+	// Events lists the last events, with increasing numbers.
 	Events []OwnerEvent `json:"events,omitempty"`
 }
 
-// OwnerPeer is another host on one network.
+// OwnerPeer is another host on a network.
 type OwnerPeer struct {
 	Node string `json:"node"`
 	// Network is the network of a device that may have VIPs, or this host's address on the path to
 	// etcd.
 	Network string `json:"network"`
-	// Addresses are its addresses on that network.
+	// Addresses lists the host's addresses on that network.
 	Addresses []netip.Addr `json:"addresses"`
-	// Up reports whether a heartbeat arrived there recently.
+	// Up reports whether a heartbeat arrived on that network recently.
 	Up bool `json:"up"`
 }
 
 // Histogram counts values by HistogramBounds.
 type Histogram struct {
-	// Counts are the numbers of values up to each bound, Count is the number of all values, and Sum
-	// their sum.
+	// Counts holds the number of values up to each bound, Count is the number of all values, and
+	// Sum is their sum.
 	Counts [buckets]uint64 `json:"counts"`
 	Count  uint64          `json:"count"`
 	Sum    float64         `json:"sum"`
@@ -131,8 +135,8 @@ type Histogram struct {
 
 const buckets = 21
 
-// HistogramBounds returns the bounds of all histograms of vipd owner, in seconds. They are near the
-// times that follow from ownership.detect.
+// HistogramBounds returns the bounds of all histograms of vipd owner, in seconds. The bounds are
+// close to the times that result from ownership.detect.
 func HistogramBounds() [buckets]float64 {
 	return [...]float64{0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.5, 2, 4, 8, 16}
 }
@@ -152,10 +156,9 @@ func (h *Histogram) Observe(seconds float64) {
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`
-	// Node is the fleet's node with the MAC; "" means none.
+	// Node is the node of the fleet that has the MAC, or "".
 	Node string `json:"node,omitempty"`
-	// Count is the number of claims, counted at most once a second, and Last the time of the
-	// latest.
+	// Count is the number of claims, at most one a second. Last is the time of the last claim.
 	Count int       `json:"count"`
 	Last  time.Time `json:"last"`
 }
@@ -167,10 +170,10 @@ type OwnerEvent struct {
 	Text   string    `json:"text"`
 }
 
-// OwnerClient talks to the vipd owner of this host.
+// OwnerClient is a client of the vipd owner on this host.
 type OwnerClient struct{ http http.Client }
 
-// NewOwnerClient returns a client of the owner at socket. Nothing is connected yet.
+// NewOwnerClient returns a client of the owner at socket. It does not connect yet.
 func NewOwnerClient(socket string) *OwnerClient {
 	return &OwnerClient{http.Client{Timeout: 5 * time.Second, Transport: over(socket)}}
 }
@@ -192,14 +195,14 @@ func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerSta
 	return c.ask(ctx, http.MethodPost, "/vips", text)
 }
 
-// Move gives the group of a VIP to another host, if VRRP decides. It returns before another host
+// Move passes the group of a VIP to another host, if VRRP decides. It returns before another host
 // owns the VIP.
 func (c *OwnerClient) Move(ctx context.Context, vip netip.Addr) error {
 	_, err := c.ask(ctx, http.MethodPost, "/vips/"+vip.String()+"/move", nil)
 	return err
 }
 
-// Resume lets the groups of VRRP that were moved away preempt others again.
+// Resume permits VRRP groups that were moved away to preempt other hosts again.
 func (c *OwnerClient) Resume(ctx context.Context) error {
 	_, err := c.ask(ctx, http.MethodPost, "/resume", nil)
 	return err
@@ -212,10 +215,10 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the URL, which is meaningless to users
+		return nil, errors.Unwrap(err) // omit the URL, which means nothing to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body) // to its end, to keep the connection open: the owner treats its end as vipd's end
+	text, err := io.ReadAll(answer.Body) // read to the end to keep the connection open, because the owner treats its end as the end of vipd
 	if err != nil {
 		return nil, err
 	}

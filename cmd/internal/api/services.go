@@ -9,27 +9,27 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// Service is one service with everything known about it on this node.
+// Service is a service with its state on this node.
 type Service struct {
 	Name   balancer.Name   `json:"name"`
 	Origin balancer.Origin `json:"origin"`
-	// Definition has the fields that differ from their defaults, by their TOML names.
+	// Definition holds the fields that differ from their defaults, by their TOML names.
 	Definition map[string]any `json:"definition"`
-	// Check has the rules of its health check, or is nil.
+	// Check holds the rules of the service's health check, or nil.
 	Check *CheckRules `json:"check,omitempty"`
 	VIPs  []string    `json:"vips"`
-	// Withdrawn has the VIPs that this host does not hold because no endpoint of their services is
-	// usable.
+	// Withdrawn lists the VIPs that this host does not hold because no endpoint of their services
+	// is usable.
 	Withdrawn []string   `json:"withdrawn,omitempty"`
 	Ports     []Port     `json:"ports"`
 	Endpoints []Endpoint `json:"endpoints"`
-	// Lookups are the lookups of its endpoints.
+	// Lookups lists the lookups of the service's endpoints.
 	Lookups []Lookup `json:"lookups,omitempty"`
-	// Frontends are the keys that this service holds, with their state.
+	// Frontends lists the keys that this service holds, with their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
-	// Refused reports whether no definition of the service was ever accepted, for a reason in
-	// Problems. Such a service has only a name.
+	// Refused reports whether no definition of the service was ever accepted. Problems contains the
+	// reason. Such a service has only a name.
 	Refused bool `json:"refused,omitempty"`
 }
 
@@ -38,8 +38,8 @@ type Lookup struct {
 	Kind balancer.LookupKind `json:"kind"`
 	// Name is a DNS name, or a program and its arguments.
 	Name string `json:"name"`
-	// Endpoints is the number of endpoints in the last good answer, and Failure says why the last
-	// attempt failed.
+	// Endpoints is the number of endpoints in the last good answer. Failure is the reason why the
+	// last attempt failed.
 	Endpoints int    `json:"endpoints"`
 	Failure   string `json:"failure,omitempty"`
 }
@@ -56,7 +56,7 @@ func LookupsOf(s *balancer.Service, in *balancer.Inputs) (all []Lookup) {
 	return all
 }
 
-// CheckRules are the rules of a service's health check, including defaults.
+// CheckRules holds the rules of a service's health check, including defaults.
 type CheckRules struct {
 	Type           balancer.HealthType `json:"type"`
 	From           balancer.HealthFrom `json:"from"`
@@ -86,7 +86,8 @@ type Port struct {
 	Protocol   balancer.Protocol `json:"protocol"`
 	TargetPort uint16            `json:"target_port"`
 	NodePort   uint16            `json:"node_port,omitempty"`
-	// Up of Of endpoints get new connections at this port.
+	// Up is the number of endpoints that get new connections at this port. Of is the number of all
+	// endpoints.
 	Up int `json:"up"`
 	Of int `json:"of"`
 	// Connections, In and Out count since the daemon started. In and Out are omitted if they are 0,
@@ -96,77 +97,80 @@ type Port struct {
 	Out         uint64 `json:"bytes_out,omitzero"`
 }
 
-// Endpoint is one endpoint of a service, at one of its ports, with its definition and its state.
+// Endpoint is an endpoint of a service at one of its ports, with its definition and its state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
 	// Address is the target of connections, as ADDRESS:PORT.
 	Address string `json:"address"`
-	// Name is the DNS name that has the address, if a lookup found it.
+	// Name is the DNS name of the endpoint, if a lookup found the address.
 	Name string `json:"name,omitempty"`
 	Port string `json:"port,omitempty"`
 	Node string `json:"node,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// Configured is the defined weight, and Weight the effective weight.
+	// Configured is the defined weight. Weight is the effective weight.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`
-	// State determines whether it gets new connections, or is the reason why not.
+	// State reports whether the endpoint gets new connections, or the reason why not.
 	State  balancer.BackendState `json:"state"`
 	Backup bool                  `json:"backup,omitempty"`
 	// Override is the manual override.
 	Override *balancer.Override `json:"override,omitempty"`
 	Health   balancer.Verdict   `json:"health,omitempty"`
-	// Check is the result of its health check, or nil if this node does not check it.
+	// Check is the result of the endpoint's health check. It is nil if this node does not check the
+	// endpoint.
 	Check *Check `json:"check,omitempty"`
-	// Unchecked is the reason why this node does not check it although its service has a health
-	// check. It is "" if the node does, or the service has none.
+	// Unchecked is the reason why this node does not check the endpoint although the service has a
+	// health check, or "".
 	Unchecked string `json:"unchecked,omitempty"`
-	// Ramp is the percentage of its weight during a slow start; 0 means there is none.
+	// Ramp is the percentage of the weight during a slow start, or 0.
 	Ramp int `json:"ramp_percent,omitempty"`
 	// Ejection is set while the endpoint gets no new connections because connects to it have
 	// failed.
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
-	// Until is the time when its remaining connections are ended.
+	// Until is the time when the endpoint's remaining connections are ended.
 	Until time.Time `json:"until,omitzero"`
-	// Cut reports whether its connections were ended when it went down.
+	// Cut reports whether the endpoint's connections were ended when it went down.
 	Cut bool `json:"cut,omitempty"`
-	// Active counts open connections, and Connections all since the daemon started.
+	// Active counts open connections. Connections counts all connections since the daemon started.
 	Active      uint64 `json:"active"`
 	Connections uint64 `json:"connections"`
-	// Unanswered counts the new TCP and SCTP connections that it did not answer since the daemon
-	// started; in userspace mode, failed connects to it.
+	// Unanswered counts the new TCP and SCTP connections since the daemon started that the endpoint
+	// did not answer. In userspace mode, it counts failed connects.
 	Unanswered uint64 `json:"unanswered"`
 }
 
 // Check is the result of an endpoint's health check. Answers with watch=1 omit Last, Next and
 // Checking, because they change at each check.
 type Check struct {
-	// At is the probed address and port, and Type the kind of probe.
+	// At is the probed address and port. Type is the kind of probe.
 	At   string              `json:"at"`
 	Type balancer.HealthType `json:"type"`
 	// Since is the time of the verdict.
 	Since time.Time `json:"since,omitzero"`
-	// Last is the end of the latest check, LastOutcome its outcome (passed, failed, not run), and
-	// LastText a description.
+	// Last is the end of the latest check, LastOutcome is its result (passed, failed, not run), and
+	// LastText is a description.
 	Last        time.Time `json:"last,omitzero"`
 	LastOutcome string    `json:"last_outcome,omitempty"`
 	LastText    string    `json:"last_text,omitempty"`
-	// Against counts the latest consecutive results against the verdict; Needed of them change it.
+	// Against counts the latest consecutive results that contradict the verdict. After Needed such
+	// results, the verdict changes.
 	Against int `json:"against,omitempty"`
 	Needed  int `json:"needed"`
-	// Next is the time of the next check, and Checking reports whether a check is running.
+	// Next is the time of the next check. Checking reports whether a check is running.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
 	// Fleet is the fleet's result if the fleet shares the checks, or nil if each node checks for
-	// itself. If set, LastText has the nodes' votes, and Next is only set if this node checks.
+	// itself. If it is set, LastText contains the nodes' votes, and Next is set only if this node
+	// checks.
 	Fleet *FleetCheck `json:"fleet,omitempty"`
 }
 
 // FleetCheck is the shared result of a fleet's nodes for an endpoint.
 type FleetCheck struct {
-	// Alone reports whether this node uses only its own checks because it can't rely on the others
-	// (etcd is unavailable, or no node checks).
+	// Alone reports whether this node uses only its own checks because it can't rely on other
+	// nodes: etcd is unavailable, or no node checks.
 	Alone bool `json:"alone,omitempty"`
-	// Checkers are the nodes that check it, and Votes their verdicts, by node.
+	// Checkers lists the nodes that check the endpoint. Votes holds their verdicts.
 	Checkers []balancer.NodeName               `json:"checkers"`
 	Votes    map[balancer.NodeName]quorum.Vote `json:"votes"`
 	// Here describes this node's verdict if it differs from the fleet's.
@@ -182,7 +186,7 @@ type Frontend struct {
 	// Scheduler and Backends are the compiled values.
 	Scheduler balancer.Scheduler `json:"scheduler"`
 	Backends  []Backend          `json:"backends"`
-	// State is applied, pending or failing, and Error is the last failure.
+	// State is applied, pending or failing. Error is the last failure.
 	State string `json:"state"`
 	Error string `json:"error,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// Traffic has the counts of a node at one time.
+// Traffic holds the counts of a node at one time.
 type Traffic struct {
 	At   time.Time `json:"at"`
 	Node string    `json:"node"`
@@ -18,27 +18,27 @@ type Traffic struct {
 	Services []ServiceTraffic `json:"services"`
 }
 
-// ServiceTraffic has the counts of one service since the daemon started.
+// ServiceTraffic holds the counts of a service since the daemon started.
 type ServiceTraffic struct {
 	Name        balancer.Name `json:"name"`
 	Connections uint64        `json:"connections"`
-	// In and Out are bytes from and to clients; also 0 if the kernel does not count them.
+	// In and Out are bytes from and to clients. They are 0 if the kernel does not count bytes.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
-	// Unanswered counts new connections that endpoints did not answer: see Endpoint.
+	// Unanswered counts new connections that endpoints did not answer (see Endpoint).
 	Unanswered uint64 `json:"unanswered"`
-	// Active counts open connections. At the port with the fewest endpoints, Up of Of endpoints get
-	// new connections.
+	// Active counts open connections. Up and Of describe the port with the fewest usable endpoints:
+	// Up of its Of endpoints get new connections.
 	Active uint64 `json:"active"`
 	Up     int    `json:"up"`
 	Of     int    `json:"of"`
-	// Ports has the same counts per port.
+	// Ports holds the numbers of endpoints for each port.
 	Ports Use `json:"ports,omitempty"`
-	// Endpoints is only set if it was requested.
+	// Endpoints is set only if it was requested.
 	Endpoints []EndpointTraffic `json:"endpoints,omitempty"`
 }
 
-// EndpointTraffic has the counts and the state of one endpoint at one port of its service.
+// EndpointTraffic holds the counts and the state of an endpoint at one port of its service.
 type EndpointTraffic struct {
 	Address     string                `json:"address"`
 	Port        string                `json:"port,omitempty"`
@@ -47,16 +47,17 @@ type EndpointTraffic struct {
 	Weight      int                   `json:"weight"`
 	Active      uint64                `json:"active"`
 	Connections uint64                `json:"connections"`
-	// Unanswered is as in Endpoint.
+	// Unanswered is counted as in Endpoint.
 	Unanswered uint64 `json:"unanswered"`
 }
 
-// Traffic requests the counts, in order of services and addresses.
+// Traffic requests the counts, sorted by service and address.
 func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic", nil, &t)
 }
 
-// TrafficOf is Traffic with the endpoints of one service; "" means none.
+// TrafficOf requests the counts, including those of the endpoints of one service. If service is "",
+// endpoints are omitted.
 func (c *Client) TrafficOf(ctx context.Context, service balancer.Name) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic?endpoints="+url.QueryEscape(string(service)), nil, &t)
 }

@@ -10,13 +10,13 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// Error is the body of every answer that is not 200.
+// Error is the body of every answer with a status other than 200.
 type Error struct {
-	// Message explains the error and its fix.
+	// Message describes the error and its remedy.
 	Message string `json:"error"`
 }
 
-// Status is the node as a whole.
+// Status describes the node as a whole.
 type Status struct {
 	Version string    `json:"version"`
 	Node    string    `json:"node"`
@@ -25,7 +25,7 @@ type Status struct {
 	Mode    Mode      `json:"mode"`
 	Store   Store     `json:"store"`
 	Sync    Sync      `json:"sync"`
-	// Ready reports whether the first complete state is applied.
+	// Ready reports whether the first complete state was applied.
 	Ready     bool `json:"ready"`
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`
@@ -33,67 +33,69 @@ type Status struct {
 	// Health counts the results of checks.
 	Health HealthCount `json:"health"`
 	// Overrides is the number of endpoints, or addresses of services, with a manual override such
-	// as a drain. ByHand has the first of them.
+	// as a drain. ByHand lists the first of them.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
-	// Ownership describes the owner's state on this host; "" means that it owns no VIPs.
+	// Ownership describes the owner's state on this host. It is "" if this host owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
-	// Confirmed has the hosts that confirm this host as an owner, with the age of each confirmation
-	// in seconds; -1 means none.
+	// Confirmed maps the hosts that confirm this host as an owner to the age of their confirmation
+	// in seconds, or -1 if there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Addresses are the VIPs and their holders.
+	// Addresses lists the VIPs and their holders.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`
 }
 
-// HealthCount sums up the health of all endpoints at each of their ports.
+// HealthCount summarizes the health of all endpoints at each of their ports.
 type HealthCount struct {
-	// Checked is the number of endpoints with a health check. Down of them fail it, and Unknown
-	// have no result yet.
+	// Checked is the number of endpoints with a health check. Down is the number of endpoints that
+	// fail the check, and Unknown the number without a result.
 	Checked int `json:"checked"`
-	// Endpoints is the number of these endpoints, with all ports of an endpoint counted as one.
+	// Endpoints is the number of these endpoints if all ports of an endpoint count as one.
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`
-	// Unable is the number of checks that this node can't run, so their endpoints' verdicts may be
-	// old.
+	// Unable is the number of checks that this node can't run, so the verdicts of their endpoints
+	// may be old.
 	Unable int `json:"unable,omitempty"`
 	// Services lists the services with endpoints that are down, with the health of each port.
 	Services []ServiceHealth `json:"services,omitempty"`
-	// Panic has the services with so few healthy endpoints that all are used.
+	// Panic lists the services with so few healthy endpoints that all endpoints are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
-	// Out has the services with a port whose endpoints all fail, so clients are refused.
+	// Out lists the services with a port whose endpoints all fail, so clients are refused.
 	Out []balancer.Name `json:"out,omitempty"`
 }
 
 // ServiceHealth is the health of one service, per port.
 type ServiceHealth struct {
 	Service balancer.Name `json:"service"`
-	// Ports counts checked endpoints: the endpoints that are not down, of all.
+	// Ports counts the checked endpoints of each port: the endpoints that are not down, and all
+	// endpoints.
 	Ports Use `json:"ports"`
 }
 
-// Mode is the dataplane in use, with the reason.
+// Mode is the dataplane in use, with the reason for the choice.
 type Mode struct {
 	InUse string `json:"in_use"`
 	// Wanted is the configured mode.
 	Wanted string `json:"wanted"`
 	// Reason explains why this mode is in use, with the reason of each rejected mode.
 	Reason string `json:"reason"`
-	// Fallback reports whether another mode than the wanted mode is in use.
+	// Fallback reports whether the mode in use is not the wanted mode.
 	Fallback bool `json:"fallback"`
-	// Detail is specific to the mode: for userspace, the way of interception and its reason.
+	// Detail is specific to the mode. In userspace mode, it is the way of interception and its
+	// reason.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Store is the source of services, and its state.
+// Store is the source of services and its state.
 type Store struct {
 	Kind string `json:"kind"`
-	// Place is the file, folder or endpoints.
+	// Place is the file, the folder or the endpoints.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
-	// EverRead reports whether it was readable at least once since the daemon started. Before that
-	// there is no last valid state.
+	// EverRead reports whether the source could be read since the daemon started. If not, there is
+	// no last valid state.
 	EverRead bool   `json:"ever_read"`
 	Error    string `json:"error,omitempty"`
 	Revision int64  `json:"revision"`
@@ -101,10 +103,10 @@ type Store struct {
 
 // Sync is the progress of the dataplane.
 type Sync struct {
-	// Wanted and Applied are store revisions.
+	// Wanted and Applied are revisions of the store.
 	Wanted  int64 `json:"wanted"`
 	Applied int64 `json:"applied"`
-	// Pending is the number of frontends that are not yet applied, and Failing the number of
+	// Pending is the number of frontends that are not applied yet. Failing is the number of
 	// frontends in backoff.
 	Pending int `json:"pending"`
 	Failing int `json:"failing"`
@@ -113,18 +115,18 @@ type Sync struct {
 	LastDuration time.Duration `json:"last_duration_ns"`
 	LastChanges  int           `json:"last_changes"`
 	LastError    string        `json:"last_error,omitempty"`
-	// Repairs counts objects that other programs had changed, and that vipd has repaired.
+	// Repairs counts repaired objects that other programs had changed.
 	Repairs int `json:"drift_repairs"`
 }
 
-// Address is one VIP on this node.
+// Address is a VIP on this node.
 type Address struct {
 	Address string `json:"address"`
-	// Held names the holder: the interface on which vipd holds it, "host" (it is an address of the
-	// host), or "none".
+	// Held is the holder: the interface on which vipd holds the address, "host" if it is an address
+	// of the host, or "none".
 	Held string `json:"held"`
-	// Owned reports whether a single host has it (hold = "one"), which is this host if Held is
-	// "host".
+	// Owned reports whether a single host has the VIP at a time (hold = "one"). If Held is "host",
+	// this host has it.
 	Owned bool `json:"owned,omitempty"`
 	// Note describes a consequence or a problem.
 	Note string `json:"note,omitempty"`
@@ -135,20 +137,20 @@ type Reload struct {
 	Revision int64              `json:"revision"`
 	Services int                `json:"services"`
 	Problems []balancer.Problem `json:"problems"`
-	// Unapplied reports whether Revision was not yet applied when vipd stopped waiting for it.
+	// Unapplied reports whether Revision was not yet applied when vipd stopped waiting.
 	Unapplied bool `json:"unapplied,omitempty"`
 	ReloadChanges
 }
 
-// ReloadChanges has the names of services from files that have changed since the last reload, or
-// since the start of vipd.
+// ReloadChanges lists the services from files that have changed since the last reload, or since the
+// start of vipd.
 type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`
 	Removed []balancer.Name `json:"removed,omitempty"`
-	// Kept has the services that stay in their last valid state because of an error.
+	// Kept lists the services that stay in their last valid state because of an error.
 	Kept []balancer.Name `json:"kept,omitempty"`
-	// Vanished has the services of Kept that no file defines: a reload with ReloadPrune removes
+	// Vanished lists the services of Kept that no file defines. A reload with ReloadPrune removes
 	// them.
 	Vanished []balancer.Name `json:"vanished,omitempty"`
 }
@@ -160,49 +162,49 @@ type ReloadFlag string
 const (
 	// ReloadAllowEmpty accepts an empty main file.
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
-	// ReloadPrune removes the services that no file defines, in spite of errors.
+	// ReloadPrune removes the services that no file defines, even if there are errors.
 	ReloadPrune ReloadFlag = "prune"
 )
 
-// Difference is one key whose applied state differs from the desired one. Without a key it is a
+// Difference is a key whose applied state differs from its desired state. Without a key, it is a
 // part that frontends share.
 type Difference struct {
 	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
 	// What is "missing", "extra" or "differs".
 	What string `json:"what"`
-	// Why is the time since which it differs, or the error.
+	// Why is the time since which the key differs, or the error.
 	Why string `json:"why,omitempty"`
 }
 
 // OverrideRequest requests overrides of one endpoint, or of all endpoints of a node.
 type OverrideRequest struct {
-	// Service and Address select endpoints of one service by ADDRESS or ADDRESS:PORT. Node selects
-	// all endpoints on that node.
+	// Service and Address select endpoints of a service by ADDRESS or ADDRESS:PORT. Node selects
+	// all endpoints on a node.
 	Service balancer.Name `json:"service,omitempty"`
 	Address string        `json:"address,omitempty"`
 	Node    string        `json:"node,omitempty"`
-	// Weight sets the weight, and [balancer.ResetWeight] removes an override. Draining starts
+	// Weight sets the weight. The value [balancer.ResetWeight] removes an override. Draining starts
 	// (true) or ends (false) a drain. A nil field changes nothing.
 	Weight   *int  `json:"weight,omitempty"`
 	Draining *bool `json:"draining,omitempty"`
-	// Timeout is the maximum time for a drain's remaining connections; 0 means no limit.
+	// Timeout is the maximum time for the remaining connections of a drain. Zero means no limit.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
-	// Expires is the lifetime of the override; 0 means until it is undone.
+	// Expires is the lifetime of the override. Zero means that it does not expire.
 	Expires time.Duration `json:"expires_ns,omitempty"`
 	By      string        `json:"by,omitempty"`
 	Reason  string        `json:"reason,omitempty"`
-	// Force allows a change that leaves no usable endpoint.
+	// Force permits a change that leaves no usable endpoint.
 	Force bool `json:"force,omitempty"`
 }
 
 // OverrideResult is the result of an override.
 type OverrideResult struct {
-	// Targets has the affected endpoints, as SERVICE/ADDRESS.
+	// Targets lists the affected endpoints, as SERVICE/ADDRESS.
 	Targets []OverrideTarget `json:"targets"`
 }
 
-// OverrideTarget is one endpoint with a present or former override.
+// OverrideTarget is an endpoint with a current or former override.
 type OverrideTarget struct {
 	Service  balancer.Name      `json:"service"`
 	Address  string             `json:"address"`
@@ -214,33 +216,35 @@ type Event = events.Event
 
 // EventPage is a part of the history.
 type EventPage struct {
-	// Missed is the number of earlier events that are no longer kept, of all kinds and services. It
-	// is 0 in a caller's first request.
+	// Missed is the number of earlier events of all kinds and services that were dropped. It is 0
+	// in a caller's first request.
 	Missed uint64  `json:"missed,omitempty"`
 	Events []Event `json:"events"`
 	// Next is the number of the last event that was read. The next request passes it as since.
 	Next uint64 `json:"next"`
 }
 
-// CheckRequest requests one health check of one endpoint.
+// CheckRequest requests a single health check of an endpoint.
 type CheckRequest struct {
 	Service balancer.Name `json:"service"`
 	// Address is ADDRESS, or ADDRESS:PORT if the endpoint is checked at several ports.
 	Address string `json:"address"`
 }
 
-// CheckResult is the result of one health check. It does not count for the endpoint's verdict.
+// CheckResult is the result of a single health check. It does not count for the endpoint's verdict.
 type CheckResult struct {
 	Service balancer.Name `json:"service"`
-	// Address is ADDRESS:PORT of the endpoint, At the probed address, and Type the kind of probe.
+	// Address is the endpoint as ADDRESS:PORT, At is the probed address, and Type is the kind of
+	// probe.
 	Address string              `json:"address"`
 	At      string              `json:"at"`
 	Type    balancer.HealthType `json:"type"`
-	// Outcome is passed, failed or not run (this host could not run it), and Text a description.
+	// Outcome is passed, failed, or not run if this host could not run the check. Text describes
+	// the result.
 	Outcome string        `json:"outcome"`
 	Text    string        `json:"text"`
 	Took    time.Duration `json:"took_ns"`
-	// Exchange has the sent (>) and received (<) lines, with events (*) in between.
+	// Exchange holds the sent (>) and received (<) lines, with events (*) in between.
 	Exchange string `json:"exchange"`
 	// Health is the current verdict.
 	Health balancer.Verdict `json:"health,omitempty"`
@@ -259,13 +263,13 @@ type Explanation struct {
 // Live is a connection that the daemon opened from its node.
 type Live struct {
 	Client netip.AddrPort `json:"client,omitzero"`
-	// Endpoint is the connection's endpoint; State is the mode's state of the connection.
+	// Endpoint is the connection's endpoint. State is the connection's state in the mode.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	State    string         `json:"state,omitempty"`
-	// Connected is the duration of the connect to the VIP, and Taken the time until the endpoint
-	// was known.
+	// Connected is the duration of the connect to the VIP. Taken is the time until the endpoint was
+	// known.
 	Connected time.Duration `json:"connected_ns"`
 	Taken     time.Duration `json:"taken_ns,omitzero"`
-	// Error is the reason for its failure.
+	// Error is the reason why the connection failed.
 	Error string `json:"error,omitempty"`
 }

@@ -8,19 +8,19 @@ import (
 	"vipd/balancer"
 )
 
-// PortUse counts the endpoints of one port of a service.
+// PortUse counts the endpoints of a port.
 type PortUse struct {
-	// Port is the port's name; "" if the service has one port without a name.
+	// Port is the port's name. It is "" if the service has only one port and that port has no name.
 	Port string `json:"port,omitempty"`
-	// Up is the number of endpoints that get new connections, and Of the number of all endpoints.
+	// Up is the number of endpoints that get new connections. Of is the number of all endpoints.
 	Up int `json:"up"`
 	Of int `json:"of"`
 }
 
-// Use counts the endpoints of a service per port, in the order in which ports were added.
+// Use counts the endpoints of a service for each port, in the order in which ports were added.
 type Use []PortUse
 
-// UseOf counts endpoints of one service.
+// UseOf counts the endpoints of a service.
 func UseOf(endpoints []Endpoint) (u Use) {
 	for i := range endpoints {
 		u.Add(endpoints[i].Port, endpoints[i].State)
@@ -28,7 +28,7 @@ func UseOf(endpoints []Endpoint) (u Use) {
 	return u
 }
 
-// Add counts an endpoint at one of its ports. A removed endpoint that still drains is not counted.
+// Add counts an endpoint at one of its ports. It ignores a removed endpoint that is still draining.
 func (u *Use) Add(port string, state balancer.BackendState) {
 	if state != balancer.Removed {
 		u.Count(port, state == balancer.Active)

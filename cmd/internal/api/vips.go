@@ -10,18 +10,18 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// Ownership describes the VIPs with one owner on a host that decides by VRRP: GET /v1/vips.
+// Ownership describes the VIPs with one owner on a host that uses VRRP: GET /v1/vips.
 type Ownership struct {
 	Node string `json:"node"`
-	// Standby is an operator's request that this host owns no VIP; nil means there is none.
+	// Standby is an operator's request that this host own no VIPs, or nil.
 	Standby *Standby `json:"standby,omitempty"`
-	// Unknown says why the state of the groups is not known; "" means it is.
+	// Unknown is the reason why the state of the groups is unknown, or "".
 	Unknown string       `json:"unknown,omitempty"`
 	Groups  []OwnerGroup `json:"groups"`
 	VIPs    []GroupVIP   `json:"vips"`
 }
 
-// Standby is a request that a host owns no VIP.
+// Standby is a request that a host own no VIPs.
 type Standby struct {
 	By     string    `json:"by,omitempty"`
 	Reason string    `json:"reason,omitempty"`
@@ -31,7 +31,7 @@ type Standby struct {
 // OwnerGroup is the state of a group of VRRP.
 type OwnerGroup struct {
 	vrrp.GroupStatus
-	// Changes are the last changes, the newest last, including those of earlier processes.
+	// Changes lists the last changes, including those of earlier processes. The newest is last.
 	Changes []GroupChange `json:"changes,omitempty"`
 }
 
@@ -40,7 +40,7 @@ type GroupChange struct {
 	At   time.Time  `json:"at"`
 	From vrrp.State `json:"from"`
 	To   vrrp.State `json:"to"`
-	// Why is a word for metrics, and Text the same for operators.
+	// Why is the reason as a word for metrics. Text is the reason for operators.
 	Why  string `json:"why"`
 	Text string `json:"text"`
 }
@@ -49,14 +49,14 @@ type GroupChange struct {
 type GroupVIP struct {
 	VIP   netip.Addr `json:"vip"`
 	Group string     `json:"group,omitempty"`
-	// Require is the condition to own it, and Cannot the reason why this host can't serve it; ""
-	// means it can.
+	// Require is the condition for owning the VIP. Cannot is the reason why this host can't serve
+	// it, or "".
 	Require  balancer.Require `json:"require"`
 	Cannot   string           `json:"cannot,omitempty"`
 	Services []string         `json:"services"`
 }
 
-// Group returns the state of a group; nil means that it is not known.
+// Group returns the state of a group, or nil if it is unknown.
 func (o *Ownership) Group(name string) *OwnerGroup {
 	for i := range o.Groups {
 		if o.Groups[i].Name == name {
@@ -66,7 +66,7 @@ func (o *Ownership) Group(name string) *OwnerGroup {
 	return nil
 }
 
-// StandbyRequest puts this host on standby, or ends that: POST /v1/standby.
+// StandbyRequest puts this host on standby or ends the standby: POST /v1/standby.
 type StandbyRequest struct {
 	On     bool   `json:"on"`
 	By     string `json:"by,omitempty"`
@@ -79,18 +79,18 @@ type MoveRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Ownership requests the VIPs with one owner of a host that decides by VRRP.
+// Ownership requests the VIPs with one owner of a host that uses VRRP.
 func (c *Client) Ownership(ctx context.Context) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodGet, "/v1/vips", nil, &o)
 }
 
-// MoveVIP makes this host give the group of a VIP to another host. It returns the state before
+// MoveVIP makes this host pass the group of a VIP to another host. The result may be from before
 // another host owns the VIP.
 func (c *Client) MoveVIP(ctx context.Context, vip netip.Addr, by MoveRequest) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodPost, "/v1/vips/"+vip.String()+"/move", by, &o)
 }
 
-// Standby puts this host on standby, or ends that.
+// Standby puts this host on standby or ends the standby.
 func (c *Client) Standby(ctx context.Context, q StandbyRequest) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodPost, "/v1/standby", q, &o)
 }

@@ -16,16 +16,16 @@ import (
 	"vipd/cmd/internal/lookup"
 )
 
-// commandLine is a parsed command line. Flags may stand anywhere among the arguments.
+// commandLine is a parsed command line. Flags may be anywhere among the arguments.
 type commandLine struct {
-	Verb *Verb // nil means that only help is requested
-	// Flags have the values of the verb's flags, including those from the environment.
+	Verb *Verb // nil if only help is requested
+	// Flags holds the values of the verb's flags, including values from the environment.
 	Flags *urfave.Context
 	// Args are the arguments without the verb.
 	Args []string
 	Help bool
-	// SocketWins reports whether the line names a socket and no etcd. An etcd in the environment
-	// then does not count.
+	// SocketWins reports whether the command line names a socket but no etcd. If so, an etcd in the
+	// environment is ignored.
 	SocketWins bool
 }
 
@@ -63,8 +63,8 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan splits a command line into arguments and flags; withValue has the flags with a value. marked
-// is the number of arguments before "--", or -1 without "--".
+// scan splits a command line into arguments and flags. withValue holds the flags with a value.
+// marked is the number of arguments before "--", or -1 without "--".
 func scan(args []string, withValue map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -90,7 +90,7 @@ func scan(args []string, withValue map[string]bool) (rest []string, used []usedF
 
 func (f usedFlag) isHelp() bool { return f.name == "help" || f.name == "h" }
 
-// isFlag distinguishes flags from arguments: "-" alone and negative numbers are arguments.
+// isFlag reports whether an argument is a flag. "-" and negative numbers are not flags.
 func isFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && (arg[1] < '0' || arg[1] > '9')
 }
@@ -112,8 +112,8 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
-// valueFlags maps all names of flags of these verbs to whether they have a value. If verbs differ,
-// it is true.
+// valueFlags maps all flag names of these verbs to whether the flag has a value. If the verbs
+// differ, the value is true.
 func valueFlags(verbs []*Verb) map[string]bool {
 	withValue := map[string]bool{"version": false}
 	for _, v := range verbs {
@@ -126,8 +126,8 @@ func valueFlags(verbs []*Verb) map[string]bool {
 	return withValue
 }
 
-// takenBy maps each name of a flag to whether it has a value: for a verb or, for flags that the
-// verb lacks, for any verb.
+// takenBy maps each flag name to whether the flag has a value for the verb v. For flags that v does
+// not have, it uses the other verbs.
 func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	withValue := valueFlags(verbs)
 	if v != nil {
@@ -136,9 +136,9 @@ func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	return withValue
 }
 
-// verbIn returns the verb of a command line. It is the first argument if the line is parsed with
-// the verb's own flags: -f has a value for apply, and none for events. The last such word counts.
-// It returns nil if there is none.
+// verbIn returns the verb of a command line, or nil. The verb must be the first argument if the
+// line is parsed with the verb's own flags. For example, -f has a value for apply, but not for
+// events. If several words qualify, the last one is the verb.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)
@@ -163,7 +163,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	if len(used) > 0 {
 		f := used[0]
 		if _, known := flags[f.name]; !known {
-			// A single letter resembles no other flag.
+			// A single letter is not similar to another flag.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
 			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, lists.Mapped(long, dashed)), seeHelp))
 		}
@@ -185,7 +185,7 @@ func (l *commandLine) setFlags(ctx context.Context, used []usedFlag) error {
 	set := flag.NewFlagSet(v.Name, flag.ContinueOnError)
 	all, flags := v.allFlags(), map[string]urfave.Flag{}
 	for _, f := range all {
-		if err := f.Apply(set); err != nil { // a value of the environment
+		if err := f.Apply(set); err != nil { // the error is about a value in the environment
 			return WrongUse("\"vipctl %s\": %v", v.Name, err)
 		}
 		for _, name := range f.Names() {
@@ -222,7 +222,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 		return WrongUse("flag %s takes no value", u.text)
 	}
 	parsed := value
-	if _, number := f.(*urfave.IntFlag); number { // the flag set would parse 010 as octal
+	if _, number := f.(*urfave.IntFlag); number { // checked here because the flag set would parse 010 as octal
 		parsed = ""
 		if n, err := strconv.Atoi(value); err == nil {
 			parsed = strconv.Itoa(n)
@@ -237,7 +237,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	return WrongUse("%s %q is not a whole number", u.text, value)
 }
 
-// socketWins reports whether flags name the daemon's socket, and no etcd.
+// socketWins reports whether flags name the daemon's socket but no etcd.
 func socketWins(used []usedFlag) bool {
 	named := func(name string) bool {
 		return slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == name })
@@ -253,7 +253,7 @@ func verbNamed(verbs []*Verb, name string) *Verb {
 	return nil
 }
 
-// verbNames returns the names that help shows.
+// verbNames returns the names of the verbs that help shows.
 func verbNames(verbs []*Verb) (names []string) {
 	for _, v := range verbs {
 		if !v.Hidden() {

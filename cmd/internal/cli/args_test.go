@@ -93,7 +93,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// parsed formats a command line, with the set flags by their first names before the arguments.
+// parsed formats a command line. The set flags, by their first names, precede the arguments.
 func parsed(l *commandLine) string {
 	words := []string{"vipctl"}
 	if l.Verb != nil {
@@ -114,8 +114,7 @@ func parsed(l *commandLine) string {
 	return strings.Join(append(append(words, "--"), l.Args...), " ")
 }
 
-// TestParseInAnyOrder moves flags among the words. The result must be the same, with the same
-// arguments.
+// TestParseInAnyOrder moves flags among the words. The result must not change.
 func TestParseInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
@@ -137,7 +136,7 @@ func TestParseInAnyOrder(t *testing.T) {
 	}
 }
 
-// FuzzParse parses arbitrary words. They must be accepted or rejected as wrong use, without a crash
+// FuzzParse parses arbitrary words. They must be accepted or rejected as wrong use, without a panic
 // or another error.
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
@@ -150,13 +149,13 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: error = %v, want a usage error", line, err)
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
-			t.Errorf("%q: the error has several lines: %q", line, err)
+			t.Errorf("error of %q = %q, want a single line", line, err)
 		}
 	})
 }
 
-// TestSocketWins names a socket on the command line. It must override an etcd in the environment,
-// but not an etcd on the command line.
+// TestSocketWins names a socket on the command line. The socket must override an etcd in the
+// environment, but not an etcd on the command line.
 func TestSocketWins(t *testing.T) {
 	for line, want := range map[string]bool{
 		"get services --socket /s":               true,
@@ -165,7 +164,7 @@ func TestSocketWins(t *testing.T) {
 		"get services --socket /s --etcd http:/": false,
 	} {
 		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
-			t.Errorf("%s: arguments = %+v, %v", line, a, err)
+			t.Errorf("%s: arguments = %+v, %v, want another SocketWins", line, a, err)
 		}
 	}
 }

@@ -24,31 +24,30 @@ type World struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	// Root reports whether this process has root's privileges. It is true on systems other than
-	// Linux.
+	// Root reports whether this process has root's privileges. It is always true on systems other
+	// than Linux.
 	Root bool
-	// OutTerminal and ErrTerminal report whether the stream is a terminal, and Color whether stdout
-	// may have colours.
+	// OutTerminal and ErrTerminal report whether the streams are terminals. Color reports whether
+	// output to stdout may have colors.
 	OutTerminal, ErrTerminal, Color bool
-	// Width is the number of columns of the terminal at stdout; 0 means that stdout is not a
-	// terminal.
+	// Width is the number of columns of the terminal at stdout, or 0 if stdout is not a terminal.
 	Width int
 }
 
-// Call is one run of one verb.
+// Call is a run of a verb.
 type Call struct {
 	context.Context
 	*Printer
-	// Flags are the values of the verb's flags.
+	// Flags holds the values of the verb's flags.
 	Flags *urfave.Context
 	// Args are the arguments after the verb.
 	Args []string
 	// Verb is the verb that runs.
 	Verb *Verb
-	// verbs are all verbs of the program.
+	// verbs lists all verbs of the program.
 	verbs []*Verb
-	// Daemon is the connection to the daemon of this host, and Writer the one to etcd. They are nil
-	// until [Call.Client] and [Call.Etcd] are called first. Members are etcd's URLs.
+	// Daemon is the connection to the daemon of this host, and Writer is the connection to etcd.
+	// They are nil until [Call.Client] and [Call.Etcd] are called. Members lists etcd's URLs.
 	Daemon  *api.Client
 	Writer  *etcd.Store
 	Members []string
@@ -62,7 +61,8 @@ func newCall(ctx context.Context, w World, all []*Verb, l *commandLine) *Call {
 	return c
 }
 
-// prepare checks the output's form and the number of arguments, like for all verbs.
+// prepare performs the checks that all verbs share: the format of the output and the number of
+// arguments.
 func (c *Call) prepare() (err error) {
 	if len(c.Verb.Formats) > 0 {
 		if err = c.choose(c.Verb, c.Flags.String("output")); err != nil {
@@ -80,7 +80,7 @@ func (c *Call) close() {
 		c.Daemon.Close()
 	}
 	if c.Writer != nil {
-		_ = c.Writer.Close() // all its requests were answered
+		_ = c.Writer.Close() // all requests were already answered
 	}
 }
 
@@ -92,7 +92,8 @@ func (c *Call) Argument(n int) string {
 	return ""
 }
 
-// verbText returns the verb as typed, with its kind: "vipctl get" needs etcd only for some kinds.
+// verbText returns the verb as typed, with its kind, because "vipctl get" needs etcd only for some
+// kinds.
 func (c *Call) verbText() string {
 	text := "vipctl " + c.Verb.Name
 	if c.Verb.SpellOut != nil {
@@ -120,8 +121,8 @@ func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, err
 }
 
 // Traced returns a function that runs a verb inside a span if the config names a receiver of
-// traces. The span continues TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT is
-// passed on.
+// traces. The span is a child of TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT
+// is passed on unchanged.
 func Traced(run func(*Call) error) func(*Call) error {
 	return func(c *Call) error {
 		var part struct {

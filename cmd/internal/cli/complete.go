@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// completeName is the verb that the scripts call with the words up to the cursor.
+// completeName is the verb that the completion scripts call with the words up to the cursor.
 const completeName = "__complete"
 
-// If nothing is offered, the shells complete file names.
+// If no words are offered, the shells complete file names.
 const bashCompletion = `# bash completion of vipctl
 _vipctl() {
     local line cur="${COMP_WORDS[COMP_CWORD]}" words=("${COMP_WORDS[@]:1:COMP_CWORD}")
@@ -64,7 +64,7 @@ complete -c vipctl -n __vipctl_has_offers -f
 complete -c vipctl -a '(__vipctl_offered)'
 `
 
-// CompleteVerb returns the verb that the scripts of completion call.
+// CompleteVerb returns the verb that the completion scripts call.
 func CompleteVerb() *Verb {
 	return &Verb{
 		Name: completeName, Brief: "list what may stand at the end of a command line", MaxArgs: AnyArgs, Fleet: true,
@@ -73,10 +73,10 @@ func CompleteVerb() *Verb {
 	}
 }
 
-// completionWait is the maximum time for requests, because a user waits for the completion.
+// completionWait is the timeout of requests. It is short because a user is waiting.
 const completionWait = time.Second
 
-// runComplete never fails: a completion without a result is not an error.
+// runComplete returns nil even if no completion is possible.
 func runComplete(c *Call) error {
 	ctx, cancel := context.WithTimeout(c.Context, completionWait)
 	defer cancel()
@@ -128,7 +128,7 @@ func offers(c *Call, before []string, last string) []string {
 	return nil
 }
 
-// placeFlags returns the flags that choose the source of names: the daemon, or etcd.
+// placeFlags returns the flags that select the source of names: the daemon or etcd.
 func placeFlags() []string {
 	names := []string{"socket", "config"}
 	for _, f := range fleetFlags() {

@@ -4,7 +4,8 @@ package cli
 // not answer, it lists nothing.
 type Completer func(c *Call, before []string) []string
 
-// InTurn completes the first argument by the first completer, the second by the second, and so on.
+// InTurn completes the first argument with the first completer, the second argument with the
+// second, and so on.
 func InTurn(all ...Completer) Completer {
 	return func(c *Call, before []string) []string {
 		if len(before) < len(all) {

@@ -1,6 +1,6 @@
 package cli
 
-// CompletionVerb returns the verb that prints the scripts of completion.
+// CompletionVerb returns the verb that prints the completion scripts.
 func CompletionVerb() *Verb {
 	shells := []string{"bash", "zsh", "fish"}
 	return &Verb{

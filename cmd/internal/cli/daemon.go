@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Client returns the client of the daemon that the flags name. An unreadable configuration does not
-// hide a running daemon: if the file exists, Client uses the default socket.
+// Client returns the client of the daemon that the flags name. If the configuration exists but
+// can't be read, Client uses the default socket, so it can still find a running daemon.
 func (c *Call) Client() (*api.Client, error) {
 	if c.Daemon != nil {
 		return c.Daemon, nil
@@ -55,7 +55,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	if h := netlock.Ask(); pid == 0 && h.RunDir != "" {
 		switch {
 		case SamePlace(h.RunDir, conf.RunDir):
-			pid = h.PID // its lock was removed with its run_dir
+			pid = h.PID // the daemon's lock was removed with its run_dir
 		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty at the moment
 			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
 				h.PID, h.RunDir)
@@ -70,8 +70,8 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	return ""
 }
 
-// readPart reads the fields of into from a configuration. A mistake elsewhere in the file hides
-// neither the daemon nor etcd.
+// readPart decodes the fields of into from a configuration. It ignores mistakes in other parts of
+// the file, so vipctl can still find the daemon and etcd.
 func readPart(file string, into any) error {
 	text, err := tomlfile.ReadFile(file)
 	if err == nil {
@@ -89,7 +89,7 @@ type socketConfig struct {
 
 // Socket returns the path of the daemon's socket, from the flag, the environment, the
 // configuration, or the default. It reads only the lines of the configuration that name a socket,
-// so a mistake elsewhere does not hide the daemon.
+// so it ignores mistakes in other lines.
 func (c *Call) Socket() (string, error) {
 	if s := c.Flags.String("socket"); s != "" {
 		return s, nil
@@ -104,8 +104,8 @@ func (c *Call) Socket() (string, error) {
 	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket), nil
 }
 
-// besideConfig resolves a path in the configuration like the daemon; it returns "" for an empty
-// path.
+// besideConfig resolves a path in the configuration as the daemon does. For an empty path, it
+// returns "".
 func (c *Call) besideConfig(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -113,8 +113,8 @@ func (c *Call) besideConfig(path string) string {
 	return filepath.Join(filepath.Dir(c.Flags.String("config")), path)
 }
 
-// SamePlace reports whether two paths lead to the same file, or, if one is missing, whether they
-// are equal.
+// SamePlace reports whether two paths lead to the same file. If a file is missing, it compares the
+// paths.
 func SamePlace(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)

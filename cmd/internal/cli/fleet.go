@@ -15,8 +15,9 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// fleetFlags configure the connection to etcd. [etcd] of the configuration sets the rest. There is
-// no flag for the password itself, because every user of the host can read a command line.
+// fleetFlags configure the connection to etcd. All other settings come from [etcd] in the
+// configuration. There is no flag for the password itself, because every user of the host can read
+// command lines.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
 		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},
@@ -46,12 +47,12 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 }
 
 // NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
-// usually use the daemon use etcd. A socket on the command line overrides an etcd in the
+// otherwise use the daemon use etcd. A socket on the command line overrides an etcd in the
 // environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
-// StoresInEtcd reports whether services are in etcd, because an etcd is named or the config says
-// so.
+// StoresInEtcd reports whether services are in etcd, either because an etcd is named or because of
+// the configuration.
 func (c *Call) StoresInEtcd() bool {
 	if c.NamesEtcd() {
 		return true
@@ -65,7 +66,7 @@ func (c *Call) OverridesInEtcd() bool {
 	return c.NamesEtcd() || c.Flags.String("socket") == "" && c.StoresInEtcd()
 }
 
-// fleetConfig is the part of the configuration that vipctl needs to find etcd.
+// fleetConfig is the part of the configuration with which vipctl finds etcd.
 type fleetConfig struct {
 	Node  string `toml:"node"`
 	Store struct {
@@ -79,14 +80,14 @@ type fleetConfig struct {
 	} `toml:"ownership"`
 }
 
-// byVRRP reports whether VRRP decides who owns VIPs.
+// byVRRP reports whether VRRP decides which host owns a VIP.
 func (c *fleetConfig) byVRRP() bool {
 	o := &c.Ownership
 	return o.Enabled && len(o.VRRP) > 0 && (o.By == config.ByVRRP || o.By == "" && c.Store.Kind != config.EtcdStore)
 }
 
-// OwnsByVRRP reports whether the configuration lets VRRP decide who owns VIPs, and no etcd is
-// named.
+// OwnsByVRRP reports whether VRRP decides which host owns a VIP according to the configuration, and
+// no etcd is named.
 func (c *Call) OwnsByVRRP() bool {
 	if c.NamesEtcd() {
 		return false
@@ -144,7 +145,7 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 		"prefix": &conf.Prefix, "user": &conf.Username, "password-file": &conf.PasswordFile,
 		"ca-file": &conf.CAFile, "cert-file": &conf.CertFile, "key-file": &conf.KeyFile,
 	} {
-		if c.Flags.IsSet(name) { // "" removes the file's value
+		if c.Flags.IsSet(name) { // an empty flag removes the value in the file
 			*field, flagged = c.Flags.String(name), true
 		}
 	}

@@ -24,15 +24,15 @@ const (
 	FormName  = "name"
 )
 
-// Printer writes the output of a verb in the requested form.
+// Printer writes the output of a verb in the requested format.
 type Printer struct {
 	World
 	// Format is the form of the output, one of the verb's formats.
 	Format string
-	// FleetWide reports whether services and endpoints are shown as stored in etcd, without details
-	// of a host.
+	// FleetWide reports whether services and endpoints are shown as stored in etcd, without the
+	// state of a host.
 	FleetWide bool
-	// Remake converts JSON into the output; nil means that JSON is the output.
+	// Remake converts JSON to the output. If nil, the output is JSON.
 	Remake func(*yaml.Node) (string, error)
 }
 
@@ -44,7 +44,7 @@ func (p *Printer) Print(text string) error {
 	return nil
 }
 
-// Show writes v if the form is JSON, and otherwise the text.
+// Show writes v if the format is JSON, and otherwise the text.
 func (p *Printer) Show(v any, text func() string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(v)
@@ -52,7 +52,7 @@ func (p *Printer) Show(v any, text func() string) error {
 	return p.Print(text())
 }
 
-// PrintTable writes a table, or, if it has no rows, the sentence to stderr.
+// PrintTable writes a table. If the table has no rows, it writes the sentence to stderr instead.
 func (p *Printer) PrintTable(t *table.Table, empty string) error {
 	if t.Len() == 0 {
 		p.Say("%s", empty)
@@ -66,7 +66,7 @@ func (p *Printer) Form() table.Form {
 	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
 }
 
-// PrintRows writes rows if the form is JSON, and otherwise the table.
+// PrintRows writes rows if the format is JSON, and otherwise the table.
 func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(rows)
@@ -77,7 +77,7 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 // wideColumns is the maximum width of wide tables on narrower terminals and in pipes.
 const wideColumns = 160
 
-// Room returns the maximum width of an indented table; 0 means no limit.
+// Room returns the maximum width of an indented table, or 0 if there is no limit.
 func (p *Printer) Room(in int) int {
 	switch {
 	case p.Format == FormWide:
@@ -97,7 +97,7 @@ func (p *Printer) LineWidth() int {
 	return p.Width - 1
 }
 
-// PrintJSON writes v as indented JSON, or in a form derived from it.
+// PrintJSON writes v as indented JSON, or in a format that is derived from JSON.
 func (p *Printer) PrintJSON(v any) error {
 	text, err := p.Encode(v, "  ")
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *Printer) PrintJSON(v any) error {
 	return p.Print(text)
 }
 
-// Encode returns v as JSON, or in a form derived from it.
+// Encode returns v as JSON, or in a format that is derived from JSON.
 func (p *Printer) Encode(v any, indent string) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -125,7 +125,7 @@ func (p *Printer) Encode(v any, indent string) (string, error) {
 	return p.Remake(doc.Content[0])
 }
 
-// Paint colours a text if stdout may have colours.
+// Paint colors a text if stdout may have colors.
 func (p *Printer) Paint(text string, s table.Style) string {
 	if !p.Color {
 		return text
@@ -146,11 +146,11 @@ func (p *Printer) Hint(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
 }
 
-// These forms derive from a verb's JSON. Each verb that has -o json has them.
+// These formats are derived from a verb's JSON. Each verb with -o json supports them.
 const (
 	formYAML = "yaml"
-	// formPath is the start of a template in kubectl's form: text in which {PATH} is replaced by
-	// JSONPath's result.
+	// formPath is the start of a template in kubectl's syntax: a text in which {PATH} is replaced
+	// with the result of JSONPath.
 	formPath = "jsonpath="
 )
 
@@ -162,7 +162,7 @@ func (v *Verb) forms() []string {
 	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
 }
 
-// choose sets the form of the output. For verbs, a form that derives from JSON is formJSON.
+// choose sets the format of the output. Verbs see formJSON for a format that is derived from JSON.
 func (p *Printer) choose(v *Verb, form string) error {
 	template, isPath := strings.CutPrefix(form, formPath)
 	switch made := slices.Contains(v.Formats, FormJSON); {
@@ -182,7 +182,7 @@ func (p *Printer) choose(v *Verb, form string) error {
 	return nil
 }
 
-// asYAML formats a YAML document, with the fields in their order.
+// asYAML formats a YAML document. It keeps the order of the fields.
 func asYAML(doc *yaml.Node) (string, error) {
 	plain(doc)
 	b := bytes.NewBufferString("---\n")
@@ -194,7 +194,7 @@ func asYAML(doc *yaml.Node) (string, error) {
 	return b.String(), e.Close()
 }
 
-// plain removes JSON's brackets and quotation marks from a document; empty values keep their
+// plain removes the brackets and quotation marks of JSON from a document. Empty values keep their
 // brackets.
 func plain(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {

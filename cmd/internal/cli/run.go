@@ -14,7 +14,7 @@ import (
 	"github.com/charmbracelet/x/term"
 )
 
-// UsualColumns is the width of a terminal that does not report it.
+// UsualColumns is the assumed width of a terminal that does not report its width.
 const UsualColumns = 80
 
 // ThisProcess returns the world of this process.
@@ -22,7 +22,7 @@ func ThisProcess() World {
 	outTerminal, errTerminal := Terminal(os.Stdout), Terminal(os.Stderr)
 	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	if runtime.GOOS == "windows" && os.Getenv("TERM") == "" {
-		color = false // its old consoles print the codes unchanged
+		color = false // old consoles print the codes unchanged
 	}
 	width := 0
 	if outTerminal {
@@ -44,22 +44,22 @@ const (
 	ExitDone        = 0
 	ExitFailed      = 1
 	ExitWrongUse    = 2
-	ExitDifferences = 3 // also services that need a decision
+	ExitDifferences = 3 // also returned if services need a decision
 	// ExitDown means that a service is down.
 	ExitDown = 4
-	// ExitInterrupted means that Ctrl-C ended the verb; it is the code of SIGINT in shells.
+	// ExitInterrupted means that Ctrl-C ended the verb. Shells use the same code for SIGINT.
 	ExitInterrupted = 130
-	// ExitTerminated means that SIGTERM ended the verb; it is also the code of shells.
+	// ExitTerminated means that SIGTERM ended the verb. Shells use the same code.
 	ExitTerminated = 143
 )
 
-// Run executes a command line of these verbs, prints an error in one line, and returns the exit
+// Run runs a command line of these verbs, prints an error as a single line, and returns the exit
 // code.
 func Run(ctx context.Context, w World, groups []Group, args []string) int {
 	return report(ctx, w, execute(ctx, w, groups, args))
 }
 
-// report prints an error in one line, and returns the exit code.
+// report prints an error as a single line, and returns the exit code.
 func report(ctx context.Context, w World, err error) int {
 	if err == nil {
 		return ExitDone
@@ -84,7 +84,7 @@ func report(ctx context.Context, w World, err error) int {
 	return ExitFailed
 }
 
-// ExitError ends a verb with an exit code. Nothing more is printed.
+// ExitError ends a verb with an exit code. No message is printed.
 type ExitError struct{ Code int }
 
 // ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed

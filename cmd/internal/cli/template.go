@@ -12,11 +12,14 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// template is a text with paths. {.mode} is replaced by the values found, separated by spaces;
-// {"\n"} is a text with escapes; {range PATH}...{end} is repeated for each value found.
+// template is a text with paths. {.mode} is replaced with the values of the path, separated by
+// spaces. {"
+//
+// "} is a text with escapes. {range PATH}...{end} is repeated for each value of the path.
 type template []part
 
-// part is a part of a template: a text, or a path, optionally with a template for each value found.
+// part is a part of a template: a text or a path, optionally with a template for each value of the
+// path.
 type part struct {
 	verbatim string
 	path     *jsonpath.JSONPath
@@ -25,7 +28,7 @@ type part struct {
 	isRange  bool
 }
 
-// parseTemplate parses a template, or a path alone.
+// parseTemplate parses a template or a single path.
 func parseTemplate(text string) (template, error) {
 	if text == "" {
 		return nil, errors.New(`: give a template, such as {.mode.in_use}`)
@@ -80,7 +83,7 @@ func parseParts(text string, inRange bool) (t template, rest string, err error) 
 	return t, "", nil
 }
 
-// closing returns the index of the } that ends a path, or -1. It ignores ends in quotation marks.
+// closing returns the index of the } that ends a path, or -1. It ignores } in quotation marks.
 func closing(text string) int {
 	quote := rune(0)
 	for i, r := range text {
@@ -132,8 +135,8 @@ func parsePart(inner string) (p part, err error) {
 }
 
 // text fills the template from a document, and ends the last line. A list with one element is
-// treated as that element, unless a path treats it as a list, because "get services web" also
-// prints a list.
+// treated as that element unless a path treats it as a list. This is useful because "get services
+// web" also prints a list.
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.takesList() {
 		if len(doc.Content) != 1 {
@@ -151,7 +154,7 @@ func (t template) text(doc *yaml.Node) (string, error) {
 	return b.String() + "\n", nil
 }
 
-// takesList reports whether a path of the template is for a list, or there is no path.
+// takesList reports whether a path of the template is for a list, or the template has no path.
 func (t template) takesList() bool {
 	return !slices.ContainsFunc(t, func(p part) bool { return p.ofOne })
 }
@@ -182,7 +185,7 @@ func (t template) fill(b *strings.Builder, in *yaml.Node) error {
 	return nil
 }
 
-// value formats a text or a number unchanged, and everything else as JSON in one line.
+// value formats a text or a number unchanged, and other values as JSON on a single line.
 func value(n *yaml.Node) (string, error) {
 	if n.Kind == yaml.ScalarNode {
 		return n.Value, nil

@@ -15,25 +15,25 @@ import (
 type Verb struct {
 	// Name is the word that selects the verb.
 	Name string
-	// Args are the arguments as help writes them, and Brief is the line in the list of commands.
+	// Args describes the arguments for help. Brief is the line in the list of commands.
 	Args, Brief string
-	// About is the text of the help, in paragraphs, and Example is a command line.
+	// About is the text of the help, in paragraphs. Example is a command line.
 	About, Example string
-	// Flags are the flags that other verbs do not have.
+	// Flags lists the flags that only this verb has.
 	Flags []Flag
-	// Formats are the values of -o, the default first. A verb without formats has no -o.
+	// Formats lists the values of -o. The default is first. A verb without formats has no -o.
 	Formats []string
-	// MinArgs and MaxArgs limit the number of arguments; MaxArgs may be AnyArgs or WithCommand.
+	// MinArgs and MaxArgs limit the number of arguments. MaxArgs may be AnyArgs or WithCommand.
 	// Verbs whose arguments depend on flags check them in Run.
 	MinArgs, MaxArgs int
-	// Complete completes an argument; nil means no completions.
+	// Complete completes an argument. If nil, there are no completions.
 	Complete Completer
-	// Fleet reports whether the verb may use etcd, and has the flags for it.
+	// Fleet reports whether the verb may use etcd and has the flags for this.
 	Fleet bool
 	// SpellOut rewrites the arguments of a verb whose first argument is a kind of object: svc/web
-	// becomes services and web. If nil, they stay.
+	// becomes services and web. If nil, the arguments are unchanged.
 	SpellOut func(args []string) []string
-	// Values complete the values of flags, by the name of the flag.
+	// Values maps the names of flags to the completers of their values.
 	Values map[string]Completer
 	// Run executes the verb.
 	Run func(c *Call) error
@@ -47,8 +47,8 @@ const (
 	WithCommand = -2
 )
 
-// Hidden reports whether the verb is for scripts: help omits it, and its words are not parsed as
-// flags.
+// Hidden reports whether the verb is only for scripts. Help omits it, and its words are not parsed
+// as flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
 // Group is a part of the list of commands in help.
@@ -124,7 +124,8 @@ func (v *Verb) counted(args []string) error {
 	return nil
 }
 
-// Choice returns a value if it is possible, and otherwise an error that lists the possible values.
+// Choice returns value if it is one of the possible values. Otherwise it returns an error that
+// lists the possible values.
 func Choice(what, value string, possible []string) (string, error) {
 	if slices.Contains(possible, value) {
 		return value, nil

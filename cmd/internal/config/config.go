@@ -21,17 +21,18 @@ import (
 const DefaultFile = "/etc/vipd/vipd.toml"
 
 // Config is the daemon's own part of vipd.toml. Its paths are absolute, unless the file was named
-// by a relative path.
+// with a relative path.
 type Config struct {
-	// Mode is the wanted dataplane. The default, auto, is the best mode that works here.
+	// Mode is the wanted dataplane. The default, auto, selects the best mode that works on this
+	// host.
 	Mode ModeName `toml:"mode"`
-	// StrictMode prevents a start in another mode than Mode.
+	// StrictMode prevents a start in a mode other than Mode.
 	StrictMode bool `toml:"strict_mode"`
 	// Node is this host's name in the fleet. The default is the host name.
 	Node string `toml:"node"`
-	// Zone is a name for locality.
+	// Zone is the name of this host's location.
 	Zone string `toml:"zone"`
-	// StateDir keeps files that must outlive a reboot, and RunDir the others.
+	// StateDir holds files that must survive a reboot. RunDir holds all other files.
 	StateDir  string         `toml:"state_dir"`
 	RunDir    string         `toml:"run_dir"`
 	Store     Store          `toml:"store"`
@@ -51,7 +52,7 @@ type Config struct {
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
 	Resolver  Resolver       `toml:"resolver"`
-	// Services and VIPs, the settings of addresses, belong to the store.
+	// Services and VIPs belong to the store. VIPs holds the settings of addresses.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
 }
@@ -112,8 +113,8 @@ func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legac
 // Store configures the source of services.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file or a directory of TOML files, in addition to the configuration itself; ""
-	// means none.
+	// Path is a TOML file or a directory of TOML files that is read in addition to the
+	// configuration itself. It may be "".
 	Path string `toml:"path"`
 }
 
@@ -139,12 +140,12 @@ type Sync struct {
 type Addresses struct {
 	// Interface is the device of the VIPs: a dummy device that vipd creates, or a real device.
 	Interface string `toml:"interface"`
-	// Bind is false if another program manages the addresses.
+	// Bind reports whether vipd adds the addresses. If false, another program manages them.
 	Bind      bool `toml:"bind"`
 	StrictARP bool `toml:"strict_arp"`
-	// Allowed are the networks that services may claim.
+	// Allowed lists the networks whose addresses services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
-	// AllowedEndpoints are networks of hosts' own addresses, here or on other nodes, that may be
+	// AllowedEndpoints lists networks of addresses of hosts, this one or other nodes, that may be
 	// endpoints of services from etcd.
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
@@ -162,24 +163,25 @@ type Host struct {
 // Health limits health checks.
 type Health struct {
 	AllowExec bool `toml:"allow_exec"`
-	// TLSDir is the directory of the TLS files that checks of services from etcd may use.
+	// TLSDir is the directory that contains the TLS files for checks of services from etcd.
 	TLSDir string `toml:"tls_dir"`
 }
 
 // Userspace configures userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
-	// AccessLog receives a line for each connection that ends, in every mode: "journal" is vipd's
-	// own log, any other value a file; "" means none. A service may set another destination.
+	// AccessLog is the destination of a line for each connection that ends, in every mode.
+	// "journal" is vipd's own log, and any other value is a file. If empty, no lines are written. A
+	// service may set another destination.
 	AccessLog string `toml:"access_log"`
 }
 
-// IPVS configures how long the kernel remembers connections without traffic, in whole seconds, for
-// all virtual servers of the host. 0 keeps the kernel's values: 15 minutes, 2 minutes and 5
-// minutes, unless they were changed.
+// IPVS configures the time for which the kernel keeps connections without traffic, in whole
+// seconds, for all virtual servers of the host. 0 keeps the kernel's value. The kernel's defaults
+// are 15 minutes, 2 minutes and 5 minutes.
 type IPVS struct {
-	// TCPTimeout is for established TCP connections. If nil, conntrack's timeout is used if that is
-	// longer, vipd manages sysctls, and all virtual servers are vipd's.
+	// TCPTimeout is for established TCP connections. If nil, conntrack's timeout is used, provided
+	// that it is longer, vipd manages sysctls, and all virtual servers are vipd's.
 	TCPTimeout *time.Duration `toml:"tcp_timeout"`
 	// TCPFinTimeout is for TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
@@ -195,47 +197,48 @@ type IPTables struct {
 
 // API configures the daemon's sockets.
 type API struct {
-	// Socket answers vipctl.
+	// Socket is the Unix socket for vipctl.
 	Socket string `toml:"socket"`
-	// HTTP serves metrics and health; "" turns it off.
+	// HTTP is the address of metrics and health. If empty, they are not served.
 	HTTP string `toml:"http"`
-	// HTTPHosts are names of this host under which HTTP answers, in addition to its addresses, its
-	// host name and localhost.
+	// HTTPHosts lists names of this host under which HTTP answers, in addition to its addresses,
+	// its host name and localhost.
 	HTTPHosts []string `toml:"http_hosts"`
-	// ChangeGroup is the group whose members may change the running vipd by vipctl, in addition to
-	// root; "" means only root.
+	// ChangeGroup is the group whose members may change the running vipd with vipctl, in addition
+	// to root. If empty, only root may.
 	ChangeGroup string `toml:"change_group"`
 }
 
 // Ownership configures this host's part in VIPs with one owner (hold = "one").
 type Ownership struct {
-	// If Enabled is set, this host may own VIPs and takes part in the decision.
+	// Enabled reports whether this host may own VIPs and takes part in the decision.
 	Enabled bool `toml:"enabled"`
-	// By names the protocol that decides the owner. "" means etcd if services are in etcd, and VRRP
-	// otherwise.
+	// By is the protocol that decides the owner. If empty, etcd decides if services are in etcd,
+	// and VRRP otherwise.
 	By OwnerBy `toml:"by"`
-	// VRRP are the groups of VIPs by name, if VRRP decides.
+	// VRRP maps names to groups of VIPs, if VRRP decides.
 	VRRP map[string]VRRP `toml:"vrrp"`
-	// If ReachTakes is set, a backup of VRRP takes over from a silent owner only if one of Reach
+	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if one of Reach
 	// answers.
 	ReachTakes bool `toml:"reach_takes"`
-	// Weight is its share of the VIPs. With 0 it owns only VIPs that prefer it or are moved to it.
+	// Weight is this host's share of the VIPs. With weight 0, the host owns only VIPs that prefer
+	// it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
-	// Interfaces are the devices of owned VIPs. If empty, a VIP is on the device whose network
+	// Interfaces lists the devices of owned VIPs. If empty, a VIP is on the device whose network
 	// contains it.
 	Interfaces []string `toml:"interfaces"`
-	// Listen are its addresses for heartbeats. If empty, they are the addresses of each such
-	// device, and the address from which it reaches etcd.
+	// Listen lists this host's addresses for heartbeats. If empty, heartbeats use the addresses of
+	// each such device, and the address from which the host reaches etcd.
 	Listen []netip.Addr `toml:"listen"`
-	// Reach are addresses that must answer on the device. If empty, they are the default gateways
-	// there.
+	// Reach lists addresses that must answer on the device. If empty, the default gateways on the
+	// device must answer.
 	Reach []netip.Addr `toml:"reach"`
 	// Detect is the duration of a host's silence before it is replaced.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
 	// RestartGrace is the maximum downtime of vipd itself in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
-	// AnnounceEvery is the interval of repeated announcements; with 0, VIPs are only announced
-	// after changes.
+	// AnnounceEvery is the interval of repeated announcements. If 0, VIPs are announced only after
+	// changes.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
@@ -245,14 +248,15 @@ type Metrics struct {
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
-// Hooks are programs that run on events, each with its arguments; empty means none.
+// Hooks lists programs that run on events, with their arguments. An empty list means that no
+// program runs.
 type Hooks struct {
 	OnHealth  []string `toml:"on_health"`
 	OnMode    []string `toml:"on_mode"`
 	OnVIP     []string `toml:"on_vip"`
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
-	// User is the user of these programs. Default nobody.
+	// User is the user that runs these programs. The default is nobody.
 	User string `toml:"user"`
 }
 
@@ -265,15 +269,15 @@ func (h *Hooks) Commands() map[string][]string {
 	return all
 }
 
-// Tracing configures the receiver of spans; "" turns it off.
+// Tracing configures the receiver of spans. If it is empty, tracing is off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
 }
 
 // Resolver configures how names of endpoints are looked up.
 type Resolver struct {
-	// Servers are DNS servers, each ADDRESS or ADDRESS:PORT. If empty, they are those of
-	// /etc/resolv.conf, and /etc/hosts is read first.
+	// Servers lists DNS servers, each ADDRESS or ADDRESS:PORT. If empty, the servers in
+	// /etc/resolv.conf are used, and /etc/hosts is read first.
 	Servers []string `toml:"servers"`
 }
 
@@ -295,7 +299,7 @@ func Default() Config {
 	}
 }
 
-// Decode reads the daemon's part of a document. It collects every problem; a field with a problem
+// Decode decodes the daemon's part of a document. It collects all problems. A field with a problem
 // keeps its default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
@@ -318,7 +322,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	}
 	// Relative paths must not depend on the program's working directory.
 	base := filepath.Dir(d.File())
-	for _, command := range c.Hooks.Commands() { // they share their memory with c
+	for _, command := range c.Hooks.Commands() { // the slices share their memory with c
 		if command[0] != "" && !filepath.IsAbs(command[0]) {
 			command[0] = filepath.Join(base, command[0])
 		}
@@ -338,8 +342,8 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	return c, problems
 }
 
-// Load reads a configuration file. An error means that it can't be read; problems are mistakes in
-// it, by line.
+// Load reads a configuration file. It returns an error if the file can't be read. problems lists
+// mistakes in the file, by line.
 func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {

@@ -83,8 +83,8 @@ func TestProblemsNameThePlace(t *testing.T) {
 	}
 }
 
-// TestSettingBelowATable writes a setting without a table below the header of one. The problem must
-// explain that.
+// TestSettingBelowATable writes a setting that belongs to no table below the header of a table. The
+// problem must explain this.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
 		if k := f.Type.Kind(); k == reflect.Struct || k == reflect.Map {
@@ -98,8 +98,8 @@ func TestSettingBelowATable(t *testing.T) {
 	}
 }
 
-// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. The warning without
-// it must name the setting and an example.
+// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. Without it, a
+// warning must name the setting and an example.
 func TestUnboundedFleet(t *testing.T) {
 	const etcd = "[store]\nkind = \"etcd\"\n[addresses]\n"
 	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
@@ -117,7 +117,7 @@ func TestNoFileSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestProblemsByLine loads a file with several mistakes. Problems must be in the order of lines.
+// TestProblemsByLine loads a file with several mistakes. Problems must be sorted by line.
 func TestProblemsByLine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	if err := os.WriteFile(file, []byte("zome = \"\"\nmode = \"?\"\n[etcd]\nprefix = \"\"\n[defaults]\nmss = 1\n[api]\nhttp = \"?\"\n"), 0o600); err != nil {
@@ -129,6 +129,6 @@ func TestProblemsByLine(t *testing.T) {
 		lines = append(lines, p.Origin.Line)
 	}
 	if err != nil || len(lines) < 4 || !slices.IsSorted(lines) {
-		t.Errorf("%v: the problems stand in lines %v: %v", err, lines, problems)
+		t.Errorf("error = %v, lines of problems = %v, want 4 or more in order: %v", err, lines, problems)
 	}
 }

@@ -2,6 +2,6 @@
 // valid values. The services in the same file belong to the file store (store/tomlfile), which
 // reads the file for both.
 //
-// vipd uses it as its configuration. vipctl uses it to check a file and to find the daemon's
-// socket.
+// vipd uses the package to load its configuration. vipctl uses it to check a file, and to find the
+// daemon's socket.
 package config

@@ -1,6 +1,6 @@
 package config
 
-// OtherNames returns what to write instead of keepalived's settings of a vrrp_instance.
+// OtherNames maps keepalived's settings of a vrrp_instance to vipd's settings.
 func (*VRRP) OtherNames() map[string]string {
 	const (
 		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats that"

@@ -84,14 +84,14 @@ source_ranges = ["10.0.0.0/8"]
 `
 )
 
-// edit is one change of a file: the bytes between from and to become text.
+// edit is a change of a file: the bytes between from and to are replaced with text.
 type edit struct {
 	file     int
 	from, to int
 	text     string
 }
 
-// randomEdit deletes, inserts or replaces one character or line.
+// randomEdit deletes, inserts or replaces a character or a line.
 func randomEdit(r *rand.Rand, files []string) edit {
 	e := edit{file: r.IntN(len(files))}
 	text := files[e.file]
@@ -122,7 +122,7 @@ func (e edit) String() string {
 }
 
 // owner returns the service whose text includes the byte at an offset, or "". A comment belongs to
-// the table before it.
+// the preceding table.
 func owner(text string, at int) (service string, inServices bool) {
 	section, end := "", 0
 	for line := range strings.Lines(text) {
@@ -142,9 +142,9 @@ func owner(text string, at int) (service string, inServices bool) {
 	return service, section == "services"
 }
 
-// touched returns the services whose text e changes. A line that is inserted adds to the table
-// before it. An unterminated line joins the next line, unless that is a heading, whose loss is an
-// error.
+// touched returns the services whose text e changes. An inserted line belongs to the preceding
+// table. An unterminated line joins the next line, unless the next line is a heading, whose loss is
+// an error.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
 	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
@@ -197,8 +197,8 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted returns the first state of a process that starts with the files after a process with
-// good has ended.
+// restarted returns the first state of a process that starts with the given files, after a process
+// that used the files in good has ended.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
 		l.save(t, texts)
@@ -220,7 +220,7 @@ func faulty(s store.Snapshot) bool {
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing describes the parts of a service that are missing in after, or returns "".
+// missing describes the parts of a service that are missing in its new state, or returns "".
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
 	case is == nil:
@@ -244,8 +244,8 @@ func missing(was, is *balancer.Service, whole bool) string {
 }
 
 // TestSingleEdits makes random edits in valid files. If an edit is inside a service or causes an
-// error, the other services must be served as before; for some edits also after a restart. After
-// the edit is undone, the files must mean the same as before.
+// error, the other services must be unchanged. For some edits this must also hold after a restart.
+// After the edit is undone, the services must be the same as before.
 func TestSingleEdits(t *testing.T) {
 	l := &lawful{dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {
@@ -261,7 +261,7 @@ func TestSingleEdits(t *testing.T) {
 	defer cancel()
 	before := l.reload(t)
 	if before.Services.Len() != 6 || faulty(before) {
-		t.Fatalf("the files are not valid: %v", before.Problems)
+		t.Fatalf("problems of the files = %v, want 6 services and none", before.Problems)
 	}
 	r := rand.New(rand.NewPCG(39, 1))
 	counts := map[string]int{}
@@ -282,7 +282,7 @@ func TestSingleEdits(t *testing.T) {
 					continue
 				}
 				if what := missing(was, s.Services.At(name), !inServices); what != "" {
-					t.Errorf("edit %d, %s (touches %q; %s): %s lacks %s; problems: %v", i, e, touched, when, name, what, s.Problems)
+					t.Errorf("edit %d, %s (touches %q; %s): service %s is missing %s, want it unchanged; problems: %v", i, e, touched, when, name, what, s.Problems)
 				}
 			}
 		}
@@ -297,7 +297,7 @@ func TestSingleEdits(t *testing.T) {
 		}
 		l.save(t, good)
 		if s := l.reload(t); len(s.Problems) > 0 || !maps.Equal(texts(before), texts(s)) {
-			t.Fatalf("edit %d, %s: after it is taken back: %v, problems: %v", i, e, texts(s), s.Problems)
+			t.Fatalf("edit %d, %s: services after it is undone = %v, problems = %v, want the services before", i, e, texts(s), s.Problems)
 		}
 		if t.Failed() {
 			break
@@ -305,7 +305,7 @@ func TestSingleEdits(t *testing.T) {
 	}
 	t.Log(counts, time.Since(began))
 	if counts["reload"] < 500 || counts["restart"] < 20 {
-		t.Errorf("edits are too few for this test: %v", counts)
+		t.Errorf("numbers of edits = %v, want at least 500 reloads and 20 restarts", counts)
 	}
 }
 

@@ -30,8 +30,8 @@ func (c *Config) Differs(section string, next *Config) bool {
 	return !reflect.DeepEqual(c.section(section), next.section(section))
 }
 
-// NeedsRestart reports whether a running vipd with the configuration c follows a section of next
-// only after a restart.
+// NeedsRestart reports whether a running vipd with the configuration c applies a change of a
+// section only after a restart.
 func (c *Config) NeedsRestart(section string, next *Config) bool {
 	switch section {
 	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver":

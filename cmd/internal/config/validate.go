@@ -31,8 +31,8 @@ func (f *findings) wrong(field, format string, args ...any) {
 	f.add(balancer.SeverityError, field, format, args...)
 }
 
-// validate returns problems that the fields' types can't detect, and settings that this version
-// does not support.
+// validate returns problems that the types of the fields can't detect, and settings that this
+// version does not support.
 func (c *Config) validate() []balancer.Problem {
 	var f findings
 	c.checkPlaces(&f)
@@ -126,14 +126,15 @@ func (c *Config) checkFleet(f *findings) {
 	}
 }
 
-// Unbounded is the warning about a host that follows etcd without limits for VIPs. The host stays
-// usable, because the setting is newer than the store.
+// Unbounded is the warning about a host that follows etcd without limits for VIPs. It is only a
+// warning, because the setting is newer than the store.
 const Unbounded = "is empty: anyone who may write services in etcd can claim almost any address for this host's own clients, " +
 	"such as a name server's. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
-// isInterface reports whether an interface can have this name, of at most 15 bytes (IFNAMSIZ).
+// isInterface reports whether an interface can have this name. A name has at most 15 bytes
+// (IFNAMSIZ).
 func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
 }
@@ -142,8 +143,8 @@ func isInterface(name string) bool {
 // ticks a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
-// notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel counts in
-// seconds, and 0 keeps its value. The field's type rejects negative values.
+// notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel uses
+// whole seconds, and 0 keeps its value. The type of the field rejects negative values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:
@@ -154,8 +155,7 @@ func notKernelTimeout(d time.Duration) string {
 	return ""
 }
 
-// Unowned returns the reason why VIPs with one owner (hold = "one") have none on this host, or ""
-// if this host may own them.
+// Unowned returns the reason why this host can't own VIPs with one owner (hold = "one"), or "".
 func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
@@ -166,7 +166,7 @@ func (c *Config) Unowned() string {
 	return ""
 }
 
-// Unheld returns problems with addresses that need an owner but have none on this host.
+// Unheld returns problems with addresses that need an owner although this host can't own VIPs.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
 	_, problems = c.VRRPGroups(vips)

@@ -14,11 +14,11 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// OwnerBy is the way in which the hosts choose the owner of a VIP with hold = "one".
+// OwnerBy is the protocol with which the hosts choose the owner of a VIP with hold = "one".
 type OwnerBy string
 
-// These are the ways to decide. The zero value chooses by the kind of the store, see
-// [Config.Decider].
+// These are the protocols. The zero value selects a protocol by the kind of store (see
+// [Config.Decider]).
 const (
 	ByEtcd OwnerBy = "etcd"
 	ByVRRP OwnerBy = "vrrp"
@@ -27,7 +27,8 @@ const (
 // Values lists the possible values.
 func (OwnerBy) Values() []string { return []string{string(ByEtcd), string(ByVRRP)} }
 
-// Decider returns how owners are decided: as set, or otherwise by etcd if services are in etcd.
+// Decider returns the protocol that decides owners. If it is not configured, etcd decides if
+// services are in etcd, and VRRP otherwise.
 func (c *Config) Decider() OwnerBy {
 	switch {
 	case c.Ownership.By != "":
@@ -38,43 +39,45 @@ func (c *Config) Decider() OwnerBy {
 	return ByVRRP
 }
 
-// VRRP is a group of VIPs that one router of VRRP (RFC 9568) owns: the table
+// VRRP is a group of VIPs that a single VRRP router (RFC 9568) owns at a time: the table
 // [ownership.vrrp.NAME].
 type VRRP struct {
-	// Origin is the place of the table.
+	// Origin is the origin of the table.
 	Origin balancer.Origin `toml:"-"`
-	// RouterID is the virtual router ID, 1 to 255. All hosts of the group have the same ID, and no
-	// other router on the LAN has it.
+	// RouterID is the virtual router ID, 1 to 255. All hosts of the group must have the same ID,
+	// and other routers on the LAN must have other IDs.
 	RouterID int `toml:"router_id"`
-	// Priority is 2 to 254. Among healthy hosts, the highest owns the group.
+	// Priority is 2 to 254. The healthy host with the highest priority owns the group.
 	Priority int `toml:"priority"`
-	// AdvertInterval is the time between two adverts, in steps of 10 ms; whole seconds in version
-	// 2.
+	// AdvertInterval is the interval of adverts, in steps of 10 ms. In version 2, it is in whole
+	// seconds.
 	AdvertInterval time.Duration `toml:"advert_interval"`
 	// Version is 3, or 2 for IPv4.
 	Version int `toml:"version" range:"2,3"`
 	// Preempt is the time for which this host must be healthy before it takes over the group from a
-	// lower priority.
+	// host with a lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
-	// Interface sends and receives adverts. "" means the device whose network contains the first
-	// VIP.
+	// Interface is the interface of adverts. If empty, the device whose network contains the first
+	// VIP is used.
 	Interface string `toml:"interface"`
-	// Peers receive adverts by unicast, and adverts of others are dropped. Empty means multicast.
+	// Peers lists the hosts that receive adverts by unicast. Adverts of other hosts are dropped. If
+	// empty, adverts use multicast.
 	Peers []netip.Addr `toml:"peers"`
-	// Source is the address of adverts. The zero value is the first address of the interface.
+	// Source is the source address of adverts. The zero value selects the first address of the
+	// interface.
 	Source netip.Addr `toml:"source"`
-	// Password authenticates adverts of version 2. It has at most 8 bytes, and is sent in the
-	// clear.
+	// Password authenticates adverts of version 2. It has at most 8 bytes and is not encrypted.
 	Password string `toml:"password"`
-	// Checksum is the checksum of adverts of version 3 over IPv4.
+	// Checksum is the kind of checksum of adverts of version 3 over IPv4.
 	Checksum VRRPChecksum `toml:"checksum"`
 	// DownAdverts is the number of missed adverts after which a backup takes over the group.
 	DownAdverts int `toml:"down_adverts" range:"3,10"`
-	// Advertise are the VIPs in adverts. Empty means all VIPs of the first VIP's family.
+	// Advertise lists the VIPs in adverts. If empty, adverts contain all VIPs of the first VIP's
+	// family.
 	Advertise []netip.Addr `toml:"advertise"`
-	// UnicastTTL is the lowest TTL that is accepted from peers.
+	// UnicastTTL is the minimum TTL of adverts from peers.
 	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
-	// If Yield is set, this host leaves the group to another owner that ignores its adverts.
+	// Yield makes this host leave the group to another owner that ignores its adverts.
 	Yield bool `toml:"yield"`
 }
 
@@ -86,10 +89,10 @@ func (g *VRRP) SetDefaults() {
 	}
 }
 
-// VRRPPreempt is a duration from 0s, or NeverPreempt.
+// VRRPPreempt is a duration of at least 0s, or NeverPreempt.
 type VRRPPreempt time.Duration
 
-// NeverPreempt leaves the group to a lower priority that owns it.
+// NeverPreempt leaves the group to an owner with a lower priority.
 const NeverPreempt VRRPPreempt = -1
 
 const maxVRRPPreempt = 24 * time.Hour
@@ -114,8 +117,9 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 // VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
 type VRRPChecksum string
 
-// The checksums. AutoChecksum sends the peer's kind of checksum, and the pseudo-header until a peer
-// was received. RFC 9568 sums the advert alone, and keepalived includes a pseudo-header by default.
+// These are the kinds of checksums. AutoChecksum uses the same kind as the peer, and the
+// pseudo-header until an advert of a peer is received. The checksum of RFC 9568 covers only the
+// advert. keepalived includes a pseudo-header by default.
 const (
 	AutoChecksum   VRRPChecksum = "auto"
 	PlainChecksum  VRRPChecksum = "plain"
@@ -142,7 +146,7 @@ const (
 	unwellPriority = 1
 )
 
-// checkVRRP checks how owners are decided, and each group of VRRP separately.
+// checkVRRP checks which protocol decides owners, and each VRRP group separately.
 func (c *Config) checkVRRP(f *findings) {
 	o := &c.Ownership
 	if c.Decider() == ByEtcd {
@@ -187,7 +191,7 @@ func (c *Config) checkVRRP(f *findings) {
 	}
 }
 
-// is4 reports whether the group's own table shows that it uses IPv4.
+// is4 reports whether the group's own table implies that the group uses IPv4.
 func (g *VRRP) is4() bool {
 	for _, a := range slices.Concat(g.Advertise, g.Peers, []netip.Addr{g.Source}) {
 		if a.IsValid() {
@@ -197,7 +201,7 @@ func (g *VRRP) is4() bool {
 	return true
 }
 
-// check checks the table at the path at.
+// check checks the table at path at.
 func (g *VRRP) check(f *findings, at string) {
 	switch {
 	case g.RouterID == 0:
@@ -269,19 +273,19 @@ type VRRPGroup struct {
 	VIPs []netip.Addr
 }
 
-// VRRPGroups distributes the VIPs with hold = "one" over the groups of VRRP, which it returns
-// sorted by name. A group without VIPs, or with an error, is left out.
+// VRRPGroups assigns the VIPs with hold = "one" to the VRRP groups, and returns the groups sorted
+// by name. It omits groups without VIPs or with an error.
 func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGroup, []balancer.Problem) {
 	return c.vrrpGroups(vips, func(*VRRPGroup) {})
 }
 
-// vrrpGroups is VRRPGroups with a change of each group before its check.
+// vrrpGroups implements VRRPGroups. change may modify each group before its check.
 func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change func(*VRRPGroup)) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil
 	}
 	names := slices.Sorted(maps.Keys(c.Ownership.VRRP))
-	if len(names) == 0 { // checkVRRP reports it
+	if len(names) == 0 { // checkVRRP reports missing groups
 		return nil, nil
 	}
 	groups := map[string][]netip.Addr{}
@@ -326,9 +330,8 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 	return all, problems
 }
 
-// VRRPGroupsOf returns the groups of VIPs with one owner, by the group that each VIP names. The
-// VIPs may be newer than c, so a removed VIP in Advertise and a table without a VIP are not
-// problems.
+// VRRPGroupsOf returns the groups of VIPs with one owner, given the group that each VIP names. The
+// VIPs may be newer than c, so it accepts a removed VIP in Advertise and a table without a VIP.
 func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {
@@ -347,7 +350,7 @@ func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balan
 	})
 }
 
-// groupOf returns the group of a VIP, or why it has none.
+// groupOf returns the group of a VIP, or the reason why it has none.
 func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	switch {
 	case v.Group != "" && slices.Contains(names, v.Group):
@@ -360,7 +363,8 @@ func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
 }
 
-// complete fills Advertise, and returns the error in the group's addresses, and its field.
+// complete sets Advertise if it is empty. It returns the error in the group's addresses and the
+// field with the error.
 func (g *VRRPGroup) complete() (field, text string) {
 	if len(g.VIPs) == 0 {
 		return "", fmt.Sprintf(`has no VIP; write [vips."ADDRESS"] with hold = "one" and group = %q, or remove the table`, g.Name)

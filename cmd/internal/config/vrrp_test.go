@@ -11,7 +11,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// vrrpTable is a valid group without the fields in more.
+// vrrpTable returns a valid group table with the fields in more instead of its own.
 func vrrpTable(more string) string {
 	return "[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n" + more
 }
@@ -65,7 +65,7 @@ func TestVRRPGroupInvalid(t *testing.T) {
 	}
 }
 
-// TestVRRPGroupDefaults loads a group with only its ID. The other fields have their defaults.
+// TestVRRPGroupDefaults loads a group with only its ID. All other fields must have their defaults.
 func TestVRRPGroupDefaults(t *testing.T) {
 	c, problems, _ := load(t, vrrpTable(""))
 	g := c.Ownership.VRRP["main"]
@@ -75,7 +75,8 @@ func TestVRRPGroupDefaults(t *testing.T) {
 	}
 }
 
-// TestVRRPGroupsOfVIPs distributes VIPs over groups. Each mistake is reported at the table with it.
+// TestVRRPGroupsOfVIPs assigns VIPs to groups. Each mistake must be reported at the table that
+// contains it.
 func TestVRRPGroupsOfVIPs(t *testing.T) {
 	two := vrrpTable("[ownership.vrrp.second]\nrouter_id = 52\n")
 	one := func(addr, more string) string { return fmt.Sprintf("[vips.%q]\nhold = \"one\"\n%s\n", addr, more) }
@@ -99,7 +100,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 	} {
 		groups, problems := vrrpGroups(t, c.text)
 		if groups != c.groups || !strings.HasPrefix(problems, c.problems) || c.problems == "" && problems != "" {
-			t.Errorf("%s\n got %q, %s\nwant %q, %s", c.text, groups, problems, c.groups, c.problems)
+			t.Errorf("%s\ngroups = %q, %s\nwant %q, %s", c.text, groups, problems, c.groups, c.problems)
 		}
 	}
 	many := vrrpTable("")
@@ -107,7 +108,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
 	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, and an advert has room for 255") {
-		t.Errorf("256 VIPs: problems = %s", problems)
+		t.Errorf("problems of 256 VIPs = %s, want the limit of 255", problems)
 	}
 }
 
@@ -116,7 +117,7 @@ func vrrpGroups(t *testing.T, text string) (groups, problems string) {
 	t.Helper()
 	c, bad, dir := load(t, text)
 	if bad != "" {
-		t.Fatalf("%s\nproblems: %s", text, bad)
+		t.Fatalf("%s\nproblems of the file = %s, want none", text, bad)
 	}
 	read := tomlfile.Load(filepath.Join(dir, "vipd.toml"))
 	all, found := c.VRRPGroups(read.Snapshot.VIPs)

@@ -17,24 +17,24 @@ const (
 	Reload Kind = "reload"
 	// Apply means that a change was applied in the dataplane.
 	Apply Kind = "apply"
-	// Health means that an endpoint went up or down, or that its use changed because of its
-	// connections.
+	// Health means that an endpoint went up or down, or that it gets more or fewer connections
+	// because of failed connects.
 	Health Kind = "health"
 	// Drain means that a drain of an endpoint started or ended.
 	Drain Kind = "drain"
-	// Override means that an operator changed something manually: a weight, a drain, or a node's
+	// Override means that an operator made a manual change: a weight, a drain, or a node's
 	// configuration.
 	Override Kind = "override"
-	// Mode means that another mode serves, or could not.
+	// Mode means that another mode serves now, or failed to start.
 	Mode Kind = "mode"
 	// Drift means that another program changed vipd's objects, and vipd repaired them.
 	Drift Kind = "drift"
 	// Problem means that a problem started or ended.
 	Problem Kind = "problem"
-	// Panic means that all endpoints of a service are used because so few are healthy, or that this
-	// ended.
+	// Panic means that all endpoints of a service are used because too few are healthy, or that
+	// this has ended.
 	Panic Kind = "panic"
-	// Store means that the source of services can't be read, or is readable again.
+	// Store means that the source of services can't be read, or can be read again.
 	Store Kind = "store"
 	// VIP means that this host has withdrawn a VIP, or holds it again.
 	VIP Kind = "vip"
@@ -50,27 +50,27 @@ type Event struct {
 	// Seq is the event's number, which Record sets. The first event of a process has its start time
 	// in microseconds, so numbers also increase across restarts.
 	Seq uint64 `json:"seq"`
-	// At is the time of the event. If zero, it is the time of the recording.
+	// At is the time of the event. If zero, the time of recording is used.
 	At   time.Time `json:"at"`
 	Kind Kind      `json:"kind"`
-	// Level is the severity, for the log and for colours; the default is info.
+	// Level is the severity, for the log and for colors. The default is info.
 	Level slog.Level `json:"level"`
-	// Service is the affected service; "" means the node.
+	// Service is the affected service, or "" for the node.
 	Service balancer.Name `json:"service,omitempty"`
-	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports; "" means the service as a whole.
+	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports, or "" for the service as a whole.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Text describes the event: "is down". Its subject is the endpoint, otherwise the service. If
-	// neither is set, it is a complete sentence.
+	// Text describes the event: "is down". Its subject is the endpoint or, if there is none, the
+	// service. If neither is set, the text is a complete sentence.
 	Text string `json:"text"`
 	// Cause is the reason: "connection refused".
 	Cause string `json:"cause,omitempty"`
-	// Was names the state that ended ("up"), and Lasted its duration; 0 means that nothing ended,
-	// or that the duration is unknown.
+	// Was names the state that ended ("up"). Lasted is its duration, or 0 if no state ended or the
+	// duration is unknown.
 	Was    string        `json:"was,omitempty"`
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
 	// Took is the duration of the event itself, such as a sync.
 	Took time.Duration `json:"took_ns,omitempty"`
-	// Revision is the store's revision in question; 0 means none.
+	// Revision is the related revision of the store, or 0.
 	Revision int64 `json:"revision,omitempty"`
 }
 

@@ -12,15 +12,15 @@ import (
 type Options struct {
 	// Log receives a line for each event, from Run.
 	Log *slog.Logger
-	// Limit is the maximum number of kept events. Default 10,000, which need about 3 MiB.
+	// Limit is the maximum number of events in memory. The default of 10,000 needs about 3 MiB.
 	Limit int
-	// Now is the clock. Default time.Now.
+	// Now is the clock. The default is time.Now.
 	Now func() time.Time
 }
 
 const defaultLimit = 10_000
 
-// History keeps the latest events. All methods may be called by any goroutine.
+// History keeps the latest events. Its methods are safe for concurrent use.
 type History struct {
 	o Options
 
@@ -32,7 +32,7 @@ type History struct {
 	more   chan struct{} // closed at the next event; nil if no reader waits
 }
 
-// queue has the events of one kind, in order. Events before from were dropped.
+// queue holds the events of a kind, in order. Events before from were dropped.
 type queue struct {
 	events []Event
 	from   int
@@ -48,13 +48,13 @@ func New(o Options) *History {
 	return &History{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
-// Record stores an event, which Run logs. It never blocks, so a blocked log does not stop the part
-// that found an endpoint down.
+// Record stores an event, which Run will log. It never blocks. Otherwise a blocked log would stop
+// the component that detects failed endpoints.
 func (h *History) Record(e Event) {
 	if e.At.IsZero() {
 		e.At = h.o.Now()
 	}
-	e.At = e.At.Round(0) // without the monotonic reading, which is meaningless to other processes
+	e.At = e.At.Round(0) // remove the monotonic reading, which means nothing to other processes
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.kept >= h.o.Limit {
@@ -75,8 +75,8 @@ func (h *History) Record(e Event) {
 	}
 }
 
-// dropLocked drops the oldest event of the kind with the most events. Among equal kinds, it drops
-// the oldest event.
+// dropLocked drops the oldest event of the kind with the most events. If several kinds have the
+// most events, it drops the oldest event of these kinds.
 func (h *History) dropLocked() {
 	var longest *queue
 	for _, q := range h.queues {
@@ -103,7 +103,7 @@ func (q *queue) drop() {
 	}
 }
 
-// after returns the events with greater numbers.
+// after returns the events with numbers greater than seq.
 func (q *queue) after(seq uint64) []Event {
 	kept := q.events[q.from:]
 	i, _ := slices.BinarySearchFunc(kept, seq, func(e Event, seq uint64) int {
@@ -115,7 +115,7 @@ func (q *queue) after(seq uint64) []Event {
 	return kept[i:]
 }
 
-// Changed returns a channel that is closed at the next event. Call it before Read.
+// Changed returns a channel that is closed at the next event. It must be called before Read.
 func (h *History) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,9 +125,9 @@ func (h *History) Changed() <-chan struct{} {
 	return h.more
 }
 
-// Read returns the events after number since, in order, and the number of missed events, which are
-// no longer kept. It returns at most limit events; 0 means no limit. A number that this process has
-// not assigned belongs to an earlier process, and means all events.
+// Read returns the events after number since, in order, and the number of missed events, which were
+// dropped. It returns at most limit events, unless limit is 0. If this process has not assigned the
+// number, the number belongs to an earlier process, and Read returns all events.
 func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -85,8 +85,8 @@ func TestHistoryIsItsModel(t *testing.T) {
 	}
 }
 
-// TestFollowers runs many writers and readers at once. Each reader must get each event once, in
-// order, or the number of missed events. Sleeping readers must not block writers.
+// TestFollowers runs many writers and readers at once. Each reader must receive each event once and
+// in order, or the number of missed events. Sleeping readers must not block writers.
 func TestFollowers(t *testing.T) {
 	const writers, each, limit = 4, 2_000, 100
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Limit: limit})
@@ -102,7 +102,7 @@ func TestFollowers(t *testing.T) {
 				events, gone := j.Read(since, 1+r.IntN(50))
 				for _, e := range events {
 					if e.Seq <= since {
-						t.Errorf("event %d came after %d", e.Seq, since)
+						t.Errorf("event %d follows %d, want increasing numbers", e.Seq, since)
 					}
 					since = e.Seq
 				}
@@ -115,7 +115,7 @@ func TestFollowers(t *testing.T) {
 				}
 			}
 			if got+missed != writers*each {
-				t.Errorf("reader %d got %d events and missed %d of %d", reader, got, missed, writers*each)
+				t.Errorf("reader %d received %d events and missed %d, want %d in total", reader, got, missed, writers*each)
 			}
 		})
 	}
@@ -136,7 +136,7 @@ func TestFollowers(t *testing.T) {
 	for _, e := range events {
 		var i int
 		if _, err := fmt.Sscan(e.Text, &i); err != nil || i < next[e.Service] {
-			t.Errorf("event %q of %s is out of order (%v)", e.Text, e.Service, err)
+			t.Errorf("event %q of %s is out of order (%v), want the order of recording", e.Text, e.Service, err)
 		}
 		next[e.Service] = i + 1
 	}
@@ -172,13 +172,13 @@ func TestWaitingCostsNothing(t *testing.T) {
 	})
 }
 
-// TestEarlierProcess reads from a number of an earlier process. It must get all events, whether the
-// clock moved forward or back.
+// TestEarlierProcess reads from a number of an earlier process. It must receive all events, even if
+// the clock was set forward or back.
 func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
 	if events, missed := j.Read(77, 0); len(events) != 0 || missed != 0 {
-		t.Errorf("events of an empty history = %v, missed = %d", events, missed)
+		t.Errorf("events of an empty history = %v, missed = %d, want none", events, missed)
 	}
 	j.Record(events.Event{Kind: events.Mode, Text: "one"})
 	j.Record(events.Event{Kind: events.Mode, Text: "two"})
@@ -213,7 +213,7 @@ level=INFO msg="carried out" kind=apply took=2ms rev=7
 	}
 }
 
-// clogged is a log that blocks after some lines until it is released.
+// clogged is a log that blocks after a number of lines until it is released.
 type clogged struct {
 	takes int
 	free  chan struct{}
@@ -228,8 +228,8 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog blocks the log. Recording must not block. Once unblocked, the log must get the
-// remaining events in order, and the number of dropped events.
+// TestCloggedLog blocks the log. Recording must not block. After the log is released, it must
+// receive the remaining events in order, and the number of dropped events.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}
@@ -265,7 +265,7 @@ func TestCloggedLog(t *testing.T) {
 }
 
 // TestCloggedAtTheEnd ends the program while the log is blocked or slow. A blocked log must not
-// block the end, and a slow log must get its time.
+// block the end, and a slow log must have some time.
 func TestCloggedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 1, free: make(chan struct{})}
@@ -278,7 +278,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 		began := time.Now()
 		j.Run(ctx)
 		if took := time.Since(began); took < time.Second || took > 5*time.Second {
-			t.Errorf("it ended after %s", took)
+			t.Errorf("ended after %s, want between 1 s and 5 s", took)
 		}
 		close(log.free)
 		synctest.Wait()
