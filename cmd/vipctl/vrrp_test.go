@@ -14,8 +14,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDrainWithoutVipd drains nodes while vipd is stopped. The endpoints of another node are in etcd,
-// so they need no vipd; this host needs it to give its VIPs away.
+// TestDrainWithoutVipd drains nodes while vipd is stopped. The endpoints of another node are in
+// etcd, so they need no vipd; this host needs it to give its VIPs away.
 func TestDrainWithoutVipd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.toml")
 	const text = "node = \"gw1\"\nrun_dir = \"run\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\nby = \"vrrp\"\n"

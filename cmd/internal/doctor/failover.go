@@ -39,7 +39,7 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	type ownerCheck = func(context.Context, *observed, *api.OwnerStatus) []Finding
 	checks := []ownerCheck{ownerState, ownerSession, otherHolders, ownerLimits, etcdMajority, etcdElection, virtualMachine, flushedGate, gateways}
 	if s.VRRP != nil {
-		checks = []ownerCheck{ownerState, ownerGroups, vrrpRouters, otherHolders, ownerLimits, virtualMachine, flushedGate, gateways}
+		checks = []ownerCheck{ownerState, ownerGroups, vrrpRouters, advertDrops, otherHolders, ownerLimits, virtualMachine, flushedGate, gateways}
 	}
 	for _, check := range checks {
 		found = append(found, check(ctx, o, s)...)

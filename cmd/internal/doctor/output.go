@@ -133,7 +133,7 @@ func (to packet) fulfils(option, value string) (fits, known bool) {
 		network, err := netip.ParsePrefix(value)
 		return err == nil && network.Contains(to.Addr), err == nil
 	case "-p":
-		return value == string(to.Proto), true
+		return value == string(to.Proto) || value == vrrpProtocol && to.Proto == "vrrp", true
 	case "--dport":
 		low, high, isRange := strings.Cut(value, ":")
 		if !isRange {
@@ -144,6 +144,8 @@ func (to packet) fulfils(option, value string) (fits, known bool) {
 		return first <= int(to.Port) && int(to.Port) <= last, err == nil && err2 == nil
 	case "--ctstate", "--state":
 		return slices.Contains(strings.Split(value, ","), "NEW"), true
+	case "-i":
+		return false, value == "lo" // for packets of other hosts
 	case "-o":
 		return to.here && value == "lo", to.here || value == "lo"
 	}
