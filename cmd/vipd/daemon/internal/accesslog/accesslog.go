@@ -22,28 +22,29 @@ import (
 
 // Options configures a Log.
 type Options struct {
-	// Default is the destination of services that set none, in the form of Service.LogsTo.
+	// Default is the destination of services that do not set a destination, in the form of
+	// Service.LogsTo.
 	Default string
 	// Services returns the services, and a channel that is closed when they change.
 	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
-	// Follow reports connections like dataplane.FollowsConnections.
+	// Follow reports connections, as dataplane.FollowsConnections does.
 	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 
-// Log writes a line for each connection. Its methods may be called by any goroutine.
+// Log writes a line for each connection. Its methods are safe for concurrent use.
 type Log struct {
 	o    Options
 	lost atomic.Uint64
-	// own maps a service that sets a destination to its queue; a nil queue discards lines A removed
-	// service stays, because its connections may still drain.
+	// own maps each service that sets a destination to its queue. A nil queue discards lines. A
+	// removed service stays in the map, because its connections may still drain.
 	own sync.Map // balancer.Name to chan line
-	// queues are the destinations. A queue starts with the first service that names it. Run owns
-	// the queues and closes them at its end.
+	// queues holds the queue of each destination. A queue starts with the first service that names
+	// the destination. Run owns the queues and closes them at its end.
 	queues  map[string]chan line
-	usual   chan line     // of Default; nil discards lines
-	files   sync.Map      // path to the file that is written
+	usual   chan line     // queue of Default; nil discards lines
+	files   sync.Map      // maps a path to the file that is written
 	wanted  chan struct{} // closed when the first service has a destination
 	writing sync.WaitGroup
 }
@@ -54,8 +55,7 @@ type line struct {
 	at time.Time
 }
 
-// queued is the maximum number of lines, about 3 MiB, that wait for a disk. Further lines are
-// dropped.
+// queued is the maximum number of lines in a queue (about 3 MiB). Further lines are dropped.
 const queued = 10_000
 
 // New returns a log that writes nothing until Run is called.
@@ -66,7 +66,8 @@ func New(o Options) *Log {
 // Lost returns the number of lines that were not written because the disk was too slow or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
 
-// Problems reports the files that can't be written, as long as a service or the default names them.
+// Problems reports the destination files that can't be written. A file is a destination while a
+// service or the default names it.
 func (l *Log) Problems() (all []balancer.Problem) {
 	for path, f := range l.files.Range {
 		err := f.(*file).wrong()
@@ -96,7 +97,7 @@ func (l *Log) named(path string) bool {
 }
 
 const (
-	// again is the pause before another attempt to follow connections.
+	// again is the pause before following connections is retried.
 	again = time.Minute
 	// parting is the maximum time for the last lines when vipd ends.
 	parting = 2 * time.Second
@@ -114,7 +115,7 @@ func (l *Log) Run(ctx context.Context) {
 		close(queue)
 	}
 	written := make(chan struct{})
-	go func() { defer close(written); l.writing.Wait() }() // ends with the writers; Run does not wait for a disk that hangs
+	go func() { defer close(written); l.writing.Wait() }() // this goroutine ends with the writers, but Run does not wait for a disk that hangs
 	select {
 	case <-written:
 	case <-time.After(parting):
@@ -122,7 +123,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// assign keeps own up to date until ctx ends.
+// assign updates own until ctx ends.
 func (l *Log) assign(ctx context.Context) {
 	var known snap.Map[balancer.Name, *balancer.Service]
 	begin := sync.OnceFunc(func() { close(l.wanted) })
@@ -150,7 +151,7 @@ func (l *Log) assign(ctx context.Context) {
 	}
 }
 
-// queue returns the queue of a destination, or nil for nowhere.
+// queue returns the queue of a destination. It returns nil if lines are discarded.
 func (l *Log) queue(to string) chan line {
 	if to == "" {
 		return nil
@@ -231,7 +232,7 @@ func (l *Log) write(path string, queue chan line) {
 		}
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
 		r.AddAttrs(n.attrs()...)
-		_ = handler.Handle(context.Background(), r) // the writer keeps its error
+		_ = handler.Handle(context.Background(), r) // the writer keeps the error
 		if pending++; len(queue) > 0 && pending < 1000 {
 			continue
 		}
@@ -249,7 +250,7 @@ func (l *Log) write(path string, queue chan line) {
 	}
 }
 
-// handlerFor returns a handler that formats lines for a file of this name. It omits the attributes
+// handlerFor returns a handler that formats lines for the file at path. It omits the attributes
 // that all lines share.
 func handlerFor(path string, out *bufio.Writer) slog.Handler {
 	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -282,23 +283,23 @@ func (n *line) attrs() []slog.Attr {
 	return all
 }
 
-// file is a log file. It is opened when it is needed, and again when its name leads to another
-// file.
+// file is a log file. It is opened when it is needed, and opened again when its name leads to
+// another file.
 type file struct {
 	path   string
 	open   *os.File
 	looked time.Time // time of the last lookup of the name, at most a second before the last write
-	half   bool      // the last write ended within a line
-	torn   bool      // the rest of that line is lost
+	half   bool      // reports whether the last write ended within a line
+	torn   bool      // reports whether the rest of that line was lost
 
-	failed atomic.Pointer[error]     // error of the last lines; nil means they are written
-	since  atomic.Pointer[time.Time] // start of the current write; nil means none is in progress
+	failed atomic.Pointer[error]     // error of the last write, or nil
+	since  atomic.Pointer[time.Time] // start of the current write, or nil
 }
 
 // silence is the maximum duration of a write before it is reported as a problem.
 const silence = 5 * time.Second
 
-// wrong returns the reason why lines are not written. Any goroutine may call it.
+// wrong returns the reason why lines are not written, or nil. It is safe for concurrent use.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
 		return fmt.Errorf("it has taken no line for %s", silence)
@@ -309,19 +310,19 @@ func (f *file) wrong() error {
 	return nil
 }
 
-// idleTime is the time without a write after which a file is closed. It may be unused, and a
-// removed file occupies disk space while it is open.
+// idleTime is the time without a write after which a file is closed. Otherwise a removed file would
+// continue to occupy disk space.
 const idleTime = 10 * time.Second
 
-// rest closes the file if it is idle. It stays open if its last write ended within a line, because
-// that would otherwise be forgotten.
+// rest closes the file if it is idle. It does not close a file whose last write ended within a
+// line, because this state would be lost.
 func (f *file) rest() {
 	if !f.torn && time.Since(f.looked) >= idleTime {
 		f.close()
 	}
 }
 
-// lookEvery is the interval at which the name is looked up.
+// lookEvery is the interval at which the file's name is checked.
 const lookEvery = time.Second
 
 // Write implements io.Writer.

@@ -21,7 +21,7 @@ import (
 )
 
 // TestDiskTakesNothing logs to a pipe without a reader. Connections must continue, and each line
-// must be either written or counted as lost. A problem must exist until the reader returns.
+// must be either written or counted as lost. A problem must be reported until the reader returns.
 func TestDiskTakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -45,7 +45,7 @@ func TestDiskTakesNothing(t *testing.T) {
 	<-ctx.Done()
 	lost := l.Lost()
 	if lost == 0 || lost > more {
-		t.Errorf("%d of %d lines are lost", lost, queued+more)
+		t.Errorf("lines lost = %d of %d, want some but no more than exceed the queue", lost, queued+more)
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		p := l.Problems()
@@ -60,14 +60,14 @@ func TestDiskTakesNothing(t *testing.T) {
 		read <- strings.Count(string(text), "service=web ")
 	}()
 	if n := <-read; n+int(lost) != queued+more {
-		t.Errorf("%d lines are written and %d lost of %d", n, lost, queued+more)
+		t.Errorf("lines written = %d, lost = %d, want %d in total", n, lost, queued+more)
 	}
 	<-ended
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
-// TestHangsThenFails makes a write hang and then fail, like a write to a pipe whose reader ends.
-// The problem must change to the failure, and vipd's log must report it.
+// TestHangsThenFails makes a write hang and then fail, as for a pipe whose reader ends. The problem
+// must change to the failure, and vipd's log must contain it.
 func TestHangsThenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -82,7 +82,7 @@ func TestHangsThenFails(t *testing.T) {
 	}
 	said := make(chan string, 10)
 	l := New(Options{Default: path, Services: none, Log: slog.New(slog.NewTextHandler(lines(said), nil)), Follow: func(ctx context.Context, tell func(bool, *dataplane.Connection), _ func(uint64)) error {
-		for range queued { // more than the pipe's buffer holds
+		for range queued { // exceeds the pipe's buffer
 			tell(false, &dataplane.Connection{Service: "web"})
 		}
 		<-ctx.Done()
@@ -102,7 +102,7 @@ func TestHangsThenFails(t *testing.T) {
 	cancel()
 	<-ended
 	if len(said) == 0 || !strings.Contains(<-said, "the access log can't be written") {
-		t.Error("vipd's log does not report it")
+		t.Error("vipd's log = no failure of the access log, want one")
 	}
 }
 
@@ -136,7 +136,7 @@ func TestProblemEndsWithTheSetting(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool { return len(l.Problems()) == 1 })
 	to.Store(&good)
 	if p := l.Problems(); len(p) > 0 {
-		t.Errorf("a file that nothing goes to any more is a problem: %v", p)
+		t.Errorf("problems without a service that names the file = %v, want none", p)
 	}
 	cancel()
 	<-ended
@@ -159,7 +159,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 	}
 	defer bound(old)
 	full := old
-	full.Cur = room // like a full disk: a part is written, and the rest fails
+	full.Cur = room // as on a full disk, a part is written and the rest fails
 	bound(full)
 	path := filepath.Join(t.TempDir(), "log")
 	ctx, cancel := context.WithCancel(t.Context())

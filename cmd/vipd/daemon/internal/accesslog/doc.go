@@ -3,7 +3,7 @@
 //
 //	dataplane.Follow -> tell -> queue of a file, or of vipd's own log -> write
 //
-// Services that name the same file share its queue. Nothing waits for a disk, and no file waits for
-// another: a line that does not fit into the queue is counted and dropped. An idle file is closed,
-// and a file that was moved away is created again within a second, so logrotate needs no signal.
+// Services that name the same file share a queue. No connection waits for a disk, and no file waits
+// for another. If the queue is full, a line is dropped and counted. An idle file is closed. A file
+// that was moved away is created again within a second, so logrotate needs no signal.
 package accesslog

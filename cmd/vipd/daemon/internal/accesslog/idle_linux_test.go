@@ -53,8 +53,8 @@ func TestIdleFileIsClosed(t *testing.T) {
 	})
 }
 
-// TestTornLineRests closes an idle file after a write that ended within a line. That line must
-// still end alone.
+// TestTornLineRests closes an idle file after a write that ended within a line. The next entry must
+// nevertheless start on a new line.
 func TestTornLineRests(t *testing.T) {
 	f := &file{path: filepath.Join(t.TempDir(), "log")}
 	defer f.close()
@@ -68,7 +68,7 @@ func TestTornLineRests(t *testing.T) {
 	f.rest()
 	write("next\n")
 	if text, err := os.ReadFile(f.path); err != nil || string(text) != "torn\nnext\n" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("file = %q, %v, want torn and next on two lines", text, err)
 	}
 }
 

@@ -30,22 +30,24 @@ import (
 
 // Options configures a Handler.
 type Options struct {
-	// Views are the sources of the answers.
+	// Views provides the sources of the answers.
 	Views *status.Sources
-	// ChangeGroup is the group that may change this vipd in addition to root; "" means none.
+	// ChangeGroup is the group whose members may change this vipd, in addition to root. It may be
+	// "".
 	ChangeGroup string
 	Events      *events.History
 	Log         *slog.Logger
-	// Reload reads the configuration and all definitions again. The history names by as the cause.
+	// Reload reads the configuration and all definitions again. by is recorded as the cause in the
+	// history.
 	Reload func(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error)
-	// Settle waits until everything compiled is applied.
+	// Settle waits until the compiled state is applied.
 	Settle func(context.Context)
-	// Examined returns this host as doctor sees it.
+	// Examined returns the state of this host in doctor's form.
 	Examined func() doctor.Host
-	// Silence returns the statistics of an endpoint that leaves connections without an answer.
+	// Silence returns the statistics of an endpoint that leaves connections unanswered.
 	Silence func(balancer.Target) (explain.Silence, bool)
-	// Ownership returns the VIPs with one owner, MoveVIP gives a VIP's group to another host, and
-	// Standby puts this host on standby. They are for VRRP.
+	// Ownership returns the VIPs with one owner, MoveVIP passes a VIP's group to another host, and
+	// Standby puts this host on standby. They are only used with VRRP.
 	Ownership func(context.Context) api.Ownership
 	MoveVIP   func(context.Context, netip.Addr, api.MoveRequest) error
 	Standby   func(context.Context, api.StandbyRequest) error
@@ -85,7 +87,7 @@ func Handler(o Options) http.Handler {
 	return mux
 }
 
-// view answers with the result of make, once or, with ?watch=1, at each change.
+// view answers with the result of make. With ?watch=1, it answers again after each change.
 func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
@@ -103,7 +105,7 @@ func (srv server) getTraffic(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, srv.Views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))
 }
 
-// watchInterval is the interval at which a watched answer is built again for its counts.
+// watchInterval is the interval at which a watched answer is built again to update its counts.
 const watchInterval = time.Second
 
 // follow writes a line whenever the answer has changed, until the caller disconnects.
@@ -125,7 +127,7 @@ func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*
 			if _, err := w.Write(append(text, '\n')); err != nil {
 				return
 			}
-			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
+			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when its buffer is full
 		}
 		select {
 		case <-ctx.Done():
@@ -148,7 +150,7 @@ func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, result)
 }
 
-// signedBy returns the author of a request as " by NAME", or "" if the author is unknown.
+// signedBy returns " by NAME" for the author of a request, or "" if the author is unknown.
 func signedBy(r *http.Request) string {
 	if by := httpserve.Author(r, r.URL.Query().Get("by")); by != "" {
 		return " by " + by
@@ -156,11 +158,11 @@ func signedBy(r *http.Request) string {
 	return ""
 }
 
-// compareTime is the maximum time that a caller waits for the comparison with the kernel.
+// compareTime is the maximum time for which a caller waits for the comparison with the kernel.
 const compareTime = 30 * time.Second
 
-// getDiff compares the compiled state with the kernel. It repairs differences at once, and returns
-// the remaining differences.
+// getDiff compares the compiled state with the kernel. The comparison repairs differences. The
+// answer contains the remaining differences.
 func (srv server) getDiff(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
 	defer cancel()

@@ -57,10 +57,10 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
 			continue
 		case subject.Health.Type == balancer.ExecHealth && subject.Fleet && !s.Env.AllowExec:
-			continue // other nodes run it
+			continue // only other nodes run the check
 		case several == nil:
 			t, found = target, subject
-		case subject == found: // health.port: all ports share one probe
+		case subject == found: // with health.port, all ports share a probe
 			continue
 		}
 		several = append(several, target.Address())

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// getConnections writes connections as they are found, as one JSON array. With ?follow it writes
-// connections that start and end. A failure after the first connection cuts the answer off.
+// getConnections writes connections as a JSON array while they are being found. With ?follow, it
+// writes connections that start or end. A failure after the first connection aborts the answer.
 func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	switch {
@@ -58,7 +58,7 @@ func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q data
 	case err != nil && begin == "[":
 		httpserve.Refuse(w, http.StatusInternalServerError, err)
 	case err != nil:
-		panic(http.ErrAbortHandler) // the caller sees that the list is incomplete
+		panic(http.ErrAbortHandler) // tells the caller that the list is incomplete
 	case begin == "[":
 		httpserve.Answer(w, []api.Connection{})
 	default:
@@ -67,14 +67,14 @@ func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q data
 	}
 }
 
-// followConnections writes a line for each connection that starts or ends. A reader that is too
-// slow misses some, and a line reports the loss.
+// followConnections writes a line for each connection that starts or ends. If the reader is too
+// slow, some connections are missing, and a line reports their number.
 func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	out := json.NewEncoder(w)
-	var writing sync.Mutex // losses may be reported by another goroutine than connections
+	var writing sync.Mutex // losses and connections may be reported by different goroutines
 	write := func(e api.ConnectionEvent) {
 		writing.Lock()
 		defer writing.Unlock()
@@ -94,7 +94,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
 	if err != nil {
 		srv.Log.Warn("connections can't be followed", "err", err)
-		panic(http.ErrAbortHandler) // the caller sees that the answer is incomplete
+		panic(http.ErrAbortHandler) // tells the caller that the answer is incomplete
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// eventsAtOnce is the maximum number of events that are read for one page.
+// eventsAtOnce is the maximum number of events in a page.
 const eventsAtOnce = 500
 
 // eventQuery is the filter of a request for events.
@@ -49,8 +49,8 @@ func (q *eventQuery) names(e *api.Event) bool {
 	return (q.service == "" || e.Service == q.service) && (len(q.kinds) == 0 || slices.Contains(q.kinds, string(e.Kind)))
 }
 
-// page reads the next page of the history, and moves the query behind it. More reports whether
-// there may be more.
+// page reads the next page of the history, and advances the query. more reports whether there may
+// be more events.
 func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 	all, missed := j.Read(q.since, eventsAtOnce)
 	if len(all) > 0 {
@@ -79,13 +79,13 @@ func (srv server) getEvents(w http.ResponseWriter, r *http.Request) {
 		changed := srv.Events.Changed()
 		page, more := q.page(srv.Events)
 		if first {
-			page.Missed = 0 // a new follower misses nothing from before
+			page.Missed = 0 // events before the request do not count as missed
 		}
 		if len(page.Events) > 0 || page.Missed > 0 || first {
 			if err := out.Encode(page); err != nil {
 				return // the caller has disconnected
 			}
-			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
+			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when its buffer is full
 		}
 		switch {
 		case more:

@@ -19,7 +19,8 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// explainTime limits one explanation, which reads the kernel and the firewalls of other programs.
+// explainTime is the timeout of an explanation, which reads the kernel and the firewalls of other
+// programs.
 const explainTime = 8 * time.Second
 
 // getExplain describes the path of a connection. With ?live=1 it also opens a connection from this
@@ -98,7 +99,7 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 	}
 }
 
-// withName adds an endpoint's DNS name, if it has any, to the explanation of its state.
+// withName adds an endpoint's DNS name, if it has one, to the explanation of its state.
 func withName(why, name string) string {
 	switch {
 	case name == "":
@@ -146,11 +147,11 @@ func byWhom(s balancer.Signature) (text string) {
 	return text
 }
 
-// livePause is the pause between two searches for the endpoint of a live connection.
+// livePause is the interval of searches for the endpoint of a live connection.
 const livePause = 5 * time.Millisecond
 
-// tryLive opens a connection from this node, reports its endpoint and how long connecting lasted,
-// and closes it.
+// tryLive opens a connection from this node and closes it. It reports the connection's endpoint and
+// the duration of the connect.
 func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	started := time.Now()
 	c, err := (&net.Dialer{Timeout: explainTime / 2}).DialContext(ctx, "tcp", k.AddrPort().String())
@@ -175,7 +176,7 @@ func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 			}
 		}
 	}
-	if err != nil && !l.Endpoint.IsValid() { // if the endpoint was found, a list that ran out of time is complete enough
+	if err != nil && !l.Endpoint.IsValid() { // if the endpoint was found, an incomplete list is sufficient
 		l.Error = err.Error()
 	}
 	return l

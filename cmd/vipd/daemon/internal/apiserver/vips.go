@@ -14,7 +14,7 @@ func (srv server) getVIPs(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, srv.Ownership(r.Context()))
 }
 
-// postMove gives the group of a VIP to another host.
+// postMove passes the group of a VIP to another host.
 func (srv server) postMove(w http.ResponseWriter, r *http.Request) {
 	var q api.MoveRequest
 	vip, err := netip.ParseAddr(r.PathValue("vip"))
@@ -34,7 +34,7 @@ func (srv server) postMove(w http.ResponseWriter, r *http.Request) {
 	srv.getVIPs(w, r)
 }
 
-// postStandby puts this host on standby, or ends that.
+// postStandby puts this host on standby, or ends the standby.
 func (srv server) postStandby(w http.ResponseWriter, r *http.Request) {
 	var q api.StandbyRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {

@@ -24,38 +24,38 @@ import (
 
 // Checks runs this node's health checks.
 type Checks struct {
-	// Fleet is this node's part of a fleet's checks. It is nil if the store is not a fleet's; its
-	// methods accept nil.
+	// Fleet is this node's part in a fleet's checks. It is nil if the store does not belong to a
+	// fleet. Its methods accept nil.
 	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	targets health.Targets // belongs to the caller of Verdicts, like all
+	targets health.Targets // owned by the caller of Verdicts, as is all
 	all     snap.Map[balancer.Target, health.Subject]
 	found   *statedir.File
 	lease   *statedir.File
-	changed atomic.Bool // since the states were saved
+	changed atomic.Bool // reports whether states have changed since they were saved
 	unable  unable
 	late    late
 }
 
 // Options configures Checks.
 type Options struct {
-	// StateDir keeps the results for the next run.
+	// StateDir is used to save the results for the next run.
 	StateDir *statedir.Dir
-	// Node is this node's name. It gives each node its own schedule for the same endpoint.
+	// Node is this node's name. It makes the schedule of checks differ between nodes.
 	Node string
-	// Etcd is the store in which a fleet shares checks, or nil if they are not shared. Lease is how
-	// long this node's votes count after its end. Log receives the state of the connection.
+	// Etcd is the store in which a fleet shares checks, or nil if checks are not shared. Lease is
+	// the time for which this node's votes count after its end. Log receives the state of the
+	// connection.
 	Etcd   *client.Config
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
-	// Service returns the served service of that name, or nil.
+	// Service returns the served service with a name, or nil.
 	Service func(name balancer.Name) *balancer.Service
 	// Kick makes the model call Verdicts again. It must not block.
 	Kick func()
-	// Heard receives each result and the probed address, which may have another port than the
-	// target.
+	// Heard receives each result and the probed address, whose port may differ from the target's.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
 	// Observe receives the duration of each check.
 	Observe func(t balancer.HealthType, took time.Duration)
@@ -66,14 +66,14 @@ const keepPause = 5 * time.Second
 
 const checksFile = "health.json"
 
-// keptChecks is the content of that file.
+// keptChecks is the content of the file health.json.
 type keptChecks struct {
 	Version int          `json:"version"`
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// New reads the results of an earlier run. Checks start with Verdicts and Run. An error is the
-// reason why the node can't have its name in a fleet.
+// New reads the results of an earlier run. Checks start with Verdicts and Run. It returns an error
+// if the node can't have its name in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "what health checks have found does not outlive a restart", statedir.Large),
@@ -83,7 +83,7 @@ func New(o Options) (*Checks, error) {
 	held := c.found.Held()
 	c.found.Read(&kept)
 	seed := fnv.New64a()
-	_, _ = seed.Write([]byte(o.Node)) // a hash never fails
+	_, _ = seed.Write([]byte(o.Node)) // Write never fails
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks, Held: held,
 		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
@@ -108,7 +108,7 @@ func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balan
 	before := c.all
 	c.all = c.targets.Next(env, in)
 	switch {
-	case c.Fleet == nil && c.all == before: // a verdict has changed, or something without a check
+	case c.Fleet == nil && c.all == before: // only verdicts, or objects without checks, have changed
 		return c.runner.Verdicts()
 	case c.Fleet == nil:
 		return c.runner.Set(c.all)
@@ -116,7 +116,8 @@ func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balan
 	return c.Fleet.Verdicts(c.all, env.AllowExec)
 }
 
-// heard recompiles when a check has been unable to run for long, and when it runs again.
+// heard processes a result. It requests a compilation when a check has been unable to run for long,
+// and when the check runs again.
 func (c *Checks) heard(t balancer.Target, res health.Result) {
 	s := c.o.Service(t.Service)
 	if s != nil && s.Health != nil && c.unable.heard(t, res, s.Health.Fall) {
@@ -124,8 +125,8 @@ func (c *Checks) heard(t balancer.Target, res health.Result) {
 	}
 }
 
-// Lacking reports the checks that this node can't run, the number of their endpoints, and the
-// checks that are late.
+// Lacking returns problems for the checks that this node can't run and the checks that are late,
+// and the number of endpoints whose checks can't run.
 func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
 	problems, endpoints := c.unable.problems(services, func(t balancer.Target) bool {
 		_, checked := c.runner.Status(t)
@@ -134,7 +135,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 	return append(problems, c.late.problems()...), endpoints
 }
 
-// report records changes and recompiles.
+// report records changes of verdicts and requests a compilation.
 func (c *Checks) report(changes []probe.Transition) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
@@ -145,7 +146,7 @@ func (c *Checks) report(changes []probe.Transition) {
 	c.o.Kick()
 }
 
-// Run checks until ctx ends, and saves the results for the next run.
+// Run runs checks until ctx ends, and saves the results for the next run.
 func (c *Checks) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { c.runner.Run(ctx) })
@@ -171,8 +172,8 @@ func (c *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// keep saves the results, and reports whether there is something to save. The file is written from
-// the results at that time.
+// keep requests a save of the results, and reports whether there are results. The file is written
+// later, from the results at that time.
 func (c *Checks) keep() bool {
 	if c.runner.Verdicts().Len() == 0 {
 		return false
@@ -198,14 +199,14 @@ func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 
 const leaseFile = "healthlease.json"
 
-// keptLease is the content of that file: the lease of this node's votes in the fleet.
+// keptLease is the content of the file with the lease of this node's votes in the fleet.
 type keptLease struct {
 	Version int   `json:"version"`
 	Lease   int64 `json:"lease"`
 }
 
-// formerLease returns the lease of a run that was killed, so that this run can revoke its votes at
-// once.
+// formerLease returns the lease of a run that was killed, so this run can immediately revoke the
+// votes of that run.
 func (c *Checks) formerLease() int64 {
 	var kept keptLease
 	c.lease.Read(&kept)
@@ -219,10 +220,10 @@ func (c *Checks) keepLease(lease int64) {
 
 // Found is the state of a target.
 type Found struct {
-	// Own is the result of this node's own check, if Checked.
+	// Own is the result of this node's own check, if Checked is set.
 	Own     probe.Status
 	Checked bool
-	// Fleet is the fleet's tally, if Shared.
+	// Fleet is the fleet's tally, if Shared is set.
 	Fleet  quorum.Tally
 	Shared bool
 }
@@ -234,14 +235,15 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last Verdicts, checked by this or other nodes. Only the caller of
-// Verdicts may call it.
+// All returns the targets of the last Verdicts, whether this node or other nodes check them. Only
+// the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
-// Hint makes the check of a target run at once, if this node checks it. It does not block.
+// Hint makes the check of a target run immediately, if this node checks it. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once checks a target outside the schedule, even a target that other nodes of the fleet check.
+// Once checks a target outside the schedule. It also checks targets that other nodes of the fleet
+// check.
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
@@ -250,7 +252,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 	return r, exchange, err
 }
 
-// DownSince returns the time since which a target is down, and its last result.
+// DownSince returns the time since which a target has been down, and its last result.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
 	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Text()

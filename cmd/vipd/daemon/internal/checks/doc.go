@@ -5,8 +5,8 @@
 //
 // Verdicts receives the next inputs, and returns their verdicts. If a fleet shares checks,
 // fleetchecks determines the runner's part. Results survive a restart in health.json. unable.go
-// records the checks that this node can't run: their endpoints keep their verdicts, and look
-// healthy.
+// records the checks that this node can't run, because their endpoints keep their verdicts and may
+// seem healthy.
 //
-// Package dataplane/probe makes the checks and schedules them.
+// Package dataplane/probe runs and schedules the checks.
 package checks

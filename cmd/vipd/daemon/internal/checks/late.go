@@ -16,8 +16,8 @@ type late struct {
 	reported atomic.Pointer[[]probe.Late]
 }
 
-// update stores the checks that are late now, and reports whether the problem has changed. A delay
-// that has not doubled is the same problem, because each new text makes an event.
+// update stores the checks that are late now, and reports whether the problem has changed. The
+// problem does not change until the delay has doubled, because each new text causes an event.
 func (l *late) update(now []probe.Late) bool {
 	var before []probe.Late
 	if p := l.reported.Load(); p != nil {
@@ -30,7 +30,7 @@ func (l *late) update(now []probe.Late) bool {
 	return true
 }
 
-// problems reports which checks are late, why, and the remedy.
+// problems returns a problem with the checks that are late, the reason and the remedy.
 func (l *late) problems() (all []balancer.Problem) {
 	p := l.reported.Load()
 	if p == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestLateProblem reports late checks whose delay varies. The problem must name the delay and a
-// sufficient interval, stay the same until the delay has doubled, and end.
+// sufficient interval. It must not change until the delay has doubled, and must end with the delay.
 func TestLateProblem(t *testing.T) {
 	var l late
 	by := func(d time.Duration) []probe.Late {

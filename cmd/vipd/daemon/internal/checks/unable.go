@@ -14,11 +14,11 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// unable records the checks that this node can't run. Their results have no information about the
-// endpoint, and enough consecutive results exist to take it down if they were failures. Such an
-// endpoint keeps its verdict, so it looks healthy.
+// unable records the checks that this node can't run. A check counts if its results contain no
+// information about the endpoint, and if the same number of consecutive failures would take the
+// endpoint down. Such an endpoint keeps its verdict, so it may seem healthy.
 type unable struct {
-	some atomic.Bool // rows is not empty
+	some atomic.Bool // reports whether rows is not empty
 
 	mu   sync.Mutex // guards rows; never held during a call of another package
 	rows map[balancer.Target]row
@@ -26,21 +26,21 @@ type unable struct {
 	said map[balancer.Name]excuse // belongs to the caller of problems
 }
 
-// row counts consecutive results of checks that could not run.
+// row counts consecutive results of a check that could not run.
 type row struct {
 	length int
 	text   string // the latest error
 }
 
-// excuse is the reported problem of a service: an endpoint and its first reason. It stays the same
-// while the reasons change.
+// excuse is the reported problem of a service: an endpoint and its first reason. It does not change
+// when the reasons change.
 type excuse struct {
 	target balancer.Target
 	text   string
 }
 
-// heard adds a result, and reports whether a run has reached fall results, or whether such a run
-// has ended.
+// heard adds a result. It reports whether the number of consecutive results has reached fall, or
+// whether such a series has ended.
 func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
 	if res.Outcome != health.NotRun && !u.some.Load() {
 		return false
@@ -61,8 +61,8 @@ func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
 	return was.length+1 == fall
 }
 
-// problems returns a problem for each service with endpoints that can't be checked, and their total
-// number. It drops the rows of endpoints that this node no longer checks.
+// problems returns a problem for each service with endpoints that can't be checked, and the total
+// number of such endpoints. It drops the rows of endpoints that this node no longer checks.
 func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(balancer.Target) bool) (all []balancer.Problem, targets int) {
 	if !u.some.Load() && len(u.said) == 0 {
 		return nil, 0

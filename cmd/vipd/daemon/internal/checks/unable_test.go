@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestUnableForgets removes a service with checks that can't run. None of their results may be
-// kept, so a service that returns starts from zero.
+// TestUnableForgets removes a service whose checks can't run. Its results must be dropped, so a
+// service that is added again starts from zero.
 func TestUnableForgets(t *testing.T) {
 	var u unable
 	var services, none snap.Map[balancer.Name, *balancer.Service]
@@ -33,10 +33,10 @@ func TestUnableForgets(t *testing.T) {
 	}
 	clear(checked)
 	if problems, n := u.problems(none, is); n != 0 || len(problems) != 0 || len(u.rows) != 0 {
-		t.Errorf("without the service: %d targets, problems %v, kept rows %v", n, problems, u.rows)
+		t.Errorf("without the service: targets = %d, problems = %v, rows = %v, want none", n, problems, u.rows)
 	}
 	checked[one], checked[two] = true, true
 	if problems, n := u.problems(services, is); n != 0 || len(problems) != 0 {
-		t.Errorf("service is back, before any result: %d targets, problems %v", n, problems)
+		t.Errorf("service added again without results: targets = %d, problems = %v, want none", n, problems)
 	}
 }

@@ -29,7 +29,7 @@ type Options struct {
 	// Elsewhere probes the link of a device for other hosts with VIPs.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Again is the interval at which links are probed again for VIPs that another host also holds.
-	// Default 30 s.
+	// The default is 30 s.
 	Again time.Duration
 }
 
@@ -42,8 +42,7 @@ type place struct {
 	device string
 }
 
-// Watch finds VIPs that another host has. All fields except problems belong to the goroutine of
-// Run.
+// Watch finds VIPs that another host has. The goroutine of Run owns all fields except problems.
 type Watch struct {
 	o        Options
 	problems atomic.Pointer[[]balancer.Problem]
@@ -118,8 +117,9 @@ func vips(s *model.State) map[netip.Addr]bool {
 	return all
 }
 
-// fresh returns links that were not yet probed for some of the VIPs. They lead to a network that
-// contains a VIP or to a neighbor with its address, or are the VIP's real device.
+// fresh returns the links on which some of the VIPs were not probed yet. A link matters if it leads
+// to a network that contains the VIP or to a neighbor with its address, or if it is the VIP's real
+// device.
 func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	interfaces, err := w.o.Interfaces()
 	if err != nil || len(vips) == 0 {
@@ -148,7 +148,7 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 }
 
 // ask probes all places at once, and records the answers. A link that can't be probed counts as
-// silent: probes need privilege, and a link with neighbors.
+// silent, because probes need a privilege and a link with neighbors.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCannotByRequire serves VIPs whose services have requirements. Each service must be checked
-// against only its own requirement.
+// only against its own requirement.
 func TestCannotByRequire(t *testing.T) {
 	const node, endpoint, local = balancer.RequireNode, balancer.RequireEndpoint, balancer.RequireLocal
 	vip, own := netip.MustParseAddr("192.168.1.100"), netip.MustParseAddr("192.168.1.11")

@@ -17,22 +17,23 @@ import (
 	"vipd/store/statedir"
 )
 
-// Options configure a Reporter.
+// Options configures a Reporter.
 type Options struct {
 	// Socket is the path of the owner's socket.
 	Socket string
-	// Changed returns a channel that is closed when the state next changes.
+	// Changed returns a channel that is closed at the next change of the state.
 	Changed func() <-chan struct{}
 	// Grace is the time for which VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
 	// StateDir keeps the standby of this host, and the last changes of its groups.
 	StateDir *statedir.Dir
-	// Standby receives whether an operator wants no VIP on this host. Nil means that etcd decides.
+	// Standby receives whether an operator wants this host to own no VIPs. It is nil if etcd
+	// decides.
 	Standby func(on bool)
 }
 
-// Serving is the state of the daemon that a report describes.
+// Serving is the part of the daemon's state that a report describes.
 type Serving struct {
 	// State is the compiled model.
 	State *model.State
@@ -42,8 +43,8 @@ type Serving struct {
 	Keeps bool
 }
 
-// These are the intervals of reports, the grace of a mode that serves nothing without this process,
-// and the minimum pause between reports.
+// These are the intervals of reports, the grace time of a mode that serves nothing without this
+// process, and the minimum pause between reports.
 const (
 	reportInterval  = time.Second
 	servingInterval = 150 * time.Millisecond
@@ -112,7 +113,7 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 		v := look()
 		switch {
 		case !v.State.Complete:
-		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the previous vipd still holds, like its rules
+		case v.Keeps && len(v.Unready) > 0 && time.Since(began) < r.o.Grace: // the report of the previous vipd is still valid, as are its rules
 			r.process(ctx, r.client.Status, false)
 		default:
 			r.send(ctx, r.report(&v))
@@ -136,7 +137,7 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// reportEnd reports at the end that nothing is served here, if the mode does not serve without this
+// reportEnd finally reports that nothing is served here, if the mode does not serve without this
 // process.
 func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
@@ -180,7 +181,7 @@ func (r *Reporter) report(v *Serving) api.OwnerReport {
 	return m
 }
 
-// cannot returns the reason why a VIP could not be served here, or "".
+// cannot returns the reason why a VIP can't be served on this host, or "".
 func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
 	s := v.State
 	if why := v.Unready; len(why) > 0 {
@@ -211,7 +212,7 @@ func (r *Reporter) send(ctx context.Context, m api.OwnerReport) {
 	r.process(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return r.client.Report(ctx, m) }, len(m.VIPs) > 0)
 }
 
-// process processes the owner's answer. Needed reports whether the owner has VIPs to own.
+// process processes the owner's answer. needed reports whether the owner has VIPs to own.
 func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
 	s, err := ask(ctx)
 	if err != nil {
@@ -229,8 +230,8 @@ func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.
 	}
 }
 
-// unseen returns the owner's new events: all after the last seen one. It doesn't compare times or
-// numbers, because clocks step and another owner counts from 1.
+// unseen returns the owner's new events, which are all events after the last seen event. It does
+// not compare times or numbers, because clocks may step and another owner counts from 1.
 func (r *Reporter) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	if len(all) == 0 {
 		return nil

@@ -19,10 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFirstReport starts a vipd. It must report nothing about VIPs that the kernel still serves
-// until it has applied the model, or until grace is over. If nothing is served without vipd, the
-// first report must immediately say that vipd can't serve the VIPs. It must always know the owner's
-// state.
+// TestFirstReport starts a vipd. It must not report on VIPs that the kernel still serves until it
+// has applied the model, or until grace has passed. If nothing is served without vipd, its first
+// report must say that it can't serve the VIPs. In all cases, it must receive the owner's state.
 func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -77,7 +76,7 @@ func TestFirstReport(t *testing.T) {
 		})
 		wait.For(t, wait.Patience, "two requests to the owner", func() bool { return asked.Load()+reports.Load() > 1 })
 		if reporter.Status() == nil || (cannot.Load() > 0) != c.reports {
-			t.Errorf("%s: %d reports that vipd can't serve the VIP, status %+v", c.name, cannot.Load(), reporter.Status())
+			t.Errorf("%s: reports that vipd can't serve the VIP = %d, status = %+v; want a status, and reports only if expected", c.name, cannot.Load(), reporter.Status())
 		}
 		ready.Store(1)
 		before := reports.Load()

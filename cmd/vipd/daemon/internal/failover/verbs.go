@@ -18,10 +18,10 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// errNotByVRRP refuses requests that are for VRRP.
+// errNotByVRRP refuses requests that are only possible with VRRP.
 var errNotByVRRP = errors.New("VRRP decides no owner on this host: [ownership.vrrp.NAME] in its configuration makes it do so")
 
-// byVRRP returns an error unless VRRP decides who owns the VIPs of this host.
+// byVRRP returns an error unless VRRP decides which host owns the VIPs of this host.
 func (r *Reporter) byVRRP() error {
 	if r == nil || r.o.Standby == nil {
 		return errNotByVRRP
@@ -43,7 +43,7 @@ func (r *Reporter) Move(ctx context.Context, vip netip.Addr, q api.MoveRequest) 
 	return err
 }
 
-// SetStandby puts this host on standby, or ends that.
+// SetStandby puts this host on standby, or ends the standby.
 func (r *Reporter) SetStandby(ctx context.Context, q api.StandbyRequest) error {
 	if err := r.byVRRP(); err != nil {
 		return err
@@ -75,13 +75,13 @@ func (r *Reporter) SetStandby(ctx context.Context, q api.StandbyRequest) error {
 	return nil
 }
 
-// by formats who made a request, and why.
+// by formats the author and the reason of a request.
 func by(name, reason string) string {
 	text := "by " + cmp.Or(name, "an operator")
 	return text + failover.Request{Reason: reason}.String()
 }
 
-// Ownership returns the VIPs with one owner, and asks vipd owner for the state of their groups.
+// Ownership returns the VIPs with one owner. It requests the state of their groups from vipd owner.
 func (r *Reporter) Ownership(ctx context.Context, v Serving) api.Ownership {
 	o := api.Ownership{Node: v.State.Config.Node, Groups: []api.OwnerGroup{}, VIPs: []api.GroupVIP{}}
 	if err := r.byVRRP(); err != nil {

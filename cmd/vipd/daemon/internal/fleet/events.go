@@ -11,7 +11,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// connection records that etcd is followed, or lost.
+// connection records that etcd is followed or was lost.
 func (f *Member) connection(revision int64, err error) {
 	e := events.Event{Kind: events.Store, Text: "etcd is reachable", Revision: revision}
 	f.mu.Lock()
@@ -60,7 +60,7 @@ func (f *Member) configured(set schema.NodeConfig) {
 	f.o.Configured(set)
 }
 
-// report records whether the fleet sees this node.
+// report records whether other nodes of the fleet see this node.
 func (f *Member) report(err error) {
 	err = client.Advised(err)
 	f.mu.Lock()

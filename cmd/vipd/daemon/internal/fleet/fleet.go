@@ -25,7 +25,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// Member is this node as a member of a fleet. It is nil if this node belongs to no fleet.
+// Member represents this node as a member of a fleet. It is nil if this node does not belong to a
+// fleet.
 type Member struct {
 	o        Options
 	source   *watch.Source
@@ -33,19 +34,19 @@ type Member struct {
 	presence *fleet.Presence
 
 	mu      sync.Mutex
-	trouble error     // reason why the fleet does not see this node; nil means it does
+	trouble error     // the reason why the fleet does not see this node, or nil
 	unseen  time.Time // when trouble began
-	seen    bool      // the fleet has seen this node at least once
+	seen    bool      // reports whether the fleet has ever seen this node
 
-	followed bool      // etcd was reached at least once
-	lost     time.Time // time when etcd was lost; zero means it is followed
+	followed bool      // reports whether etcd was ever reached
+	lost     time.Time // time when etcd was lost, or zero
 
-	// set is etcd's last configuration of this node, or nil before the first. It belongs to the
+	// set is etcd's last configuration of this node, or nil before the first. It is owned by the
 	// source.
 	set *schema.NodeConfig
 
-	// Run owns these fields: the last published addresses of this node, and the state and sources
-	// from which they were published.
+	// Run owns the fields below: the last published addresses of this node, and the state and
+	// sources from which they were published.
 	publishedOf *model.State
 	sources     []netip.Addr
 	published   *balancer.Node
@@ -56,9 +57,10 @@ type Options struct {
 	// Config is etcd's client configuration, and Name is this node's name.
 	Config client.Config
 	Name   string
-	// StateDir keeps the last valid state, for times when etcd is unavailable.
+	// StateDir is used to save the last valid state, for times when etcd is unavailable.
 	StateDir *statedir.Dir
-	// Defaults are values for services' fields. Source().SetDefaults replaces them.
+	// Defaults holds the values of fields that services do not set. Source().SetDefaults replaces
+	// them.
 	Defaults map[string]any
 	// Version and Started are published to the fleet.
 	Version string
@@ -69,12 +71,12 @@ type Options struct {
 	Events *events.History
 	// Configured receives the fleet's configuration of this node.
 	Configured func(schema.NodeConfig)
-	// Sources lists the addresses that this node sends from. If nil, none is known.
+	// Sources lists the addresses from which this node sends. If nil, no such address is known.
 	Sources func() []netip.Addr
 }
 
-// New returns a node that does nothing until Run and its source start. The error names the part of
-// the configuration that can't be used.
+// New returns a Member that does nothing until Run and its source start. The error names the
+// invalid part of the configuration.
 func New(o Options) (*Member, error) {
 	if o.Sources == nil {
 		o.Sources = func() []netip.Addr { return nil }
@@ -105,7 +107,7 @@ func (f *Member) Source() *watch.Source { return f.source }
 func (f *Member) Reached(revision int64) int64 {
 	if f != nil {
 		if at := f.source.Position(); at.Published == revision {
-			return at.Seen // later changes made no difference
+			return at.Seen // later changes did not affect the state
 		}
 	}
 	return revision
@@ -140,7 +142,7 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	if f == nil {
 		return nil
 	}
-	defer func() { _ = f.writer.Close() }() // an error needs no reaction
+	defer func() { _ = f.writer.Close() }() // an error has no consequence
 	var present sync.WaitGroup
 	defer present.Wait()
 	present.Go(func() { f.presence.Run(ctx) })
@@ -179,7 +181,8 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// news reports whether a status is worth writing: changed counts of drains alone are not.
+// news is the part of a status whose changes are written. Changed counts of drains alone are not
+// written.
 type news struct {
 	state    *model.State
 	engine   *dataplane.Status

@@ -27,7 +27,7 @@ import (
 )
 
 // TestTellsProblemsOfTheHost adds and removes a problem of the host. Both changes must be published
-// to the fleet, although nothing else changed.
+// to the fleet even though nothing else changes.
 func TestTellsProblemsOfTheHost(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	log := slog.New(slog.DiscardHandler)
@@ -78,8 +78,8 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	}
 }
 
-// TestTooManyAddresses publishes more addresses than a value may have bytes. The node reports a
-// problem until they are fewer.
+// TestTooManyAddresses publishes more addresses than fit into a value. The node must report a
+// problem until there are fewer addresses.
 func TestTooManyAddresses(t *testing.T) {
 	n, err := New(Options{
 		Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}, Name: "gw1", Lease: 10 * time.Second,
@@ -99,7 +99,7 @@ func TestTooManyAddresses(t *testing.T) {
 		n.publish(state(addresses))
 		got := n.Problems(true)
 		if large := addresses > 2; large != (len(got) == 1) || large && !strings.Contains(got[0].String(), "/vipd/hosts/gw1 would have") {
-			t.Errorf("with %d addresses problems = %v", addresses, got)
+			t.Errorf("problems with %d addresses = %v, want one only if they are too many", addresses, got)
 		}
 	}
 }

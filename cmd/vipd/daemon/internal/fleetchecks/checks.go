@@ -23,38 +23,38 @@ import (
 )
 
 // Checks is a node's part in the fleet's checks. While no service needs them, it has no connection,
-// lease or key. A nil *Checks represents a node without a fleet; all methods except Verdicts accept
-// it. All methods may be called by any goroutine.
+// lease or key. A nil *Checks represents a node without a fleet, and all methods except Verdicts
+// accept it. Its methods are safe for concurrent use.
 type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
-	wake        wake.Signal // holds a token when there may be something to follow
-	needed      atomic.Bool // some service needs the fleet's checks
+	wake        wake.Signal // sent when there may be something to follow
+	needed      atomic.Bool // reports whether a service needs the fleet's checks
 
 	mu sync.Mutex // guards the fields below, and the coordinator
-	// board is its last content, or empty. boardKnown reports whether it was read, or etcd had
-	// enough time for that.
+	// board is the last content of the board, or empty. boardKnown reports whether the board was
+	// read, or etcd had enough time for this.
 	board      quorum.Board
 	boardKnown bool
-	// read is the time when the board was last read; zero means never.
+	// read is the time when the board was last read, or zero.
 	read time.Time
-	// aloneUntil is the time when this node may rely on the board again after an outage; zero means
-	// now. alone is the time since which this node, according to the history, decides alone; zero
-	// means it does not.
+	// aloneUntil is the time when this node may rely on the board again after an outage, or zero.
+	// alone is the time since which this node decides alone according to the history, or zero.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
-	// votes has this node's verdicts on the targets that it checks for the fleet, and voter writes
-	// them; nil means no fleet. pending has targets whose state must still be examined.
+	// votes holds this node's verdicts on the targets that it checks for the fleet. voter writes
+	// them; it is nil if the fleet is not followed. pending holds targets whose state must still be
+	// examined.
 	votes       snap.Map[balancer.Target, *quorum.Vote]
 	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
-	// cannotRun has the time at which checks stopped running.
+	// cannotRun holds the time at which each check that can't run stopped.
 	cannotRun map[balancer.Target]time.Time
 	wanted    snap.Map[balancer.Target, health.Subject]
 	dissent   dissent
-	// unread is the reason why the board can't be read, and unpublished why the votes of this node
-	// can't be written. silent is the time since then.
+	// unread is the reason why the board can't be read. unpublished is the reason why the votes of
+	// this node can't be written. silent is the time since which this is so.
 	unread, unpublished error
 	silent              time.Time
 }
@@ -76,24 +76,25 @@ type Options struct {
 	// Patience is the maximum outage of etcd before this node decides alone. Zero means the default
 	// of etcd.BoardOptions.
 	Patience time.Duration
-	// Settle is the time for which the node continues to decide alone after etcd returns. During
-	// that time other nodes vote, and the leases of dead nodes expire. Zero means Lease.
+	// Settle is the time for which the node continues to decide alone after etcd is available
+	// again. During that time other nodes vote, and the leases of dead nodes expire. Zero means
+	// Lease.
 	Settle time.Duration
-	// Former is the lease of votes that an earlier run could not revoke; 0 means none.
+	// Former is the lease of votes that an earlier run could not revoke, or 0.
 	Former int64
-	// Keep, unless nil, saves the number of a lease. It is the next run's Former.
+	// Keep saves the ID of a lease, which is the next run's Former. It may be nil.
 	Keep func(lease int64)
 }
 
-// votePause is the interval at which first results are examined, and lamePause the interval at
-// which cannotRun is examined.
+// votePause is the interval at which first results are examined. lamePause is the interval at which
+// cannotRun is examined.
 const (
 	votePause     = 250 * time.Millisecond
 	runnablePause = time.Second
 )
 
-// New returns a node's part in a fleet's checks. It does nothing before Verdicts and Run. An error
-// means that the node can't have that name.
+// New returns a node's part in a fleet's checks. It does nothing until Verdicts and Run are called.
+// It returns an error if the node can't have that name.
 func New(o Options) (*Checks, error) {
 	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
@@ -104,17 +105,17 @@ func New(o Options) (*Checks, error) {
 	return f, nil
 }
 
-// forget resets the knowledge of the fleet. The coordinator stays: it then has no target of the
-// fleet, but has the verdicts of this node's own checks. A service that needs the fleet's checks
-// again starts from these.
+// forget resets the knowledge about the fleet. The coordinator remains, without targets of the
+// fleet but with the verdicts of this node's own checks. If a service needs the fleet's checks
+// again, it starts with these verdicts.
 func (f *Checks) forget() {
 	f.board, f.boardKnown, f.read, f.aloneUntil, f.alone, f.unread, f.unpublished = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.assignments, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.cannotRun = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
-// Awaits reports whether a service needs the fleet's checks and the board is still to be read. It
-// returns false if services can't be read either. A nil Checks belongs to no fleet.
+// Awaits reports whether a service needs the fleet's checks and the board must still be read. It
+// returns false if services can't be read either, or if f is nil.
 func (f *Checks) Awaits(s *store.Snapshot) bool {
 	if f == nil {
 		return false
@@ -159,8 +160,8 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined returns the verdicts after a change, including verdicts on targets that are no longer the
-// fleet's: this node's own checks start from them.
+// joined returns the verdicts after a change. They include verdicts on targets that are no longer
+// the fleet's, because this node's own checks start with these verdicts.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -177,7 +178,7 @@ func (f *Checks) aloneLocked() bool {
 }
 
 // Run follows the fleet's checks while a service needs them, until ctx ends. It returns an error if
-// no retry can succeed.
+// retries can't succeed.
 func (f *Checks) Run(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -206,7 +207,7 @@ func (f *Checks) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = writer.Close() }() // an error needs no reaction
+	defer func() { _ = writer.Close() }() // an error has no consequence
 	f.mu.Lock()
 	f.voter, err = writer.HealthVoter(f.o.Node, quorum.Checker{Exec: f.exec}, f.o.Lease)
 	voter := f.voter
@@ -271,9 +272,9 @@ func (f *Checks) examineLoop(ctx context.Context) {
 	}
 }
 
-// runVoter runs the voter while the board can be read. A node that can't read the other votes does
-// not know its targets, and the others would wait for it in vain. An outage shorter than the lease
-// has no effect.
+// runVoter runs the voter while the board can be read. A node that can't read other votes does not
+// know its targets, and the other nodes would wait for its votes in vain. An outage that is shorter
+// than the lease has no effect.
 func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
@@ -294,7 +295,7 @@ func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	}
 }
 
-// begin starts run, which ends with ctx or with the returned function. That function may be called
+// begin starts run in a goroutine, which ends with ctx or when end is called. end may be called
 // twice.
 func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -303,7 +304,7 @@ func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// reads reports whether the board can be read, or could be a moment ago.
+// reads reports whether the board can be read, or could be read until recently.
 func (f *Checks) reads(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -328,8 +329,7 @@ func (f *Checks) publish(b quorum.Board, err error) {
 	f.o.Kick()
 }
 
-// recordAloneLocked records in the history when this node starts to decide alone, and when that
-// ends.
+// recordAloneLocked adds an event to the history when this node starts or stops deciding alone.
 func (f *Checks) recordAloneLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {

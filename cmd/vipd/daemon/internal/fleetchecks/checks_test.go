@@ -33,14 +33,14 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
 		if h.ever(v) {
-			t.Errorf("%s regarded a target as %q", h.name, v)
+			t.Errorf("verdict of %s on a target = %q, want another", h.name, v)
 		}
 	}
 }
 
 // TestFleetOutvotes shares checks with a host that finds every target down, and a host that can't
 // check. The first must be outvoted, and the second must leave its checks to others. The history
-// must have each change once, with its voters.
+// must contain each change once, with the voters.
 func TestFleetOutvotes(t *testing.T) {
 	w := newWorld(t, 10, quick())
 	w.unhurried()
@@ -70,15 +70,15 @@ func TestFleetOutvotes(t *testing.T) {
 				said = append(said, e.Text)
 			}
 			if e.Text == "is down" && (!strings.Contains(e.Cause, " of 3 nodes: ") || !strings.Contains(e.Cause, "connection refused") || e.Was != "up" || e.Lasted <= 0) {
-				t.Errorf("%s: %+v", h.name, e)
+				t.Errorf("event of %s = %+v, want the cause with 3 nodes", h.name, e)
 			}
 		}
 		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
-			t.Errorf("events of %s = %s", h.name, got)
+			t.Errorf("events of %s = %s, want up, down and up again", h.name, got)
 		}
 		s, ok := h.checks.Standing(w.targets[3])
 		if !ok || s.Verdict != balancer.HealthUp || s.Alone || len(s.Checkers) != 3 || s.Votes["host2"].Verdict != balancer.HealthDown || s.Votes["host2"].Cause != "connection refused" {
-			t.Errorf("status of %s = %+v", h.name, s)
+			t.Errorf("status of %s = %+v, want up with 3 checkers and the vote of host2", h.name, s)
 		}
 	}
 	w.mu.Lock()
@@ -92,14 +92,15 @@ func TestFleetOutvotes(t *testing.T) {
 	w.turn(true, w.targets[5])
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.Standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
-		t.Errorf("vote of a host that can't check = %+v", s.Votes["host4"])
+		t.Errorf("vote of a host that can't check = %+v, want unknown", s.Votes["host4"])
 	}
 }
 
-// TestFleetOverTCP shares the checks of real servers that start and stop between three hosts.
+// TestFleetOverTCP shares the checks of real servers, which start and stop, between three hosts.
+// All hosts must use the right verdicts.
 func TestFleetOverTCP(t *testing.T) {
 	health := quick()
-	health.Timeout = wait.Patience // a port without a listener refuses at once
+	health.Timeout = wait.Patience // a port without a listener refuses immediately
 	w := newWorld(t, 3, health)
 	w.unhurried()
 	w.real = true
@@ -124,11 +125,11 @@ func TestFleetOverTCP(t *testing.T) {
 		s, _ := h.checks.Standing(w.targets[1])
 		for n, v := range s.Votes {
 			if v.Verdict == balancer.HealthDown && !strings.HasPrefix(v.Cause, "connection refused") {
-				t.Errorf("vote of %s = %+v", n, v)
+				t.Errorf("vote of %s = %+v, want a refused connection", n, v)
 			}
 		}
 		if h.verdict(w.targets[0]) != balancer.HealthUp || h.verdict(w.targets[2]) != balancer.HealthUp {
-			t.Errorf("%s regards the others as %q and %q", h.name, h.verdict(w.targets[0]), h.verdict(w.targets[2]))
+			t.Errorf("verdicts of %s on the other targets = %q and %q, want up", h.name, h.verdict(w.targets[0]), h.verdict(w.targets[2]))
 		}
 	}
 }
@@ -140,7 +141,7 @@ func behind(h *simulated, o *Options) {
 }
 
 // TestFleetReplacesCheckers cuts a host off from etcd. It must be replaced as a checker when its
-// lease expires, and return with the connection, without a change of verdicts on any host.
+// lease expires, and must check again once it is connected. Verdicts must not change on any host.
 func TestFleetReplacesCheckers(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	lost := w.join("host1", behind)
@@ -166,18 +167,18 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	never(t, w.hosts, balancer.HealthDown)
 }
 
-// TestFleetAfterCrash kills the only host that checks, and restarts it at once. Its old votes
-// remain in etcd. From its first connection on, only votes of the new run may count, although the
-// old lease is still valid.
+// TestFleetAfterCrash kills the only host that checks, and restarts it immediately while its old
+// votes remain in etcd. Once the host is connected, only votes of the new run may count, even
+// though the old lease is still valid.
 func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
-	w.lease = 20 * usual // nothing here may wait for it, even on a busy machine
+	w.lease = 20 * usual // this test must not depend on the lease, even on a busy machine
 	var kept atomic.Int64
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
 	w.settled(w.hosts, balancer.HealthUp)
-	former.relay.Cut() // it can't even report its end
+	former.relay.Cut() // so it can't report its end
 	former.stop()
 	w.hosts = nil
 	w.turn(true, w.targets...)
@@ -193,12 +194,12 @@ func TestFleetAfterCrash(t *testing.T) {
 			!slices.ContainsFunc(answer.Kvs, func(kv *mvccpb.KeyValue) bool { return kv.Lease != kept.Load() })
 	})
 	if left, err := w.client.TimeToLive(t.Context(), clientv3.LeaseID(before)); err != nil || left.TTL <= 0 {
-		t.Errorf("the host waited for its former lease: %+v, %v", left, err)
+		t.Errorf("former lease = %+v, %v, want it unexpired", left, err)
 	}
 }
 
 // TestFleetWithoutEtcd stops etcd. Each host must check everything itself, starting with the
-// fleet's verdicts. When etcd returns with old votes, no verdict may flap.
+// fleet's verdicts. When etcd is available again with old votes, verdicts must not change.
 func TestFleetWithoutEtcd(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	for i := range 5 {
@@ -214,7 +215,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.turn(true, down)
 	everywhere(t, w.hosts, down, balancer.HealthDown)
 	fell := time.Now()
-	for _, h := range w.hosts { // from here on no host may see it up, even for a moment
+	for _, h := range w.hosts { // from now on no host may use the verdict up
 		h.ever("")
 	}
 	w.cluster.Start()
@@ -229,15 +230,15 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
 			t.Errorf("%s: target is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
-		// On a busy machine etcd may be late once more.
+		// On a busy machine etcd may be late again.
 		if back, away := h.eventsWith("shared again"), h.eventsWith("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
-			t.Errorf("events of %s = %+v, %+v", h.name, away, back)
+			t.Errorf("events of %s = %+v, %+v, want one outage for each recovery", h.name, away, back)
 		}
 		h.seen.Lock()
 		for _, all := range h.history {
 			for _, target := range w.targets {
 				if want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[target == down]; all.At(target) != want {
-					t.Errorf("%s regarded %s as %q after etcd's return", h.name, target, all.At(target))
+					t.Errorf("verdict of %s on %s after etcd's return = %q, want no change", h.name, target, all.At(target))
 				}
 			}
 		}
@@ -256,7 +257,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
 	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks for itself: ") {
-		t.Errorf("problems: %v", problems)
+		t.Errorf("problems = %v, want that the node checks for itself", problems)
 	}
 	w.turn(false, w.targets[0])
 	w.cluster.Start()

@@ -1,5 +1,5 @@
 // Package fleetchecks is a node's part in the health checks that the hosts of a fleet share
-// (health.from = "fleet"). A few hosts check each endpoint, whatever the size of the fleet.
+// (health.from = "fleet"). A few hosts check each endpoint, regardless of the size of the fleet.
 //
 // Package balancer/health/quorum decides which nodes check an endpoint, and counts votes. Package
 // store/etcd transports votes (HealthBoard, HealthVoter). This package connects both with the

@@ -37,15 +37,15 @@ type world struct {
 	targets []balancer.Target
 	probes  atomic.Int64
 	real    bool          // checks use the network
-	lease   time.Duration // of the hosts
-	// patience is how long etcd may be unavailable before hosts decide alone.
+	lease   time.Duration // lease of the hosts
+	// patience is the time for which etcd may be unavailable before hosts decide alone.
 	patience time.Duration
 	log      *slog.Logger
 
 	mu     sync.Mutex // guards the fields below
 	wanted snap.Map[balancer.Target, health.Subject]
 	down   map[netip.AddrPort]bool
-	liars  map[string]bool // hosts that see every target down
+	liars  map[string]bool // hosts whose checks always fail
 	lame   map[string]bool // hosts that can't run checks
 	hosts  []*simulated
 }
@@ -58,8 +58,8 @@ type simulated struct {
 	runner *probe.Runner
 	kicks  chan struct{}
 	exec   bool
-	own    map[balancer.Target]bool // services of its own file replace the fleet's
-	relay  *etcdkit.Relay           // between this host and etcd
+	own    map[balancer.Target]bool // targets whose service this host defines itself
+	relay  *etcdkit.Relay           // the relay between this host and etcd
 	stop   func()
 	events *events.History
 
@@ -95,11 +95,11 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 // usual is the duration of nodes' leases.
 const usual = 15 * time.Second
 
-// unhurried gives hosts on a busy machine more time to renew their leases, for tests that never
-// wait until a lease expires.
+// unhurried gives hosts on a busy machine more time to renew their leases. It is for tests that do
+// not wait until a lease expires.
 func (w *world) unhurried() { w.lease, w.patience = usual, usual }
 
-// quick returns a check that is decided in a fraction of a second.
+// quick returns a check that needs only a fraction of a second for a verdict.
 func quick() balancer.Health {
 	return balancer.Health{
 		Type: balancer.TCPHealth, Interval: 400 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond, Rise: 2, Fall: 2,

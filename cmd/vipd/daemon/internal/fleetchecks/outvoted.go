@@ -13,16 +13,15 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// dissent finds targets about which this node has disagreed with the majority for longer than the
-// other nodes need to reach the same verdict. It reports them in one event, because a node that is
-// cut off from its endpoints disagrees about all of them.
+// dissent finds targets on which this node has disagreed with the majority for longer than the
+// other nodes need to reach the same verdict. It reports them in a single event, because a node
+// that is cut off from its endpoints disagrees on all of them.
 type dissent struct {
 	since    map[balancer.Target]time.Time
-	recorded time.Time // time when the event was recorded; zero means it was not
+	recorded time.Time // time when the event was recorded, or zero
 }
 
-// look compares this node's votes with the fleet's verdicts, and returns a new event if there is
-// one.
+// look compares this node's votes with the fleet's verdicts, and returns new events.
 func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap.Map[balancer.Target, balancer.Verdict],
 	wanted snap.Map[balancer.Target, health.Subject], settle time.Duration, now time.Time,
 ) (events.Event, bool) {
@@ -59,8 +58,8 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 	return events.Event{}, false
 }
 
-// dissentLocked records when this node is outvoted, and when that ends. A node that decides alone
-// is never outvoted.
+// dissentLocked adds an event to the history when this node is outvoted, and when this ends. A node
+// that decides alone is never outvoted.
 func (f *Checks) dissentLocked(now time.Time) {
 	votes := f.votes
 	if f.aloneLocked() {
@@ -91,9 +90,9 @@ func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), subject, own.Cause)
 }
 
-// MayRun reports whether some node may run the programs of exec checks, as far as this node knows.
-// It also returns true if no node is known. It returns false if f is nil, because this node then
-// belongs to no fleet.
+// MayRun reports whether any node may run the programs of exec checks, as far as this node knows.
+// It returns true if no node is known. It returns false if f is nil, because this node then does
+// not belong to a fleet.
 func (f *Checks) MayRun() bool {
 	if f == nil {
 		return false

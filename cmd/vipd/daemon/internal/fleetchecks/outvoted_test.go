@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestDissentIsToldOnce makes a node disagree with the fleet. The node must record that once, after
-// the others had time to reach the same verdict, and again when it ends.
+// TestDissentIsToldOnce makes a node disagree with the fleet. The node must record this once, after
+// the others had time to reach the same verdict, and record the end of the disagreement.
 func TestDissentIsToldOnce(t *testing.T) {
 	var votes snap.Map[balancer.Target, *quorum.Vote]
 	var fleet snap.Map[balancer.Target, balancer.Verdict]
@@ -37,7 +37,7 @@ func TestDissentIsToldOnce(t *testing.T) {
 	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
 	const ends = "this node's checks agree with the majority again:  40s"
 	if len(recorded) != 2 || recorded[23] != begins || recorded[40] != ends {
-		t.Errorf("reports by second = %v", recorded)
+		t.Errorf("events by second = %v, want one at 23 and one at 40", recorded)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 )
 
 // TestFleetSharesChecks shares the checks of some targets between 5, 10 and 20 hosts (50 in make
-// soak). Each target must be probed three times an interval for any number of hosts. Nothing may be
-// written without a change. Three small writes must be enough to inform all hosts of a failing
-// target. When a host leaves, only its targets may move.
+// soak). For any number of hosts, each target must be probed three times in each interval. Without
+// a change nothing may be written. Three small writes must be sufficient to inform all hosts about
+// a failing target. When a host leaves, only its targets may move.
 func TestFleetSharesChecks(t *testing.T) {
 	const targets = 150
 	w := newWorld(t, targets, quick())
@@ -32,8 +32,8 @@ func TestFleetSharesChecks(t *testing.T) {
 			w.probes.Store(0)
 			time.Sleep(4 * w.health.Interval) // the measured interval
 			rate = float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
-			// Intervals are up to a tenth shorter by chance. On a busy machine they are much
-			// longer, and later intervals compensate.
+			// Intervals are randomly shortened by up to a tenth. On a busy machine they are much
+			// longer, and later intervals compensate for this.
 			t.Logf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
 			return w.revision() == before && rate > 0 && rate < 3.7
 		})
@@ -50,7 +50,7 @@ func TestFleetSharesChecks(t *testing.T) {
 	w.leaves(t)
 }
 
-// flips makes one target fail, and counts the writes.
+// flips makes a target fail, and counts the writes.
 func (w *world) flips(t *testing.T) {
 	t.Helper()
 	before := w.revision()
@@ -65,7 +65,7 @@ func (w *world) flips(t *testing.T) {
 		return true
 	})
 	heard := time.Since(began)
-	time.Sleep(2 * w.health.Interval) // for any other writes
+	time.Sleep(2 * w.health.Interval) // wait for unexpected writes
 	writes := w.revision() - before
 	if writes < 2 || writes > 3 {
 		t.Errorf("a failing target causes %d writes, want one of each checker", writes)
@@ -84,7 +84,7 @@ func (w *world) flips(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// leaves removes one host. Only its targets may move, and no host may regard a target as down or
+// leaves removes a host. Only its targets may move, and no host may use the verdicts down or
 // unknown during the move.
 func (w *world) leaves(t *testing.T) {
 	t.Helper()
@@ -101,15 +101,15 @@ func (w *world) leaves(t *testing.T) {
 	moved := 0
 	for _, h := range rest {
 		if h.checking() < before[h] {
-			t.Errorf("%s lost %d targets when another host left", h.name, before[h]-h.checking())
+			t.Errorf("targets that %s lost when another host left = %d, want 0", h.name, before[h]-h.checking())
 		}
 		moved += h.checking() - before[h]
 		if h.ever(balancer.HealthDown) {
-			t.Errorf("%s regarded a target as down when a host left", h.name)
+			t.Errorf("%s used the verdict down when a host left, want up", h.name)
 		}
 	}
 	if moved != had {
-		t.Errorf("%d targets moved when a host with %d targets left", moved, had)
+		t.Errorf("targets that moved when a host left = %d, want its %d", moved, had)
 	}
 	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
 }

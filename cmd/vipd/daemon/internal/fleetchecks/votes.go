@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// Vote publishes new verdicts of this node's own checks to the fleet, and returns the targets that
-// are not the fleet's. A nil Checks belongs to no fleet.
+// Vote publishes new verdicts of this node's own checks to the fleet. It returns the targets that
+// do not belong to the fleet. A nil Checks does not belong to a fleet.
 func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	if f == nil {
 		return targets
@@ -64,8 +64,9 @@ func (f *Checks) voteLocked() {
 	}
 }
 
-// retractVotesLocked finds checks that no longer run, or run again. A check that could not run for
-// Settle loses its vote, which would block the only other checker forever.
+// retractVotesLocked finds checks that no longer run or that run again. If a check could not run
+// for Settle, its vote is withdrawn, because otherwise it would permanently block the only other
+// checker.
 func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
@@ -83,7 +84,7 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 }
 
 // voteOf returns the vote for the state of this node's own check, which may be unable to run. It
-// returns nil if there is no vote yet. A final vote holds until the verdict changes.
+// returns nil if there is no vote yet. A final vote is valid until the verdict changes.
 func voteOf(s health.State, cannotRun bool) (vote *quorum.Vote, final bool) {
 	switch {
 	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !cannotRun:
@@ -146,7 +147,7 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
 		s, ours := f.coordinator.Tally(t)
 		if !ours || !c.HadOld && time.Since(s.Since) > f.o.Settle {
-			continue // it was removed, maybe before this node received it
+			continue // the service was removed, perhaps before this node received it
 		}
 		e := events.Event{
 			At: s.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),

@@ -25,8 +25,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetWithdraws makes a host unable to run a check. It must revoke its vote, so the only other
-// host decides. It must vote again when it can check.
+// TestFleetWithdraws makes a host unable to run a check. It must withdraw its vote, so the only
+// other host decides, and must vote again when it can run the check.
 func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -41,7 +41,7 @@ func TestFleetWithdraws(t *testing.T) {
 	w.turn(true, w.targets[0])
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	if s, _ := w.hosts[0].checks.Standing(w.targets[1]); s.Verdict != balancer.HealthUp {
-		t.Errorf("standing of the other target = %+v", s)
+		t.Errorf("tally of the other target = %+v, want up", s)
 	}
 	limp(false)
 	wait.For(t, 30*time.Second, "the host to vote again", func() bool {
@@ -52,9 +52,9 @@ func TestFleetWithdraws(t *testing.T) {
 	w.settled(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetNeedsRights removes a host's right to read votes. It must check alone, the others must
-// not wait for it, and it must join again with the right. A host that may not write must report the
-// missing right.
+// TestFleetNeedsRights removes a host's right to read votes. It must decide alone, the others must
+// not wait for it, and it must join again once the right is restored. A host that may not write
+// must report the missing right.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	w.lease, w.patience = 4*time.Second, 2*time.Second
@@ -115,18 +115,18 @@ func TestFleetNeedsRights(t *testing.T) {
 		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })
 		ended, begun := h.eventsWith(c.again), h.eventsWith(c.begins)
 		if len(begun) < len(ended) || len(begun) > len(ended)+1 {
-			t.Errorf("events of %s = %+v, %+v", h.name, begun, ended)
+			t.Errorf("events of %s = %+v, %+v, want an end for each start", h.name, begun, ended)
 		}
 		for _, e := range slices.Concat(begun, ended) {
 			if ends := strings.Contains(e.Text, c.again); (e.Lasted > 0) != ends || (e.Cause == "") != ends {
-				t.Errorf("%s: %+v", h.name, e)
+				t.Errorf("event of %s = %+v, want a cause at the start and a duration at the end", h.name, e)
 			}
 		}
 	}
 }
 
-// TestFleetGivesUp makes the board unreadable for a node. It must take part until its lease
-// expires, and no longer.
+// TestFleetGivesUp makes the board unreadable for a node. It must take part only until its lease
+// expires.
 func TestFleetGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(events.Event) {}, Kick: func() {}})
@@ -153,8 +153,8 @@ func TestFleetGivesUp(t *testing.T) {
 	})
 }
 
-// TestFleetPassesOverTheSilent uses a host that never votes, because its own file has a service of
-// that name. The other host must decide alone. Both must share the remaining checks.
+// TestFleetPassesOverTheSilent uses a host that never votes, because it defines a service of that
+// name itself. The other host must decide alone. Both must share the remaining checks.
 func TestFleetPassesOverTheSilent(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -170,8 +170,8 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 	})
 }
 
-// TestFleetLeavesToNodes changes a service to each host's own checks, and then back to the fleet's.
-// Each host must start from the last verdicts, and record nothing.
+// TestFleetLeavesToNodes switches a service to each host's own checks, and then back to the fleet's
+// checks. Each host must start with the last verdicts, and must record no events.
 func TestFleetLeavesToNodes(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.unhurried()
@@ -204,13 +204,13 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	never(t, w.hosts, balancer.HealthUnknown)
 	for _, h := range w.hosts {
 		if told := h.eventsWith("is "); len(told) > len(w.targets) {
-			t.Errorf("events of %s = %+v", h.name, told)
+			t.Errorf("events of %s = %+v, want at most one for each target", h.name, told)
 		}
 	}
 }
 
-// TestVoteSaysWhatDecided changes the latest result after a verdict. The cause of the vote must be
-// the cause of the verdict.
+// TestVoteSaysWhatDecided changes the latest result after a verdict. The cause of the vote must
+// remain the cause of the verdict.
 func TestVoteSaysWhatDecided(t *testing.T) {
 	rules := health.Rules{Interval: time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	s := health.New(1, time.Now(), time.Second).Assume(balancer.HealthUp, time.Now())
@@ -232,8 +232,8 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 	}
 }
 
-// TestKnowsAfterLeavingTheFleet makes a service need the fleet's checks again just after the node
-// has stopped following them. The node must start from its own verdicts.
+// TestKnowsAfterLeavingTheFleet makes a service need the fleet's checks again shortly after the
+// node has stopped following them. The node must start with its own verdicts.
 func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Health: &balancer.Health{Type: balancer.TCPHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}
@@ -257,7 +257,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	}
 }
 
-// TestForgottenIsTold makes the verdict of an endpoint unknown. That must be recorded.
+// TestForgottenIsTold makes the verdict on an endpoint unknown. This must be recorded.
 func TestForgottenIsTold(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}

@@ -2,8 +2,8 @@
 //
 //	history --> one goroutine a hook, with its own place in the history --> one run of the program an event, in order
 //
-// A hook that is slow or hangs delays neither vipd nor the other hooks: a run has a time limit, and
-// if too many events wait for a hook, the oldest are dropped. The programs run like exec health
-// checks (dataplane/probe/command). Failures are logged, but are not events, because a hook for
-// problems would run for its own failures.
+// A slow or hanging hook delays neither vipd nor other hooks. Each run has a timeout, and if too
+// many events wait for a hook, the oldest are dropped. The programs run like exec health checks
+// (dataplane/probe/command). Failures are logged but are not events, because a hook for problems
+// would otherwise run for its own failures.
 package hooks

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// runTime is the maximum time of one run.
+	// runTime is the timeout of a run.
 	runTime = 30 * time.Second
 	// maxWaiting is the maximum number of events that wait for a hook.
 	maxWaiting = 100
@@ -35,9 +35,9 @@ func kinds() map[string][]events.Kind {
 
 // Options configures Run.
 type Options struct {
-	// Commands are the programs with their arguments, by the name of the hook.
+	// Commands maps the name of each hook to its program with arguments.
 	Commands map[string][]string
-	// User is the user of the programs; "" means nobody.
+	// User is the user that runs the programs. If empty, the user is nobody.
 	User string
 	// Node is this host's name.
 	Node   string
@@ -56,17 +56,17 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// hook represents one program.
+// hook is a program with its events.
 type hook struct {
 	Options
 	name  string
 	kinds []events.Kind
 	args  []string
 
-	since   uint64 // the last event that was read
+	since   uint64 // number of the last event that was read
 	waiting []events.Event
-	// missed counts the events that were dropped since the last run. It includes other kinds that
-	// arrived too fast to be kept.
+	// missed counts the events that were dropped since the last run. It includes events of other
+	// kinds that were dropped from the history.
 	missed int
 }
 
@@ -118,13 +118,13 @@ func (h *hook) read() {
 type input struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
-	// Missed counts the events that were dropped before this one. It includes other kinds that
-	// arrived too fast to be kept.
+	// Missed counts the events that were dropped before this event. It includes events of other
+	// kinds that were dropped from the history.
 	Missed int `json:"missed,omitempty"`
 	events.Event
 }
 
-// runFor runs the program for one event.
+// runFor runs the program for an event.
 func (h *hook) runFor(ctx context.Context, e events.Event) error {
 	input, err := json.Marshal(input{h.Node, h.name, h.missed, e})
 	if err != nil {
@@ -144,7 +144,7 @@ func (h *hook) runFor(ctx context.Context, e events.Event) error {
 	return nil
 }
 
-// environment returns the event as variables, for programs that don't read JSON.
+// environment returns the event as environment variables, for programs that do not parse JSON.
 func (h *hook) environment(e events.Event) []string {
 	var env []string
 	for _, v := range [][2]string{

@@ -15,12 +15,12 @@ import (
 	"vipd/test/wait"
 )
 
-// hooked runs hooks over a history until the test ends. Each command is a script; $OUT is a
-// directory that any user may write to.
+// hooked runs hooks for a history until the test ends. Each command is a script. $OUT is a
+// directory to which any user may write.
 func hooked(t *testing.T, commands map[string]string) (journal *events.History, out string, logged *log) {
 	t.Helper()
 	out = t.TempDir()
-	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // nobody must be able to enter it
+	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // the user nobody must be able to enter the directory
 		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil && dir == out {
 			t.Fatal(err)
 		}
@@ -80,15 +80,15 @@ func TestHooks(t *testing.T) {
 	}
 	var first input
 	if err := json.NewDecoder(strings.NewReader(string(text))).Decode(&first); err != nil || first.Node != "n1" || first.Text != "is down" || first.Seq == 0 {
-		t.Errorf("decoded hook = %+v, %v from\n%s", first, err, text)
+		t.Errorf("input of the hook = %+v, %v, want the first event of n1 from\n%s", first, err, text)
 	}
 	if os.Geteuid() == 0 {
 		reads(t, filepath.Join(out, "who"), "nobody\n")
 	}
 }
 
-// TestHooksThatFail runs hooks that hang or fail. A hook that hangs must not delay another, and its
-// oldest waiting events must be dropped. A failure must be logged with the program's output.
+// TestHooksThatFail runs hooks that hang or fail. A hanging hook must not delay other hooks, and
+// its oldest waiting events must be dropped. A failure must be logged with the program's output.
 func TestHooksThatFail(t *testing.T) {
 	journal, out, logged := hooked(t, map[string]string{
 		"on_mode":    `touch $1/began; until [ -e $1/go ]; do sleep 0.01; done; sed 's/.*"missed":\([0-9]*\).*"text":"\([^"]*\)".*/\1 \2/; t; s/.*"text":"\([^"]*\)".*/\1/' >>$1/modes`,
@@ -98,7 +98,7 @@ func TestHooksThatFail(t *testing.T) {
 	wait.For(t, wait.Patience, "the hook to run", func() bool { _, err := os.Stat(filepath.Join(out, "began")); return err == nil })
 	journal.Record(events.Event{Kind: events.Problem, Text: "bad"})
 	if line := <-logged.lines; !strings.Contains(line, "exited with 3: no mail today") {
-		t.Errorf("logged %q", line)
+		t.Errorf("log = %q, want the exit code and the output", line)
 	}
 	const more = 10_200 // the history has lost the first events
 	var want strings.Builder

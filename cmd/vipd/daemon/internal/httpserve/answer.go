@@ -17,5 +17,5 @@ func Answer(w http.ResponseWriter, body any) {
 func Refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(api.Error{Message: err.Error()}) // as above
+	_ = json.NewEncoder(w).Encode(api.Error{Message: err.Error()}) // fails if the caller has disconnected
 }

@@ -101,20 +101,20 @@ func TestSilentClients(t *testing.T) {
 					t.Fatal("time advanced, want no wait")
 				}
 				if _, err := ask(t, l); err != nil {
-					t.Errorf("another client: %v", err)
+					t.Errorf("request of another client: %v, want an answer", err)
 				}
 				for range 2 * Default().Connections {
 					<-ends
 				}
 				if took := time.Since(began); took > time.Minute+10*time.Second {
-					t.Errorf("closing the idle connections took %s", took)
+					t.Errorf("closing the idle connections took %s, want at most 70 s", took)
 				}
 			})
 		})
 	}
 }
 
-// TestClientThatDoesNotRead requests an answer and does not read it. The answer must end.
+// TestClientThatDoesNotRead requests an answer and does not read it. The answer must be aborted.
 func TestClientThatDoesNotRead(t *testing.T) {
 	var ended chan error
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -134,8 +134,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// TestFollowers opens connections that follow something. They must have no time limit, and must
-// leave connections to other requests.
+// TestFollowers opens connections that follow changes. They must have no time limit, and must leave
+// connections for other requests.
 func TestFollowers(t *testing.T) {
 	const lines = 20
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,18 +14,18 @@ import (
 	"unicode"
 )
 
-// caller is the process at the other end of a connection of the API's socket.
+// caller is the process at the other end of a connection on the API's socket.
 type caller struct {
 	uid int
-	// groups are the primary and the supplementary groups of the process.
+	// groups lists the primary and supplementary groups of the process.
 	groups []int
 }
 
 // callerKey is the key of a connection's caller in the context of its requests.
 type callerKey struct{}
 
-// withCaller adds the process that opened c to ctx. On systems that don't report it, the mode of
-// the socket alone decides.
+// withCaller adds the process that opened c to ctx. If the system can't report this process, only
+// the mode of the socket restricts callers.
 func withCaller(ctx context.Context, c net.Conn) context.Context {
 	if s, ok := c.(*slotted); ok {
 		c = s.Conn
@@ -44,13 +44,13 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, callerKey{}, who)
 }
 
-// unknownUser is the user of a caller whose credentials can't be read. No process has it: it is the
-// kernel's "no user" (uid_t -1).
+// unknownUser is the user of a caller whose credentials can't be read. No process has this user,
+// because it is the kernel's "no user" (uid_t -1).
 const unknownUser = -1
 
 // MayChange reports whether the caller of r may change the running vipd: root, the user that runs
-// it, and the members of group, if group is not "". If not, name is the caller's. On systems that
-// don't report callers, the mode of the socket decides.
+// it, and the members of group, if group is not "". If it returns false, name is the caller's name.
+// On systems that can't report callers, only the mode of the socket restricts them.
 func MayChange(r *http.Request, group string) (name string, ok bool) {
 	who, known := r.Context().Value(callerKey{}).(caller)
 	if !known || who.mayChange(group) {
@@ -85,8 +85,9 @@ func (c caller) name() string {
 // maxClaim is the maximum length of the name that a caller adds to its own, in bytes.
 const maxClaim = 64
 
-// Author returns the author of a request: the user that the kernel reports, and in parentheses the
-// name that the caller adds, such as the user behind sudo. It returns "" if neither is known.
+// Author returns the author of a request. This is the user that the kernel reports, followed by the
+// name that the caller claims, in parentheses, such as the user that called sudo. It returns "" if
+// neither is known.
 func Author(r *http.Request, claimed string) string {
 	claimed = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) && !strings.ContainsRune("()", c) {

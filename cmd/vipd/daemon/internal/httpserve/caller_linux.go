@@ -31,8 +31,9 @@ func peer(c *net.UnixConn) (who caller, err error) {
 	return who, nil
 }
 
-// peerGroups returns the supplementary groups of the process that opened the socket fd. If they
-// can't be read (an old kernel, or more groups than the maximum), only the primary group counts.
+// peerGroups returns the supplementary groups of the process that opened the socket fd. It returns
+// nothing if the groups can't be read, because of an old kernel or too many groups. Then only the
+// primary group counts.
 func peerGroups(fd uintptr) []int {
 	const maxGroups = 65536 // NGROUPS_MAX of the kernel's include/uapi/linux/limits.h
 	for size := 64; size <= maxGroups; size *= 4 {

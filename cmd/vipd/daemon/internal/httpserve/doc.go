@@ -3,5 +3,6 @@
 //
 //	listener -> free connection -> caller's credentials -> body within its limits -> handler -> writes within their limit
 //
-// It knows no requests: packages apiserver and web answer them, with [Answer] and [Refuse].
+// It does not interpret requests. Packages apiserver and web answer them with [Answer] and
+// [Refuse].
 package httpserve

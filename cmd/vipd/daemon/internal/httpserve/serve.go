@@ -14,14 +14,15 @@ import (
 // Bounds limits the resources that clients of a listener can use. Anyone on the host can connect to
 // api.http, and each connection needs a descriptor that a client of a service could have.
 type Bounds struct {
-	// Connections is the maximum number of open connections; more wait in the kernel's queue.
+	// Connections is the maximum number of open connections. Further connections wait in the
+	// kernel's queue.
 	Connections int
 	// header and request are the maximum times for a request's header, and for the whole request.
 	header, request time.Duration
-	// write is the maximum time that one write waits for the client to read. A followed answer has
-	// no other limit.
+	// write is the timeout of a write to a client that does not read. A followed answer has no
+	// other limit.
 	write time.Duration
-	// idle is the maximum time between two requests of a connection.
+	// idle is the maximum time between two requests on a connection.
 	idle time.Duration
 }
 
@@ -33,8 +34,8 @@ func Default() Bounds {
 // maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// Serve answers HTTP on l with h, within b, until ctx ends. The error is the reason why l can no
-// longer be served.
+// Serve answers HTTP on l with h, within b, until ctx ends. It returns an error if l can no longer
+// be served.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
 	slots := make(chan struct{}, b.Connections)
 	server := &http.Server{
@@ -47,7 +48,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 		limit, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if server.Shutdown(limit) != nil {
-			_ = server.Close() // cuts answers that don't end by themselves
+			_ = server.Close() // aborts answers that have no end
 		}
 	})
 	err := server.Serve(&boundedListener{l, ctx, slots})
@@ -58,8 +59,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 	return nil
 }
 
-// handler limits the time for which h waits for its client: for the body before h is called, and
-// then for each write.
+// handler limits the time for which h waits for its client. The limits apply to the body, which is
+// read before h is called, and to each write.
 func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -72,12 +73,12 @@ func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		_ = control.SetReadDeadline(time.Time{}) // the request is complete; a deadline would cancel a handler that works for longer
+		_ = control.SetReadDeadline(time.Time{}) // the request is complete, and a deadline would cancel a slow handler
 		h.ServeHTTP(&boundedWriter{w, control, b.write}, r)
 	})
 }
 
-// boundedWriter ends an answer if the client does not read.
+// boundedWriter aborts an answer if the client does not read.
 type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -89,7 +90,7 @@ func (w *boundedWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController find the method that flushes.
+// Unwrap enables http.ResponseController to find the method that flushes.
 func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // boundedListener accepts connections while there is a free slot.
@@ -124,13 +125,14 @@ func (c *slotted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite lets http.Server end an answer before the connection, so a reset does not overtake it.
+// CloseWrite enables http.Server to end an answer before it closes the connection. Otherwise a
+// reset might overtake the answer.
 func (c *slotted) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// LimitFollowers returns h with at most half of b's connections for requests that follow something
-// (?watch, ?follow). The other half is for single requests.
+// LimitFollowers returns a handler that uses at most half of b's connections for requests that
+// follow changes (?watch, ?follow). The other half is for all other requests.
 func LimitFollowers(h http.Handler, b Bounds) http.Handler {
 	following := make(chan struct{}, b.Connections/2)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,9 +1,8 @@
-// Package leaving releases VIPs that lost their last frontend as soon as their last connection
-// ends.
+// Package leaving releases VIPs without frontends as soon as their last connection ends.
 //
 //	model.State.Inputs.Leaving -> Run -> no connection -> model.Release
 //
-// Without it, such a VIP stays local for the drain_timeout of its services, and the host can't
-// reach another host that has the address. The package removes nothing itself, and never extends
-// the time that balancer.Memory sets for a VIP.
+// Otherwise such a VIP would stay local for the drain_timeout of its services, and this host could
+// not reach another host that has the address. The package removes no addresses itself, and never
+// extends the time that balancer.Memory sets for a VIP.
 package leaving

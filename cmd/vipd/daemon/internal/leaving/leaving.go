@@ -20,17 +20,17 @@ type Options struct {
 	State func() (*model.State, <-chan struct{})
 	// Done returns the applied frontends, and a channel that is closed when they may have changed.
 	Done func() (snap.Map[balancer.Key, *balancer.Frontend], <-chan struct{})
-	// Mode returns the mode in use, as a value that differs after a switch.
+	// Mode returns a value that identifies the mode in use, and that changes with each switch.
 	Mode func() any
-	// Connections calls visit for the connections that the mode in use knows.
+	// Connections calls visit for the connections of the mode in use.
 	Connections func(ctx context.Context, visit func(*dataplane.Connection) error) error
-	// Tracked returns the VIPs that have connections in the kernel's tracking.
+	// Tracked returns the VIPs that have connections in the kernel's connection tracking.
 	Tracked func(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
 	// Release releases VIPs whose drain has not changed.
 	Release func(vips map[netip.Addr]balancer.Drain)
 }
 
-// The pauses between two checks grow, because the cost of a list grows with the number of
+// The pause between two checks grows, because the cost of a check grows with the number of
 // connections.
 const (
 	leastPause = time.Second
@@ -40,21 +40,21 @@ const (
 // leave is a VIP without frontends.
 type leave struct {
 	drain balancer.Drain
-	// mode is the mode in use at the start of the drain. Another mode may not know all of the
+	// mode is the mode in use at the start of the drain. Another mode may not list all of its
 	// connections.
 	mode any
-	// inherited reports whether the drain started before this process, which may not know all of
-	// the connections either.
+	// inherited reports whether the drain started before this process. If so, this process may not
+	// list all of its connections.
 	inherited bool
 	// removed reports whether the frontends were removed from the kernel.
 	removed bool
 }
 
-// watch belongs to the goroutine of Run.
+// watch holds the leaving VIPs. The goroutine of Run owns it.
 type watch struct {
 	Options
 	leaves map[netip.Addr]leave
-	began  bool // a complete state was seen
+	began  bool // reports whether there was a complete state
 }
 
 // Run releases VIPs until ctx ends.
@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// follow reads from s which VIPs leave.
+// follow updates the leaving VIPs from s.
 func (w *watch) follow(s *model.State) {
 	if !s.Complete {
 		return
@@ -103,8 +103,8 @@ func (w *watch) follow(s *model.State) {
 	w.began = true
 }
 
-// remove marks the VIPs whose frontends are removed, and reports whether there is a new one. From
-// then on no new connections can start.
+// remove marks the VIPs whose frontends are removed, and reports whether there are new ones. From
+// then on, no new connections to them can start.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)
@@ -121,8 +121,8 @@ func anyOn(done snap.Map[balancer.Key, *balancer.Frontend], a netip.Addr) bool {
 	return false
 }
 
-// releaseUnused releases the VIPs without connections, and reports whether others must be checked
-// later.
+// releaseUnused releases the VIPs without connections, and reports whether other VIPs must be
+// checked later.
 func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	idle := map[netip.Addr]bool{}
 	for a, l := range w.leaves {
@@ -143,7 +143,7 @@ func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 		})
 	}
 	if err != nil {
-		return true // nothing is known, so they keep their time
+		return true // the connections are unknown, so the VIPs keep their time
 	}
 	free := map[netip.Addr]balancer.Drain{}
 	for a := range idle {
@@ -157,7 +157,7 @@ func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	return len(free) < len(w.leaves)
 }
 
-// isLive reports whether a connection needs the address: it was answered, and has not ended. UDP
+// isLive reports whether a connection needs the address: it was answered and has not ended. UDP
 // flows end with their frontend.
 func isLive(c *dataplane.Connection) bool {
 	return c.Frontend.Proto != balancer.UDP && !slices.Contains([]string{"time-wait", "close", "closed", "syn-sent", "none"}, c.State)

@@ -12,21 +12,21 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Config is the daemon's own part of the configuration. Some of it can change at run time. All
-// methods may be called by any goroutine.
+// Config is the daemon's own part of the configuration. A part of it can change at runtime. Its
+// methods are safe for concurrent use.
 type Config struct {
 	file    string          // vipd.toml
-	mode    config.ModeName // the command line's mode, which overrides the others
+	mode    config.ModeName // the mode of the command line, which overrides all others
 	start   config.Config   // the configuration at the start of vipd
 	kick    func()
-	changed wake.Signal // holds a token when the configured mode has changed
+	changed wake.Signal // sent when the configured mode has changed
 
 	settings store.Document // the last settings; only Follow uses them
 
 	mu       sync.Mutex        // guards the fields below
 	read     config.Config     // the last valid file
 	node     schema.NodeConfig // the fleet's configuration of this node
-	standby  bool              // an operator of this host wants it to hold no VIP
+	standby  bool              // reports whether an operator wants this host to hold no VIPs
 	problems []balancer.Problem
 }
 
@@ -48,7 +48,7 @@ func (c *Config) Configure(nc schema.NodeConfig) {
 	c.kick()
 }
 
-// ModeChanged holds a token when the configured mode has changed.
+// ModeChanged returns a channel that receives a value when the configured mode has changed.
 func (c *Config) ModeChanged() <-chan struct{} { return c.changed }
 
 // Current returns the configuration: the last valid file, overridden by the fleet's configuration
@@ -65,7 +65,7 @@ func (c *Config) Now() (config.Config, []balancer.Problem) {
 	return c.currentLocked(), c.problems
 }
 
-// currentLocked implements Current. The mode of the command line wins.
+// currentLocked implements Current. The mode of the command line has precedence.
 func (c *Config) currentLocked() config.Config {
 	current := c.read
 	current.Zone = cmp.Or(c.node.Zone, current.Zone)
@@ -75,7 +75,7 @@ func (c *Config) currentLocked() config.Config {
 	return current
 }
 
-// Standby reports whether the fleet, or an operator of this host, wants this node to hold no VIP
+// Standby reports whether the fleet, or an operator of this host, wants this node to hold no VIPs
 // that it can release.
 func (c *Config) Standby() bool {
 	c.mu.Lock()
@@ -83,7 +83,7 @@ func (c *Config) Standby() bool {
 	return c.node.Standby || c.standby
 }
 
-// SetStandby stores whether an operator of this host wants it to hold no VIP.
+// SetStandby records whether an operator wants this host to hold no VIPs.
 func (c *Config) SetStandby(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *Config) SetStandby(on bool) {
 	c.kick()
 }
 
-// ModeBy names the origin of Current's mode: the command line, the fleet's configuration of this
+// ModeBy returns the origin of Current's mode: the command line, the fleet's configuration of this
 // node, or the file.
 func (c *Config) ModeBy() string {
 	c.mu.Lock()
@@ -106,8 +106,8 @@ func (c *Config) ModeBy() string {
 }
 
 // Follow applies the daemon's own part of a snapshot's settings, and reports whether it did. It
-// changes the settings that can change; a part with errors keeps its old values. It must not be
-// called concurrently.
+// changes only the settings that can change at runtime. A part with errors keeps its old values.
+// Calls must not overlap.
 func (c *Config) Follow(settings store.Document) (applied bool) {
 	if settings == nil || settings == c.settings {
 		return false

@@ -28,8 +28,8 @@ type Options struct {
 	Owner func() *api.OwnerStatus
 }
 
-// Metrics is the content of /metrics. It counts events itself, and reads the present state from a
-// view at each scrape.
+// Metrics serves /metrics. It counts events itself, and reads the current state from a view at each
+// scrape.
 type Metrics struct {
 	Options
 	registry       *prometheus.Registry
@@ -42,7 +42,7 @@ type Metrics struct {
 	storeEvents    prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	// These count the beginnings of events, by service.
+	// These count starts of ejections, drains and panics for each service.
 	ejections, drained, panicked serviceCount
 }
 
@@ -125,12 +125,12 @@ func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
 }
 
-// collector reads the present state during a scrape. The registry learns its metrics only then, so
-// each is named in one place.
+// collector reads the current state during a scrape. Its metrics are not declared in advance, so
+// each metric is named in only one place.
 type collector func(teller)
 
-// Describe implements prometheus.Collector. It describes nothing, which makes the collector
-// unchecked.
+// Describe implements prometheus.Collector. It describes no metrics, so the registry does not check
+// the collector.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

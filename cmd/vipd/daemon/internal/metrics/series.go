@@ -21,8 +21,8 @@ import (
 )
 
 // ServeHTTP answers a scrape in Prometheus' text format. It writes the series of services and
-// endpoints directly from a view. For 10,000 services with ten endpoints the registry would need 2
-// s of CPU, mostly to sort and check lines that are already sorted.
+// endpoints directly from a view. For 10,000 services with ten endpoints each, the registry would
+// use 2 s of CPU time, mostly to sort and check sorted lines.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *serviceCount) at(service balancer.Name) uint64 {
 	return c.of[service]
 }
 
-// serviceSeries has the values of one service.
+// serviceSeries holds the values of a service.
 type serviceSeries struct {
 	name balancer.Name
 	// known reports whether the service is defined. Counts may belong to a removed service.
@@ -92,15 +92,15 @@ type serviceSeries struct {
 	endpoints []endpointSeries // if endpoints have series
 }
 
-// endpointSeries has the values of one endpoint of a service, over all its ports.
+// endpointSeries holds the values of an endpoint of a service, over all its ports.
 type endpointSeries struct {
 	labels string // in the text format
-	// known reports whether the endpoint belongs to the service, or drains. Only known endpoints
-	// have up. Counts may belong to a removed endpoint.
+	// known reports whether the endpoint belongs to the service or drains. up is valid only for
+	// known endpoints. Counts may belong to a removed endpoint.
 	known, up bool
-	// counted reports whether a count exists. Several ports may share it.
+	// counted reports whether the endpoint has a count. Several ports may share a count.
 	counted bool
-	// unanswered counts its failures at TCP and SCTP ports.
+	// unanswered counts the endpoint's failures at TCP and SCTP ports.
 	unanswered uint64
 	dataplane.BackendCount
 }
@@ -149,8 +149,8 @@ func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 	return all
 }
 
-// endpoint returns the series of the endpoint with an address, the same at each call. It looks up
-// its index in at.
+// endpoint returns the series of the endpoint with an address, and adds it if necessary. index maps
+// addresses to indices.
 func (x *serviceSeries) endpoint(a netip.AddrPort, index map[netip.AddrPort]int) *endpointSeries {
 	i, exists := index[a]
 	if !exists {

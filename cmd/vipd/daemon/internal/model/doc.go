@@ -7,8 +7,8 @@
 //	checks, ... -> Kick +                                      |
 //	                                                           +-> history (Compiled), API, metrics (State)
 //
-// The loop compiles after each kick; the cost depends on the changes. It saves drains, holders and
-// local overrides in state_dir, because they must outlive a restart.
+// The loop compiles after each kick. The cost depends on the changes. It saves drains, holders and
+// local overrides in state_dir, because they must survive a restart.
 //
 // Package balancer decides what is compiled, and dataplane.Engine applies it.
 package model

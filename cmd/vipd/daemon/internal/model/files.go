@@ -10,7 +10,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// files keeps the local overrides and the memory: drains, and holders of contested addresses.
+// files saves the local overrides and the memory: drains, and holders of contested addresses.
 type files struct{ overrides, memory *statedir.File }
 
 func newFiles(dir *statedir.Dir) files {
@@ -76,7 +76,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var o Overrides
 	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
-		if kept.Saved.After(now) { // the clock is behind at this start; all times shift again when it is set
+		if kept.Saved.After(now) { // the clock is behind at this start, and all times are adjusted again when it is set
 			m = m.AdjustClock(now.Sub(kept.Saved))
 		}
 	}
@@ -148,7 +148,7 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	f.memory.Keep(statedir.Text(kept))
 }
 
-// worthSaving reports whether something in the file has started or ended. Steps of a ramp don't
+// worthSaving reports whether an entry of the file has started or ended. Steps of a ramp don't
 // count.
 func worthSaving(before, now balancer.Memory) bool {
 	for _, c := range snap.Diff(before.Ramps, now.Ramps) {

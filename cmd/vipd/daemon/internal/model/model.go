@@ -24,22 +24,22 @@ import (
 )
 
 // Model owns all inputs of the compiler. Only its loop uses the compiler, the memory and the local
-// overrides. It publishes each result as a State, which never changes. All methods may be called by
-// any goroutine.
+// overrides. It publishes each result as an immutable State. Its methods are safe for concurrent
+// use.
 type Model struct {
 	*Published
 	o     Options
-	moved atomic.Bool // the host's addresses may have changed
+	moved atomic.Bool // reports whether the host's addresses may have changed
 	ask   chan request
 
 	mu     sync.Mutex // guards the rest of this block
 	latest *store.Snapshot
-	seen   time.Time                     // when the oldest snapshot that is not compiled yet was published
-	works  time.Time                     // start of the loop's current work; zero means that it waits
+	seen   time.Time                     // time when the oldest snapshot that is not compiled yet was published
+	works  time.Time                     // start of the loop's current work, or zero while it waits
 	next   *adoption                     // a dataplane that should take over
 	freed  map[netip.Addr]balancer.Drain // VIPs to be released early
 
-	// The loop owns the rest.
+	// The loop owns the fields below.
 	carrier   dataplane.Dataplane // the dataplane of the compiled state
 	compiler  balancer.Compiler
 	local     Overrides
@@ -47,10 +47,11 @@ type Model struct {
 	files     files
 	clock     clock        // the steps of the wall clock
 	started   time.Time    // after the files of an earlier run were read, which may wait for the disk
-	everRead  bool         // the store was readable at least once
+	everRead  bool         // reports whether the store was ever readable
 	addresses []netip.Addr // the host's own addresses
 	networked []netip.Addr // addresses with a network
-	// nodes are the published nodes of the fleet. Their addresses exclude this node's.
+	// nodes holds the published nodes of the fleet. others holds their addresses without this
+	// node's.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
 }
@@ -66,7 +67,8 @@ type request struct {
 	err    error // the answer, if change is nil
 }
 
-// proposal is a change of the local overrides that applies once it is on disk. kept reports that.
+// proposal is a change of the local overrides that applies once it is on disk. kept receives the
+// result of the write.
 type proposal struct {
 	request
 	local    Overrides
@@ -94,12 +96,12 @@ type Options struct {
 	LocalAddresses func() (own, networked []netip.Addr, err error)
 	// Reserved lists the addresses that services from etcd may not claim.
 	Reserved func() []balancer.Reserved
-	// If Patient is set, the model waits without limit for a store that was never readable.
+	// Patient makes the model wait without limit for a store that was never readable.
 	Patient bool
 	// Awaiting receives each state whose only content is the reason why the store was never
 	// readable. The model's loop calls it.
 	Awaiting func(s *State, now time.Time)
-	// Traced, unless nil, receives each compiled state and the time when its compilation started.
+	// Traced receives each compiled state and the time when its compilation started. It may be nil.
 	Traced func(before, s *State, began time.Time)
 	// Compiled receives each new state before it is published, and the previous one. The model's
 	// loop calls it.
@@ -118,8 +120,7 @@ func New(o Options) *Model {
 	return m
 }
 
-// Publish stores a snapshot of the store for the loop. It does not block, and must not be called
-// concurrently.
+// Publish passes a snapshot of the store to the loop. It does not block. Calls must not overlap.
 func (m *Model) Publish(s store.Snapshot) {
 	m.mu.Lock()
 	m.latest = &s
@@ -186,7 +187,7 @@ func (m *Model) decide(err error) request {
 	p := m.proposed
 	m.proposed = nil
 	if err != nil {
-		m.files.overrides.Keep(textOf(m.local)) // the rejected change may still reach the disk
+		m.files.overrides.Keep(textOf(m.local)) // overwrite the rejected change, which may still reach the disk
 		p.err = fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 		return p.request
 	}
@@ -208,7 +209,7 @@ func (m *Model) nextExpiry() time.Duration {
 		next = patience
 	}
 	var lapses time.Time
-	if m.State().Complete && m.proposed == nil { // before, expired inputs of an earlier run end with the first state
+	if m.State().Complete && m.proposed == nil { // inputs of an earlier run that have expired end with the first state
 		lapses = m.local.nextExpiry()
 	}
 	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next()} {
@@ -219,8 +220,8 @@ func (m *Model) nextExpiry() time.Duration {
 	return pauseUntil(next, time.Now())
 }
 
-// pauseUntil returns the time to wait for next. It is never zero: the loop would spin if something
-// is due but has not expired when it is checked.
+// pauseUntil returns the time to wait until next. It is never zero. Otherwise the loop would spin
+// if an input is due but not expired yet when it is checked.
 func pauseUntil(next, now time.Time) time.Duration {
 	if !next.After(now) {
 		return 100 * time.Millisecond
@@ -240,10 +241,10 @@ func (m *Model) compile() {
 	}
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		m.await(latest, c, fileErrors)
-		return // services in a directory that is mounted late would look removed
+		return // services in a directory that is mounted late would seem removed
 	}
 	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
-		return // endpoints that are down by the fleet's checks must not get connections because this node has just started
+		return // endpoints that are down according to the fleet must not get connections after this node's start
 	}
 	next := m.adopted()
 	now := time.Now()
@@ -284,7 +285,7 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// await publishes why the store was never readable. It serves nothing of the store.
+// await publishes the reason why the store was never readable. It serves nothing from the store.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
@@ -292,8 +293,8 @@ func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []bala
 	m.show(s)
 }
 
-// waits reports whether the model waits for a store that was never readable before it serves the
-// readable part.
+// waits reports whether the model still waits for a store that was never readable. When it stops
+// waiting, it serves the readable part.
 func (m *Model) waits() bool {
 	return time.Since(m.started) < storePatience || m.o.Patient
 }
@@ -316,7 +317,8 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	}
 }
 
-// nodesAddresses returns the addresses of the other nodes. Equal nodes yield the same map.
+// nodesAddresses returns the addresses of the other nodes. For equal nodes, it returns the same
+// map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
 		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
@@ -347,7 +349,7 @@ func (m *Model) Update(ctx context.Context, change Edit) error {
 	}
 }
 
-// Release releases VIPs early. It ignores a VIP that has a frontend again, or another drain.
+// Release releases VIPs early. It ignores VIPs that have a frontend again or another drain.
 func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
 	m.mu.Lock()
 	m.freed = vips
@@ -368,7 +370,8 @@ func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	return memory
 }
 
-// Waiting returns how long a change has been waiting for the loop, which may be stuck in its work.
+// Waiting returns the time for which a change has been waiting for the loop, which may be stuck in
+// its work.
 func (m *Model) Waiting() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

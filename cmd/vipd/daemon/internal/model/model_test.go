@@ -50,8 +50,8 @@ func options(t *testing.T, path string) model.Options {
 	}
 }
 
-// TestWaiting blocks the loop, like a disk that hangs. Waiting must report that, whatever the
-// loop's work is.
+// TestWaiting blocks the loop, as a disk that hangs would. Waiting must report this regardless of
+// the loop's work.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(t, t.TempDir())
@@ -101,7 +101,7 @@ func TestWaitsAtRest(t *testing.T) {
 		}
 		m := model.New(o)
 		if m.State().Local.Len() != 1 {
-			t.Fatal("the override was not read")
+			t.Fatal("local overrides != 1, want the saved override")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

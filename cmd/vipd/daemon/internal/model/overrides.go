@@ -26,7 +26,7 @@ func (o Overrides) expire(now time.Time) Overrides {
 	return o
 }
 
-// nextExpiry returns the time of the next expiry; zero means none.
+// nextExpiry returns the time of the next expiry, or zero.
 func (o Overrides) nextExpiry() time.Time {
 	var next time.Time
 	for _, v := range o.All() {
@@ -37,8 +37,8 @@ func (o Overrides) nextExpiry() time.Time {
 	return next
 }
 
-// over merges the local overrides into the overrides of the store. Local ones win. Unchanged
-// entries keep their pointers in last.
+// over merges the local overrides into the overrides of the store. Local overrides have precedence.
+// Unchanged entries keep their pointers in last.
 func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
 		both := v.Inherit(stored.At(t))
@@ -50,7 +50,7 @@ func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Overrid
 	return stored
 }
 
-// Say returns the overrides with a change of one target; defined has the matching endpoints.
+// Say returns the overrides after a change of a target. defined lists the matching endpoints.
 func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) Overrides {
 	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined) {
 		var old balancer.Override

@@ -61,7 +61,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		before, had := o, o.Len()
 		o = o.Say(at(c.port), c.said, defined(at(c.port)))
 		if before.Len() != had {
-			t.Errorf("%+v changed the published overrides", c.said)
+			t.Errorf("%+v changed the published overrides, want them unchanged", c.said)
 		}
 		now := in
 		now.Overrides = o.over(in.Overrides, in.Overrides)
@@ -94,15 +94,15 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 		}
 	}
 	if again := local.over(in.Overrides, now.Overrides); again.At(at(9001)) != now.Overrides.At(at(9001)) {
-		t.Error("nothing changed, but the effective override has a new pointer")
+		t.Error("pointer of the unchanged override changed, want the same pointer")
 	}
 	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
-		t.Error("the fleet's drain was removed, but still applies")
+		t.Error("the fleet's removed drain applies, want it removed")
 	}
 }
 
-// TestOverridesLapse lets an override expire. It must be removed then, and not before, and the
-// others must stay.
+// TestOverridesLapse lets an override expire. It must be removed at that time and not before, and
+// the others must stay.
 func TestOverridesLapse(t *testing.T) {
 	_, at, defined := web(t)
 	yes, now := true, time.Unix(1e9, 0)
@@ -112,9 +112,9 @@ func TestOverridesLapse(t *testing.T) {
 		t.Errorf("next expiry = %v, want in a minute", next)
 	}
 	if same := o.expire(now.Add(time.Minute - 1)); same.Map != o.Map {
-		t.Error("an override expired early")
+		t.Error("overrides before the expiry changed, want no change")
 	}
 	if o = o.expire(now.Add(time.Minute)); o.Len() != 1 || o.At(at(9002)) == nil || !o.nextExpiry().IsZero() {
-		t.Errorf("%d overrides are left, next expiry %v", o.Len(), o.nextExpiry())
+		t.Errorf("overrides = %d, next expiry = %v, want 1 and none", o.Len(), o.nextExpiry())
 	}
 }

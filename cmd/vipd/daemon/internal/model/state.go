@@ -21,20 +21,21 @@ type State struct {
 	Inputs   balancer.Inputs
 	Env      balancer.Env
 	Desired  balancer.Desired
-	// Checked has the targets with a health check, which this or another node performs.
+	// Checked holds the targets with a health check, which this node or another node runs.
 	Checked snap.Map[balancer.Target, health.Subject]
-	// Local has the manual overrides of this node.
+	// Local holds the manual overrides of this node.
 	Local  snap.Map[balancer.Target, *balancer.Override]
 	Config config.Config
-	// Problems are problems of the configuration, and of saved files.
+	// Problems lists problems of the configuration and of saved files.
 	Problems []balancer.Problem
-	// Complete reports whether the first snapshot is included, and EverRead whether the store was
-	// readable at least once.
+	// Complete reports whether the first snapshot is included. EverRead reports whether the store
+	// was ever readable.
 	Complete, EverRead bool
-	// Lacking has the problems of Unable checks that this node can't run.
+	// Lacking lists problems with checks that this node can't run. Unable is the number of these
+	// checks.
 	Lacking []balancer.Problem
 	Unable  int
-	// Fell has the targets that changed from up to down.
+	// Fell holds the targets that changed from up to down.
 	Fell snap.Map[balancer.Target, bool]
 }
 
@@ -42,7 +43,7 @@ type State struct {
 // An unreadable file is a problem of the configuration and of the store, which may add its
 // consequences.
 func (s *State) Reported() []balancer.Problem {
-	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so JSON has []
+	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so the JSON is []
 	for _, p := range s.Problems {
 		if !slices.ContainsFunc(all, func(q balancer.Problem) bool {
 			text := q.Text
@@ -55,15 +56,16 @@ func (s *State) Reported() []balancer.Problem {
 	return all
 }
 
-// Place returns the place to search for names: all services, with this node's manual overrides.
+// Place returns the objects among which names are looked up: all services, with this node's manual
+// overrides.
 func (s *State) Place() lookup.Place {
 	in := s.Inputs
 	in.Overrides = s.Local
 	return lookup.Place{Inputs: &in}
 }
 
-// fallen keeps the targets that changed from up to down, including earlier targets. Targets that
-// were never up had no connections to cut.
+// fallen records the targets that changed from up to down, including targets that did so earlier.
+// It omits targets that were never up, because they had no connections to cut.
 func (s *State) fallen(before *State) {
 	s.Fell = before.Fell
 	for t, c := range snap.Diff(before.Inputs.Health, s.Inputs.Health) {
@@ -77,10 +79,10 @@ func (s *State) fallen(before *State) {
 }
 
 // Published is the last compiled state, and the way to request the next state. It is created before
-// the Model's inputs, because some of them request compiles. All methods may be called by any
-// goroutine.
+// the Model's inputs, because some of them request compilations. Its methods are safe for
+// concurrent use.
 type Published struct {
-	wake    wake.Signal // holds a token when the model must compile again
+	wake    wake.Signal // sent when the model must compile again
 	current atomic.Pointer[State]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
 }
@@ -110,17 +112,17 @@ func (p *Published) show(s *State) {
 	close(*p.changed.Swap(&changed))
 }
 
-// clock detects steps of the wall clock. Drains and ramps use it to survive a restart, and a step
-// must neither end them early nor extend them by hours. Sleep of the host also counts as a step,
-// because nothing progressed.
+// clock detects steps of the wall clock. Drains and ramps use the wall clock to survive a restart,
+// and a step must neither end them early nor extend them by hours. A suspension of the host also
+// counts as a step, because drains and ramps did not progress.
 type clock struct {
 	began time.Time     // with both clock readings
-	ahead time.Duration // by how much the wall clock was stepped forward since then
+	ahead time.Duration // total forward steps of the wall clock since then
 }
 
 func newClock(now time.Time) clock { return clock{began: now} }
 
-// clockStep is the minimum step: smaller differences are caused by the time between the two
+// clockStep is the minimum size of a step. Smaller differences result from the time between the two
 // readings.
 const clockStep = 100 * time.Millisecond
 

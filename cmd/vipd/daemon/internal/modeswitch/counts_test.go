@@ -15,7 +15,8 @@ import (
 )
 
 // TestCountsAreReadByNobody runs a switch without requests for counts. The dataplane's counters
-// must be read at intervals, so it forgets removed endpoints, but not before the first apply.
+// must be read at intervals, so the dataplane drops removed endpoints, but not before the first
+// apply.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
@@ -27,7 +28,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 		running.Go(func() { _ = c.Run(ctx) })
 		time.Sleep(time.Hour)
 		if asked.times > 0 {
-			t.Error("counts were read before the first change")
+			t.Error("readings before the first change = 1 or more, want 0")
 		}
 		asked.works.Store(true)
 		engine.Set(balancer.Desired{})
@@ -35,7 +36,7 @@ func TestCountsAreReadByNobody(t *testing.T) {
 		end()
 		running.Wait()
 		if asked.times < 100 || asked.times > 500 {
-			t.Errorf("counts were read %d times in a day", asked.times)
+			t.Errorf("readings in a day = %d, want 100 to 500", asked.times)
 		}
 	})
 }

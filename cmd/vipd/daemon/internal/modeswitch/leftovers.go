@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// The pause between two attempts to remove leftovers doubles each time.
+// The pause between two attempts to remove leftovers doubles each time, within these limits.
 const (
 	firstLeftoversPause   = 5 * time.Second
 	longestLeftoversPause = 5 * time.Minute
@@ -57,7 +57,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		return true
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
-	if lookErr != nil { // without privilege nothing can be seen, or have been left
+	if lookErr != nil { // without privileges, leftovers can neither be seen nor have been created
 		c.o.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {

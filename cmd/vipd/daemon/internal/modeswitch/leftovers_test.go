@@ -19,7 +19,7 @@ import (
 	"vipd/test/fake"
 )
 
-// refusing is a dataplane, and its host, that can't be written to before it works.
+// refusing is a dataplane, with its host, that refuses writes until it works.
 type refusing struct {
 	fake.NoHost
 	works atomic.Bool
@@ -43,7 +43,7 @@ func (r *refusing) Apply(context.Context, []dataplane.Change) error {
 	return errors.New("the kernel refuses")
 }
 
-// remains is the kernel state of another mode, which only the last of several attempts removes.
+// remains is the kernel state of another mode. Only the last of several attempts removes it.
 type remains struct {
 	attempts int
 	looks    int
@@ -67,7 +67,7 @@ func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]strin
 }
 
 // TestLeftoversGoOnceTheModeServes starts next to the remains of another mode. They must serve
-// until the mode in use does, and then be removed, whatever the number of attempts.
+// until the mode in use serves, and must then be removed, regardless of the number of attempts.
 func TestLeftoversGoOnceTheModeServes(t *testing.T) {
 	for name, others := range map[string]*remains{
 		"at once":                  {attempts: 1},
@@ -85,7 +85,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	serving := &refusing{}
 	log := slog.New(slog.DiscardHandler)
 	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
-		t.Error("the mode in use was cleaned up")
+		t.Error("Cleanup of the mode in use was called, want no call")
 		return nil, nil
 	}}
 	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
@@ -126,7 +126,8 @@ func leftoversGo(t *testing.T, others *remains) {
 	<-ended
 }
 
-// TestLeftoversEndWithTheDaemon stops the daemon while remains exist. No attempt may follow.
+// TestLeftoversEndWithTheDaemon stops the daemon while remains exist. There must be no further
+// attempts.
 func TestLeftoversEndWithTheDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, serving := slog.New(slog.DiscardHandler), &refusing{}

@@ -15,45 +15,45 @@ import (
 	"vipd/dataplane"
 )
 
-// Chosen is the mode that serves, with the reason for its choice.
+// Chosen is the mode that serves, with the reason why it was chosen.
 type Chosen struct {
 	modes.Mode
 	Dataplane dataplane.Dataplane
-	// Fallback reports whether the configured mode is not usable here.
+	// Fallback reports whether the configured mode can't be used on this host.
 	Fallback bool
-	// Reason is for users.
+	// Reason is the reason in the form shown to users.
 	Reason string
-	// left is closed when another mode has taken over, and ended when nothing of this mode serves
-	// any longer.
+	// left is closed when another mode has taken over. ended is closed when nothing of this mode
+	// serves any longer.
 	left, ended chan struct{}
 }
 
 // Choice chooses a mode.
 type Choice struct {
-	// Modes are the available modes, the best first.
+	// Modes lists the available modes, the best first.
 	Modes []modes.Mode
-	// Configuration has the current configuration, which names the wanted mode.
+	// Configuration provides the current configuration, which names the wanted mode.
 	Configuration *liveconfig.Config
 	Log           *slog.Logger
 	Events        *events.History
 
 	// use is the mode in use, which needs no trial, or nil.
 	use *Chosen
-	// unfit are unusable modes with the reason.
+	// unfit maps unusable modes to the reason.
 	unfit map[config.ModeName]error
-	// before, unless nil, is called before the trial of a mode that is not in use.
+	// before is called before the trial of a mode that is not in use. It may be nil.
 	before func(config.ModeName)
 }
 
-// Make tries the wanted mode, then the others from the best on, and returns the first that works.
-// The mode in use keeps its dataplane; another mode gets a new dataplane.
+// Make tries the wanted mode and then the others, the best first, and returns the first mode that
+// works. The mode in use keeps its dataplane. Another mode gets a new dataplane.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var no refusals
 	conf := c.Configuration.Current()
 	wanted := conf.Mode
 	for _, name := range order(c.Modes, wanted) {
 		m, dp, err := c.try(ctx, name, conf)
-		if err != nil && ctx.Err() != nil { // vipd is stopping, so an interrupted trial proves nothing
+		if err != nil && ctx.Err() != nil { // vipd is stopping, so the result of the interrupted trial is meaningless
 			return nil, ctx.Err()
 		}
 		if err != nil {
@@ -86,7 +86,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	return nil, errors.New("no mode is usable here: " + no.join("; "))
 }
 
-// refusals are the reasons why modes are not usable, in the order of the trials.
+// refusals lists the reasons why modes are unusable, in the order of the trials.
 type refusals []refusal
 
 // refusal is a reason with its modes.
@@ -114,7 +114,7 @@ func (r refusals) join(between string) string {
 	return strings.Join(all, between)
 }
 
-// try proves that a mode works.
+// try tries whether a mode works.
 func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Config) (modes.Mode, dataplane.Dataplane, error) {
 	if err := c.unfit[name]; err != nil {
 		return modes.Mode{}, nil, err
@@ -136,7 +136,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
 
-// order lists the modes to try: the wanted mode, then the others, best first.
+// order lists the modes to try: the wanted mode, and then the others, the best first.
 func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {

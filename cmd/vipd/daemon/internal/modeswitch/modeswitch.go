@@ -16,23 +16,23 @@ import (
 	"vipd/dataplane"
 )
 
-// Switch owns the choice of the mode that serves. Serving, Connections, Reload and DrainTime may be
-// called by any goroutine.
+// Switch chooses the mode that serves. Serving, Connections, Reload and DrainTime are safe for
+// concurrent use.
 type Switch struct {
 	o       Options
 	serving atomic.Pointer[Chosen]
-	ask     chan chan struct{} // a request to choose again, closed when that is complete
-	left    wake.Signal        // holds a token when an unused mode may have left state in the kernel
-	ended   wake.Signal        // holds a token when a retired mode has ended
+	ask     chan chan struct{} // requests to choose again; each is closed when the choice is complete
+	left    wake.Signal        // sent when an unused mode may have left state in the kernel
+	ended   wake.Signal        // sent when a retired mode has ended
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the fields below
 	retiring []*retirement
-	// tuned has the last sum of needs that was sent to the host.
+	// tuned is the last combination of needs that was sent to the host.
 	tuned dataplane.Needs
-	// resumed has modes whose drains were ended because they must serve again. Their state in the
-	// kernel still exists.
+	// resumed holds modes whose drains were ended because they must serve again. Their state still
+	// exists in the kernel.
 	resumed map[config.ModeName]bool
-	unused  []*Chosen // could not be closed yet
+	unused  []*Chosen // modes that could not be closed yet
 }
 
 // Options configures a Switch.
@@ -42,7 +42,7 @@ type Options struct {
 	Config config.Config
 	// Engine applies the state in the mode that serves.
 	Engine *dataplane.Engine
-	// Adopt makes the model compile for a dataplane, and the engine apply to it. The returned
+	// Adopt makes the model compile for a dataplane, and makes the engine apply to it. The returned
 	// channel is closed when all traffic has moved. Kick makes the engine check the host again.
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
@@ -60,15 +60,15 @@ func New(o Options, first *Chosen) *Switch {
 		o: o, ask: make(chan chan struct{}), left: wake.New(), ended: wake.New(), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
-	o.Counters.Begin(first.Name, first.Dataplane, true) // an earlier process may have left state for it
+	o.Counters.Begin(first.Name, first.Dataplane, true) // an earlier process may have left state for this mode
 	return c
 }
 
 // Serving returns the mode in use.
 func (c *Switch) Serving() *Chosen { return c.serving.Load() }
 
-// countPause is the interval at which the dataplanes' counters are read. Each read drops removed
-// endpoints; without scrapes or requests they would accumulate.
+// countPause is the interval at which the dataplanes' counters are read. Each reading drops removed
+// endpoints, which would accumulate without scrapes or requests.
 const countPause = 10 * time.Minute
 
 // Run chooses again at each request until ctx ends.
@@ -109,7 +109,7 @@ func (c *Switch) Reload(ctx context.Context) {
 	}
 }
 
-// again chooses, and switches if the choice differs from the mode in use.
+// again chooses a mode, and switches if it differs from the mode in use.
 func (c *Switch) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -144,18 +144,19 @@ func (c *Switch) again(ctx context.Context) {
 	}
 }
 
-// moveTime is the maximum time for the next mode to apply everything before it is abandoned. A
-// first load of tens of thousands of services needs some seconds.
+// moveTime is the maximum time for the next mode to apply everything. After this time it is
+// abandoned. A first load of tens of thousands of services takes several seconds.
 const moveTime = 2 * time.Minute
 
-// failLooks is the number of seconds without any success in the next mode before it is abandoned.
+// failLooks is the number of seconds after which the next mode is abandoned if nothing succeeds.
 const failLooks = 10
 
-// move makes the next mode take over. The error is the reason why the mode in use still serves.
+// move makes the next mode take over. If it returns an error, the mode in use still serves, for
+// that reason.
 func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
-	c.tell(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both serve for a while
+	c.tell(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both modes serve for a while
 	c.o.Listen(next.Dataplane)
 	moved := c.o.Adopt(next.Dataplane)
 	if err := c.await(ctx, moved); err != nil {
@@ -171,8 +172,8 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	return nil
 }
 
-// tune sends to the host the needs of the mode in use, and of modes whose connections the kernel
-// still forwards.
+// tune sends the combined needs of the mode in use, and of modes whose connections the kernel still
+// forwards, to the host.
 func (c *Switch) tune() {
 	needs := c.Serving().Dataplane.Traits().Needs
 	for _, r := range c.retiring {
@@ -191,7 +192,7 @@ func (c *Switch) tell(needs dataplane.Needs) {
 	c.o.Tell(needs)
 }
 
-// await waits until traffic has moved. The error is the reason why it has not.
+// await waits until traffic has moved. It returns an error with the reason if it has not moved.
 func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	limit := time.NewTimer(moveTime)
 	defer limit.Stop()
@@ -229,7 +230,7 @@ func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 			return
 		}
 	}
-	c.unused = append(c.unused, next) // the engine may still use it
+	c.unused = append(c.unused, next) // the engine may still use this mode
 }
 
 // closeTime is the maximum time to close a dataplane that does not serve.
@@ -290,7 +291,7 @@ func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.
 				return err
 			}
 		case <-serving.left:
-			if serving.Keeps && c.Serving().Keeps { // the kernel reports all connections to the next mode
+			if serving.Keeps && c.Serving().Keeps { // the kernel reports all connections to the next mode, so none are lost
 				end()
 			}
 			following.Go(func() {

@@ -16,19 +16,19 @@ import (
 	"vipd/dataplane"
 )
 
-// retirement is a mode that no longer serves and drains.
+// retirement is a mode that no longer serves and is draining.
 type retirement struct {
 	modes.Mode
 	needs dataplane.Needs
 	cut   context.CancelFunc
 	// yielded is closed when the mode has released everything that the next dataplane of its kind
-	// needs, while it continues in this process. done is closed when it has ended.
+	// needs, although it still drains. done is closed when the mode has ended.
 	yielded, done chan struct{}
-	// resumed reports whether the mode must serve again. Its state in the kernel then stays, for
+	// resumed reports whether the mode must serve again. If so, its state in the kernel is kept for
 	// the next dataplane of its kind.
 	resumed atomic.Bool
-	drains  bool // its connections may finish
-	kept    bool // its state in the kernel stayed; valid once it has ended
+	drains  bool // reports whether its connections may finish
+	kept    bool // reports whether its state in the kernel was kept; valid once it has ended
 }
 
 // retire closes a mode after traffic has moved to another. Its connections may continue for the
@@ -37,7 +37,7 @@ func (c *Switch) retire(old *Chosen) {
 	close(old.left)
 	ctx, cut := context.WithCancel(context.Background())
 	traits := old.Dataplane.Traits()
-	traits.Needs.Resets = false // its rules are removed: no new translation can outlive them
+	traits.Needs.Resets = false // its rules are removed, so there are no new translations
 	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()
@@ -51,7 +51,7 @@ func (c *Switch) retire(old *Chosen) {
 		end()
 		close(r.yielded)
 		r.kept = r.resumed.Load()
-		closing, end := context.WithTimeout(ctx, c.DrainTime()) // yielding does not count
+		closing, end := context.WithTimeout(ctx, c.DrainTime()) // the time of yielding does not count
 		failed = errors.Join(failed, old.Dataplane.Close(closing, r.kept))
 		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
@@ -81,8 +81,8 @@ func (r *retirement) isDone() bool {
 }
 
 // Connections calls visit for the connections that q selects, of the mode in use and of modes that
-// drain. If connections end in this process, a later kernel mode also sees them on their way here.
-// Each is visited once, as described by the mode that serves it.
+// drain. A kernel mode may also list connections to this process, which another mode terminates.
+// Each connection is visited only once, as described by the mode that serves it.
 func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
@@ -102,12 +102,12 @@ func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, v
 		return nil
 	}
 	for _, dp := range draining {
-		_ = list(ctx, dp, q, once) // a mode that fails has just ended
+		_ = list(ctx, dp, q, once) // a mode whose list fails has just ended
 	}
 	return list(ctx, serving, q, once)
 }
 
-// list calls visit for the connections of dp that q selects, if dp knows any.
+// list calls visit for the connections of dp that q selects, if dp can list connections.
 func list(ctx context.Context, dp dataplane.Dataplane, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	if d, lists := dataplane.As[dataplane.ListsConnections](dp); lists {
 		return d.Connections(ctx, q, visit)
@@ -126,7 +126,7 @@ func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, 
 		killed, failed := d.Kill(ctx, q)
 		n += killed
 		if dp == c.Serving().Dataplane {
-			err = failed // a mode that drains may have just ended
+			err = failed // a draining mode may have just ended
 		}
 	}
 	return n, err
@@ -150,9 +150,9 @@ func (c *Switch) isRetiring(name config.ModeName) bool {
 }
 
 // endRetiring ends the drain of a kernel mode that is about to be tried again, because two
-// dataplanes of a kernel mode would conflict. Without a drain the mode ends by itself with all its
-// counts. If connections end in this process, two of a kind don't conflict, but need the same
-// ports.
+// dataplanes of the same kernel mode would conflict. A mode without a drain soon ends by itself,
+// with all its counts. Two dataplanes that terminate connections in this process don't conflict,
+// but need the same ports.
 func (c *Switch) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {
@@ -172,7 +172,7 @@ func (c *Switch) endRetiring(name config.ModeName) {
 	}
 }
 
-// forsake removes the remains of modes that were to serve again but don't.
+// forsake removes the remains of modes that should have served again but do not.
 func (c *Switch) forsake() {
 	for name := range c.resumed {
 		if name != c.Serving().Name {

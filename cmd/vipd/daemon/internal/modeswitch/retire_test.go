@@ -14,7 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// leaving is a dataplane that yields for the maximum time, and records the time for its drain.
+// leaving is a dataplane that yields for the maximum time, and records the remaining time for its
+// drain.
 type leaving struct {
 	refusing
 	yielded time.Duration
@@ -34,8 +35,8 @@ func (l *leaving) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive during the
-// yield must have the full drain time.
+// TestDrainsBeginAfterYielding yields for the maximum time. Connections that arrive during this
+// time must have the full drain time.
 func TestDrainsBeginAfterYielding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const drain = time.Minute

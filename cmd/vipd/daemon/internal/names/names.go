@@ -12,28 +12,28 @@ import (
 	"vipd/store/statedir"
 )
 
-// Names looks the endpoints of services up.
+// Names looks up the endpoints of services.
 type Names struct {
 	runner *resolve.Runner
 	file   *statedir.File
 
-	// The caller of Resolved owns the rest.
+	// The caller of Resolved owns the fields below.
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	answers   snap.Map[balancer.Lookup, *balancer.Resolution]
 	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
-	// users are the services that need each lookup, with the maximum time between two, and needs
-	// are the lookups of each service.
+	// users maps each lookup to the services that need it, with the maximum time between two
+	// lookups. needs holds the lookups of each service.
 	users    map[balancer.Lookup]map[balancer.Name]time.Duration
 	needs    map[balancer.Name]map[balancer.Lookup]time.Duration
-	complete bool // the store was readable at least once
+	complete bool // reports whether the store was ever readable
 }
 
 // Options configures Names.
 type Options struct {
 	// StateDir keeps the answers for the next run.
 	StateDir *statedir.Dir
-	// Answer looks something up, see [resolve.Client.Answer].
+	// Answer makes a lookup (see [resolve.Client.Answer]).
 	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer
 	// Kick makes the model call Resolved again. It must not block.
 	Kick func()
@@ -65,12 +65,12 @@ func New(o Options) *Names {
 	return n
 }
 
-// Run looks names up until ctx ends.
+// Run makes lookups until ctx ends.
 func (n *Names) Run(ctx context.Context) error { return n.runner.Run(ctx) }
 
 // Resolved starts the lookups that the services of in need, stops the others, and returns the
-// present answers. Its cost depends on the changes. Unless complete, in may lack services of an
-// earlier run, whose answers are kept.
+// present answers. Its cost depends on the changes. If complete is false, services of an earlier
+// run may be missing in in, and their answers are kept.
 func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	changed := map[balancer.Name]bool{}
 	for name := range snap.Diff(n.services, in.Services) {
@@ -100,8 +100,8 @@ func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.L
 	return n.resolved
 }
 
-// replace replaces the lookups of one service, and reports whether they have changed. It adds to
-// former if another lookup discovers the endpoints now.
+// replace replaces the lookups of one service, and reports whether they have changed. If another
+// lookup discovers the endpoints now, it adds the old lookup to former.
 func (n *Names) replace(name balancer.Name, in *balancer.Inputs, former map[balancer.Lookup]balancer.Lookup) bool {
 	var now map[balancer.Lookup]time.Duration
 	if s, ok := in.Services.Get(name); ok {
@@ -134,7 +134,7 @@ func (n *Names) replace(name balancer.Name, in *balancer.Inputs, former map[bala
 	return true
 }
 
-// discovery returns the lookup of discover among the lookups of a service, or the zero value.
+// discovery returns the lookup that discovers a service's endpoints, or the zero value.
 func discovery(lookups map[balancer.Lookup]time.Duration) balancer.Lookup {
 	for l := range lookups {
 		if l.Kind != balancer.HostLookup {
@@ -153,7 +153,8 @@ func (n *Names) set(id balancer.LookupID, answer *balancer.Resolution) {
 	}
 }
 
-// intervals returns the maximum time between two of each lookup: the shortest that a service needs.
+// intervals returns the maximum time between two runs of each lookup. It is the shortest time that
+// a service needs.
 func (n *Names) intervals() map[balancer.Lookup]time.Duration {
 	all := make(map[balancer.Lookup]time.Duration, len(n.users))
 	for l, users := range n.users {

@@ -5,9 +5,10 @@
 //	kernel modes: no answer    -> if the service has a check, it runs at once
 //	both          no answer    -> counted, and watched for the share of an endpoint (package unanswered)
 //
-// Only userspace mode ejects: it knows the result of each connect, and tries another endpoint
-// before the client notices. balancer/health.Ejections decides when an endpoint is ejected, and for
-// how long. Listen receives a dataplane that dials before it starts. Ejected receives the next
-// inputs, and returns the ejected endpoints among them. Run watches the kernel's connections if the
-// dataplane lists unanswered connections (dataplane.WatchesUnanswered).
+// Only userspace mode ejects endpoints, because it knows the result of each connect and can try
+// another endpoint before the client notices. balancer/health.Ejections decides when an endpoint is
+// ejected and for how long. Listen receives a dataplane that makes connects, before it starts.
+// Ejected receives the next inputs, and returns the ejected endpoints among them. Run watches the
+// kernel's connections if the dataplane can list unanswered connections
+// (dataplane.WatchesUnanswered).
 package outlier

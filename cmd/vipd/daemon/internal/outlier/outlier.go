@@ -20,12 +20,12 @@ import (
 	"vipd/dataplane"
 )
 
-// Detector ejects endpoints by the results of connections. All methods may be called by any
-// goroutine.
+// Detector ejects endpoints because of the results of connections. Its methods are safe for
+// concurrent use.
 type Detector struct {
 	o    Options
-	wake wake.Signal // holds a token for run when another dataplane may be watched
-	some atomic.Bool // an endpoint is ejected, so results of checks matter
+	wake wake.Signal // sent to Run when another dataplane may have to be watched
+	some atomic.Bool // reports whether an endpoint is ejected, so results of checks matter
 
 	mu        sync.Mutex // guards the fields below; never held during a call that blocks
 	ejections *health.Ejections
@@ -37,11 +37,12 @@ type Detector struct {
 
 // Options configures a Detector.
 type Options struct {
-	// Rules determine when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	// Rules determine when failed connects eject an endpoint. The default is
+	// health.DefaultEjectionRules.
 	Rules health.EjectionRules
 	// Events records ejections.
 	Events *events.History
-	// Hint makes the health check of a target, if any, run at once. It must not block.
+	// Hint makes the health check of a target run immediately, if it has one. It must not block.
 	Hint func(balancer.Target)
 	// Kick makes the model call Ejected again. It must not block.
 	Kick func()
@@ -93,8 +94,8 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	}
 }
 
-// Heard processes the result of a check. It counts for an ejection if it probed the endpoint's own
-// port.
+// Heard processes the result of a check. The result counts for an ejection if the check probed the
+// endpoint's own port.
 func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
@@ -136,7 +137,7 @@ func (p *Detector) roomLocked(t balancer.Target) int {
 	return p.rooms.Remaining(t, p.ejections.Ejected())
 }
 
-// changedLocked records the beginning or end of an ejection.
+// changedLocked records the start or end of an ejection.
 func (p *Detector) changedLocked(x health.EjectionChange) {
 	p.some.Store(p.ejections.Ejected().Len() > 0)
 	if x.End == "" {
@@ -157,7 +158,7 @@ func ejectionEvent(x health.EjectionChange) events.Event {
 	return e
 }
 
-// Next returns when the next ejection ends; zero means that nothing is ejected.
+// Next returns the time when the next ejection ends, or zero if no endpoint is ejected.
 func (p *Detector) Next() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +167,7 @@ func (p *Detector) Next() time.Time {
 
 // looking configures the watch of the kernel's connections.
 type looking struct {
-	in       dataplane.WatchesUnanswered // nil means no watch
+	in       dataplane.WatchesUnanswered // the dataplane to watch, or nil
 	refusals bool                        // also watch refused connections
 }
 
@@ -196,7 +197,8 @@ func (p *Detector) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns how to watch the kernel's connections. Only health checks use refusals.
+// wanted returns how to watch the kernel's connections. Only health checks need refused
+// connections.
 func (p *Detector) wanted() looking {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +206,8 @@ func (p *Detector) wanted() looking {
 	return looking{in, p.checked > 0}
 }
 
-// suspect processes a connection that the kernel's endpoint refused or did not answer.
+// suspect processes a connection that an endpoint refused or did not answer, as reported by the
+// kernel.
 func (p *Detector) suspect(s dataplane.FailedConnect) {
 	if s.Counted {
 		p.o.Unanswered(s.Target, s.Client, nil)

@@ -42,9 +42,9 @@ func large(n int) (*balancer.Service, []balancer.Target) {
 	return s, targets
 }
 
-// TestFailedDialsAreCheap ejects half of a thousand endpoints. Another failed dial must cost as
-// much as in a service of ten endpoints, and the next inputs one pass over the endpoints,
-// regardless of the ejections.
+// TestFailedDialsAreCheap ejects half of a thousand endpoints. Another failed dial must cost no
+// more than in a service of ten endpoints. The next inputs must cost a single pass over the
+// endpoints, regardless of the number of ejections.
 func TestFailedDialsAreCheap(t *testing.T) {
 	s, targets := large(1000)
 	p, in := passiveOf(s)
@@ -85,11 +85,11 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 	}
 }
 
-// moody is a dataplane whose first attempts to watch the kernel fail; the next attempt succeeds.
+// moody is a dataplane whose first attempts to watch the kernel fail. The next attempt succeeds.
 type moody struct {
 	*fake.Dataplane
 	fails int
-	at    []time.Time // of the attempts
+	at    []time.Time // times of the attempts
 }
 
 func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.FailedConnect)) error {
@@ -102,7 +102,7 @@ func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.Fa
 }
 
 // TestHintsComeBack makes the watch of unanswered connections fail. It must be retried with growing
-// pauses, and be reported once.
+// pauses, and the failure must be logged once.
 func TestHintsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := large(2)
@@ -122,7 +122,7 @@ func TestHintsComeBack(t *testing.T) {
 			pauses = append(pauses, at.Sub(append([]time.Time{began}, m.at...)[i]))
 		}
 		if len(pauses) != 11 || pauses[0] != 0 || pauses[1] != time.Second || pauses[2] != 2*time.Second || pauses[10] != time.Minute {
-			t.Errorf("pauses before attempts: %v", pauses)
+			t.Errorf("pauses before attempts = %v, want 11 that double from 1 s to 1 min", pauses)
 		}
 		events, _ := p.o.Events.Read(0, 0)
 		if len(events) != 1 || events[0].Cause != "the dump was torn" {

@@ -6,7 +6,7 @@
 //	GET /fleet               the nodes in etcd, if the store is a fleet's
 //	GET /live?of=...         the same content at intervals, as Server-Sent Events
 //
-// Pages are complete without scripts; a script replaces their content. All readers share content
-// that is made every two seconds, or less often if that needs more than a twentieth of a CPU. The
-// package only reads.
+// Pages are complete without scripts. A script updates their content. All readers share the
+// content, which is generated every two seconds, or less often if this would need more than a
+// twentieth of a CPU. The package does not change any state.
 package page

@@ -41,49 +41,49 @@ var script string
 
 // Options configures the content of a Page.
 type Options struct {
-	// Status and Traffic return the present state, and Events the latest events, in order.
+	// Status and Traffic return the current state. Events returns the latest events in order.
 	Status  func() api.Status
 	Traffic func() api.Traffic
 	Events  func() []events.Event
 	// Keys returns the keys that serve a service.
 	Keys func(balancer.Name) []balancer.Key
-	// Fleet returns the nodes of the fleet; nil means that this node belongs to none.
+	// Fleet returns the nodes of the fleet. It is nil if this node does not belong to a fleet.
 	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
-// Page answers requests for the status page. It may be called by any goroutine.
+// Page answers requests for the status page. It is safe for concurrent use.
 type Page struct {
 	o        Options
 	template *template.Template
 	policy   string
 
-	mu     sync.Mutex // held while content is made, because readers share it
+	mu     sync.Mutex // held while content is generated, because readers share it
 	window rates.Window
 	status api.Status
 	at     time.Time                // when window and status were read
 	until  time.Time                // when they expire
-	made   map[balancer.Name][]byte // content of that time for followers, by the service; "" is the node
+	made   map[balancer.Name][]byte // content for followers by service, where "" is the node
 
-	asking sync.Mutex // held while etcd is read; mu is not, so other pages do not wait for etcd
-	fleet  nodes      // last result; mu also guards it, for readers
+	asking sync.Mutex // held instead of mu while etcd is read, so other pages do not wait for etcd
+	fleet  nodes      // the last result, which mu also guards for readers
 }
 
-// nodes are the fleet's nodes in etcd.
+// nodes holds the fleet's nodes in etcd.
 type nodes struct {
 	all   []fleet.Node
 	err   error
-	until time.Time // when it expires
+	until time.Time // time when the result expires
 }
 
 const (
-	// fresh is the lifetime of content. If making it is slow, the lifetime is share times that
-	// duration.
+	// fresh is the lifetime of content. If generating the content is slow, the lifetime is share
+	// times the duration.
 	fresh, share = 2 * time.Second, 20
-	// maxServices is the maximum number of listed services, and maxEvents of events.
+	// maxServices and maxEvents are the maximum numbers of listed services and events.
 	maxServices, maxEvents = 200, 30
-	// fleetPage is the page of all nodes. No service can have the name.
+	// fleetPage is the page of all nodes. No service can have this name.
 	fleetPage = "/fleet"
-	// fleetTime is the maximum time for etcd to list them.
+	// fleetTime is the timeout for listing the nodes in etcd.
 	fleetTime = 700 * time.Millisecond
 )
 
@@ -120,7 +120,7 @@ type view struct {
 	Name          balancer.Name // name of the service; "" means the node, fleetPage the fleet
 	Fleet         bool          // this node belongs to a fleet
 	Nodes         []fleet.Node
-	Error         error          // why Nodes are missing
+	Error         error          // the reason why Nodes is empty
 	Keys          []balancer.Key // of the service
 	Status        api.Status
 	At            time.Time
@@ -131,7 +131,7 @@ type view struct {
 	Style, Script any
 }
 
-// viewLocked returns the present content of a page; false means that the service does not exist.
+// viewLocked returns the current content of a page, and false if the service does not exist.
 func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	if began := time.Now(); !began.Before(p.until) {
 		p.window.Add(p.o.Traffic())
@@ -165,8 +165,8 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	return v, slices.ContainsFunc(p.window.Last().Services, func(s api.ServiceTraffic) bool { return s.Name == name })
 }
 
-// prepare reads the nodes from etcd if the page shows them, unless etcd has just answered or
-// failed.
+// prepare reads the nodes from etcd if the page shows them, unless etcd has answered or failed
+// recently.
 func (p *Page) prepare(ctx context.Context, name balancer.Name) {
 	if name != fleetPage || p.o.Fleet == nil {
 		return
@@ -207,10 +207,10 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) 
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	_, _ = w.Write(out.Bytes()) // a reader that has disconnected misses nothing
+	_, _ = w.Write(out.Bytes()) // fails only if the reader has disconnected
 }
 
-// message returns the content of a page as an event, and its time. All followers share it. It
+// message returns the content of a page as an event, with its time. All followers share it. It
 // returns nil if the page does not exist.
 func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Time) {
 	p.prepare(ctx, name)
@@ -224,7 +224,7 @@ func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Ti
 	if err := p.template.ExecuteTemplate(&out, "content", v); err != nil || !found {
 		return nil, p.at
 	}
-	text, _ := json.Marshal(out.String()) // a string can always be encoded
+	text, _ := json.Marshal(out.String()) // encoding a string never fails
 	p.made[name] = slices.Concat([]byte("data: "), text, []byte("\n\n"))
 	return p.made[name], p.at
 }
@@ -255,7 +255,7 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// useClass returns the CSS class of a row's state. A service is bad only if no port has an endpoint
+// useClass returns the CSS class of a row's state. A service is only bad if no port has an endpoint
 // in use.
 func useClass(r rates.Row) string {
 	switch {

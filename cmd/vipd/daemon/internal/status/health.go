@@ -27,7 +27,8 @@ func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	return v.ownCheckOf(s, found.Own)
 }
 
-// fleetCheckOf returns the fleet's result for a target, and this node's if it checks the target.
+// fleetCheckOf returns the fleet's result for a target. It includes this node's result if this node
+// checks the target.
 func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Tally) *api.Check {
 	c := v.ownCheckOf(s, own)
 	c.At = v.State.Checked.At(t).At.String()
@@ -68,8 +69,9 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked returns the reason why an endpoint of a service has no check, here or, as far as this
-// node knows, on other nodes. It returns "" if the endpoint has a check, or the service has none.
+// unchecked returns the reason why an endpoint of a service has no check on this node or, as far as
+// this node knows, on other nodes. It returns "" if the endpoint has a check, or the service has no
+// check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	var field, path string
 	if h := s.Health; h != nil && (h.CAFile != "" || h.CertFile != "" || h.KeyFile != "") {
@@ -109,8 +111,7 @@ func (v *View) usedAt(s *balancer.Service, a netip.Addr) *balancer.Endpoint {
 	return v.used[a]
 }
 
-// ramp returns the percentage of a backend's weight during its slow start; 0 means that it has
-// none.
+// ramp returns the percentage of a backend's weight during its slow start, or 0.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.BackendKey{Frontend: key, Backend: at}).Percent()
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // TestUncheckedOfMany explains why endpoints of a large service have no check. The explanation must
-// not scan all endpoints, or many registrations would delay scrapes and requests.
+// not scan all endpoints, because otherwise many registrations would delay scrapes and requests.
 func TestUncheckedOfMany(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},

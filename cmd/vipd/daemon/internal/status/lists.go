@@ -27,7 +27,7 @@ func (v *View) Services() []api.Service {
 		endpoints := v.EndpointsOf(s)
 		out := api.Service{
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
-			Endpoints: endpoints, Lookups: api.LookupsOf(s, &v.State.Inputs), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so that JSON has []
+			Endpoints: endpoints, Lookups: api.LookupsOf(s, &v.State.Inputs), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so the JSON is []
 		}
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
@@ -70,7 +70,7 @@ func (v *View) retained() (all []balancer.Problem) {
 		}
 		outside := func(p balancer.Problem) bool { return isError(p) && p.Service == "" }
 		i := slices.IndexFunc(reported, func(p balancer.Problem) bool { return outside(p) && p.Origin.File == s.Origin.File })
-		if i < 0 { // its file may have been removed
+		if i < 0 { // the service's file may have been removed
 			i = slices.IndexFunc(reported, isError)
 		}
 		p := balancer.Problem{Severity: balancer.SeverityError, Origin: s.Origin.At(""), Service: name, Text: "stays in its last good state because of an error"}
@@ -132,7 +132,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 		for _, b := range v.Counts()[traffic.Port{Service: s.Name, Name: p.Name}].Backends {
 			if e := byAddress[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
-				if p.Protocol != balancer.UDP { // one-way UDP is normal
+				if p.Protocol != balancer.UDP { // UDP without answers is normal
 					e.Unanswered = b.Failures
 				}
 			}
@@ -144,8 +144,8 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	return all
 }
 
-// endOf returns when the remaining connections of a backend are ended; zero means never, or already
-// ended.
+// endOf returns the time when the remaining connections of a backend are ended. It returns zero if
+// they are not ended, or have already ended.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}
@@ -168,8 +168,8 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 }
 
-// frontendsOf returns the frontends of a service's port. There are none if another service holds
-// all of them.
+// frontendsOf returns the frontends of a service's port. It returns nothing if another service
+// holds all of them.
 func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
 	for _, vip := range s.Addresses() {
@@ -202,8 +202,8 @@ func (v *View) Frontends() []api.Frontend {
 	return all
 }
 
-// Differences lists the keys whose applied state differs from the compiled one. If there are none,
-// it lists unavailable shared parts.
+// Differences lists the keys whose applied state differs from the compiled state. If there are
+// none, it lists unavailable shared parts.
 func (v *View) Differences() []api.Difference {
 	all := []api.Difference{}
 	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -238,7 +238,7 @@ func (v *View) Overrides() api.OverrideResult {
 	return r
 }
 
-// Keys returns the keys that serve a service, or none if it does not exist.
+// Keys returns the keys that serve a service, or nothing if it does not exist.
 func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	s, ok := v.State.Snapshot.Services.Get(name)
 	if !ok {
@@ -252,7 +252,7 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists counts by service, and by endpoint for services that detailed selects.
+// Traffic lists counts for each service, and for the endpoints of services that detailed selects.
 func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {

@@ -20,11 +20,11 @@ import (
 	"vipd/dataplane/host"
 )
 
-// Sources are the parts that a View reads.
+// Sources holds the parts that a View reads.
 type Sources struct {
 	Version string
 	Started time.Time
-	// ConfigFile is the path of vipd.toml, and Config its content at the start.
+	// ConfigFile is the path of vipd.toml. Config is its content at the start.
 	ConfigFile string
 	Config     config.Config
 	Model      *model.Model
@@ -37,12 +37,12 @@ type Sources struct {
 	Fleet     Fleet
 	// HostProblems returns the problems of the host and of its other programs.
 	HostProblems func() []balancer.Problem
-	// Ownership describes the owner's state and the ages of confirmations by other hosts; "" means
-	// that this host owns no VIPs.
+	// Ownership describes the owner's state, and returns the ages of confirmations by other hosts.
+	// The text is "" if this host owns no VIPs.
 	Ownership func() (text string, confirmed map[string]float64)
 }
 
-// Fleet is a member's part of a status.
+// Fleet is the part of a status that a member of a fleet provides.
 type Fleet interface {
 	// Problems returns the reasons why the fleet does not see this node while etcd is connected.
 	Problems(connected bool) []balancer.Problem
@@ -51,30 +51,30 @@ type Fleet interface {
 }
 
 // View is the state at one moment: the last compiled state, the mode that serves, and the engine's
-// status. Counts are read on demand, together. Only one goroutine may use a View.
+// status. All counts are read together, on demand. Only one goroutine may use a View.
 type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
 	Sync  *dataplane.Status
-	// Watched reports whether the view is for a follower of changes. A check with the same result
-	// is not a change.
+	// Watched reports whether the view is for a follower of changes, for whom a check with the same
+	// result is not a change.
 	Watched bool
 
 	from *Sources
 	sums map[traffic.Port]dataplane.FrontendCount // see Counts
 
-	usedOf *balancer.Service // see uses
+	usedOf *balancer.Service // see usedAt
 	used   map[netip.Addr]*balancer.Endpoint
 }
 
-// Look returns the present state.
+// Look returns a view of the current state.
 func (s *Sources) Look() *View {
 	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
 }
 
-// Counts returns the counts at the first call, because reading them may cost more than the rest.
-// There are none before the first state is applied: until then a dataplane may lack the counts of
-// an earlier process.
+// Counts returns the counts, which it reads at the first call, because reading them may cost more
+// than everything else. Before the first state is applied, it returns nothing, because the counts
+// of an earlier process may still be missing.
 func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
@@ -138,7 +138,7 @@ func (v *View) ModeStatus() api.Mode {
 // Ready reports whether the first complete state is applied.
 func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 
-// Unready returns the reason why the first complete state is not applied yet.
+// Unready returns the reasons why the first complete state is not applied yet.
 func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
@@ -159,7 +159,7 @@ func (v *View) Unready() []string {
 // Applied returns the applied revision of the store.
 func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
-// Pending returns the number of frontends that are not applied, except frontends in backoff.
+// Pending returns the number of frontends that are not applied, except for frontends in backoff.
 func (v *View) Pending() int {
 	n := 0
 	for key := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -191,7 +191,7 @@ func (v *View) Addresses() []api.Address {
 	return all
 }
 
-// resting returns the VIPs that another program owns and has not added, sorted.
+// resting returns the VIPs that another program manages and has not added, sorted.
 func (v *View) resting() []netip.Addr {
 	if !v.State.Env.ExternalVIPs {
 		return nil
@@ -221,7 +221,7 @@ func (v *View) place() string {
 }
 
 // Problems collects everything that an operator should know: problems of the configuration, the
-// store, the services, the mode, the host, and of frontends that can't be applied.
+// store, the services, the mode and the host, and of frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
 	all := s.Reported()
@@ -257,7 +257,7 @@ func (v *View) Problems() []balancer.Problem {
 }
 
 // LiveProblems returns the problems that change independently of the state, the mode and the
-// applied frontends. They are about the host, checks, and the fleet.
+// applied frontends. These are problems of the host, of checks, and of the fleet.
 func (v *View) LiveProblems() (all []balancer.Problem) {
 	s := v.State
 	all = append(all, v.from.Fleet.Problems(s.Snapshot.Connected)...)

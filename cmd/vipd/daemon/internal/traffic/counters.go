@@ -12,49 +12,50 @@ import (
 )
 
 // Counters sums the counts of this process's dataplanes, and of earlier processes if Open was
-// called. Its zero value is ready to use. All methods may be called by any goroutine.
+// called. The zero value is ready to use. Its methods are safe for concurrent use.
 type Counters struct {
 	file file
 
 	mu   sync.Mutex  // not held while a dataplane counts, because the kernel may hang
-	live []*counting // in use, or draining
-	// gone has the counts that no dataplane reports any longer; nil means none.
+	live []*counting // dataplanes that are in use or draining
+	// gone holds the counts that no dataplane reports any longer, or nil.
 	gone *counters.Sums[counters.BackendKey, amount]
-	// left has the counts of remaining kernel objects, by mode and of conntrack, at the last
-	// reading.
+	// left holds the counts of remaining kernel objects at the last reading, by mode and for
+	// conntrack.
 	left    map[config.ModeName]map[counters.BackendKey]amount
-	retries uint64 // of closed dataplanes
-	// last is the latest result, which never changes.
+	retries uint64 // retries of closed dataplanes
+	// last is the latest result, which is immutable.
 	last map[Port]dataplane.FrontendCount
-	// reading is closed when the current reading, which started at began, ends; nil means none is
-	// in progress. Dataplanes start and end within a reading.
+	// reading is closed when the current reading, which started at began, ends. It is nil if no
+	// reading is in progress. Dataplanes may start and end during a reading.
 	reading chan struct{}
 	began   time.Time
 }
 
-// patience is the maximum time that Counts waits for a reading.
+// patience is the maximum time for which Counts waits for a reading.
 const patience = 500 * time.Millisecond
 
-// Port is a port of a service, by its name. Counts belong to a port, whatever the VIP.
+// Port is a port of a service, identified by its name. Counts belong to a port regardless of the
+// VIP.
 type Port = counters.Port
 
-// counting is a dataplane that counts. Counters.mu guards again.
+// counting is a dataplane that counts. Counters.mu guards the field again.
 type counting struct {
 	dp   dataplane.Dataplane
 	mode config.ModeName
-	// again has the counts that kernel objects held at the last reading of the sums. A dataplane
-	// that finds these objects reports the counts again. It is nil after the first reading with
+	// again holds the counts of kernel objects at the last reading of the sums. A dataplane that
+	// finds these objects reports their counts again. It is nil after the first reading with
 	// connections.
 	again map[counters.BackendKey]amount
-	// frozen has the bytes of conntrack's flows at the time when another dataplane started to count
-	// them.
+	// frozen holds the bytes of conntrack's flows at the time when another dataplane started to
+	// count them.
 	frozen map[counters.BackendKey]amount
 }
 
 // conntrack is the key of counts that all modes read from the kernel's connection tracking.
 const conntrack config.ModeName = "conntrack"
 
-// alone waits for exclusive access: no other reading, start or end is in progress until done is
+// alone waits for exclusive access. No other reading, start or end is in progress until done is
 // called.
 func (t *Counters) alone() (done func()) {
 	for {
@@ -78,7 +79,7 @@ func (t *Counters) readingEnds() {
 }
 
 // Begin starts counting in a dataplane of a mode. A resumed dataplane continues with the kernel
-// objects of its predecessor; otherwise these are removed.
+// objects of its predecessor. Otherwise these objects are removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -90,13 +91,13 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 	t.live = append(slices.Clip(t.live), c)
 	begins := len(t.live) == 1
 	t.mu.Unlock()
-	if !begins { // otherwise it may not know the objects of an earlier process yet
+	if !begins { // otherwise the dataplane may not have found the objects of an earlier process yet
 		t.read()
 	}
 }
 
-// passOnLocked moves the counts of conntrack's flows from a dataplane to a newer one that reports
-// the same flows. These are existing flows, and flows that ended since its start. The newer
+// passOnLocked moves the counts of conntrack's flows from a dataplane to a newer dataplane that
+// reports the same flows. These are existing flows, and flows that ended since its start. The newer
 // dataplane has read them later, so its counts include the older counts.
 func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	for k, had := range was.tracked {
@@ -169,7 +170,7 @@ func (t *Counters) leaveLocked(mode config.ModeName, kept map[counters.BackendKe
 	t.left[mode] = kept
 }
 
-// takeOffLocked subtracts counts that a dataplane reports again.
+// takeOffLocked subtracts the counts that a dataplane reports again.
 func (t *Counters) takeOffLocked(c *counting, first sums) {
 	if first.connections {
 		for k, had := range c.again {
@@ -195,14 +196,14 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	return all
 }
 
-// Counts returns the sums, or the last sums if a dataplane hangs in the kernel's dump or a tool. A
-// reading makes dataplanes forget removed objects. All callers share the result. A dataplane must
-// already know the objects of an earlier process.
+// Counts returns the sums. If a dataplane hangs while it reads the kernel, Counts returns the last
+// sums. A reading makes dataplanes drop removed objects. All callers share the result. A dataplane
+// must already have found the objects of an earlier process.
 func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
 		t.reading, t.began = make(chan struct{}), time.Now()
-		go func() { // ends with the dataplanes' reads, which have time limits
+		go func() { // this goroutine ends with the dataplanes' readings, which have timeouts
 			defer t.readingEnds()
 			t.read()
 		}()
@@ -221,7 +222,7 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	return t.last
 }
 
-// Last reads the sums again, after all dataplanes were closed, for the next process.
+// Last reads the sums a last time after all dataplanes were closed, for the next process.
 func (t *Counters) Last() {
 	defer t.alone()()
 	t.read()
@@ -270,7 +271,7 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 		maps.Copy(tracked, counted[i].tracked)
 		all = all.with(counted[i])
 	}
-	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane reports now
+	maps.Copy(tracked, t.left[conntrack]) // the part that no dataplane reports at present
 	kept[conntrack] = tracked
 	if all.all == nil {
 		all.all = map[counters.BackendKey]amount{}
@@ -279,7 +280,7 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	return reading{all.all, kept}, all.ports()
 }
 
-// dialRetries returns the retries of dp; false means that the kernel connects.
+// dialRetries returns the retries of dp. counted is false if the kernel connects.
 func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	d, dials := dataplane.As[dataplane.ReportsDials](dp)
 	if !dials {
@@ -288,8 +289,8 @@ func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	return d.DialRetries(), true
 }
 
-// DialRetries returns the sum of retries; false means that no dataplane of this process counts
-// them.
+// DialRetries returns the sum of retries. counted is false if no dataplane of this process counts
+// retries.
 func (t *Counters) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

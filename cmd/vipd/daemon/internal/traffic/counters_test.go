@@ -48,8 +48,9 @@ func counts(c *Counters) map[Port]dataplane.FrontendCount {
 	return c.last
 }
 
-// TestCountsOfAModeThatComesBack switches back to a mode whose kernel objects kept counting. Their
-// counts must be included once, whether the next dataplane keeps the objects or replaces them.
+// TestCountsOfAModeThatComesBack switches back to a mode whose kernel objects have continued to
+// count. Their counts must be included exactly once, whether the next dataplane keeps or replaces
+// the objects.
 func TestCountsOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
 	var all Counters
@@ -88,14 +89,14 @@ func sorted(f dataplane.FrontendCount) dataplane.FrontendCount {
 	return f
 }
 
-// objects are the kernel's counting objects, by number.
+// objects holds the kernel's counting objects, by number.
 type objects map[int]dataplane.BackendCount
 
-// counter is a dataplane whose kernel objects outlive it.
+// counter is a dataplane whose kernel objects remain after its end.
 type counter struct {
 	*fake.Dataplane
 	kernel objects
-	ended  map[netip.AddrPort]uint64 // counts of objects that it has removed
+	ended  map[netip.AddrPort]uint64 // counts of objects that the dataplane has removed
 	busy   int                       // the number of readings that fail
 }
 
@@ -115,8 +116,8 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{counted("http", 0, slices.Collect(maps.Values(backends))...)}
 }
 
-// TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and the next one.
-// They must be live once. Connections that end in this process must be added.
+// TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and in the next
+// mode. Each must count as live once. Connections that end in this process must be added.
 func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	var all Counters
@@ -130,8 +131,8 @@ func TestLiveConnectionsOfTwoModes(t *testing.T) {
 }
 
 // TestCountsOfProcesses runs random histories of a mode's kernel objects, and of processes that end
-// or are killed. Counts must equal sent connections, except for objects removed between the last
-// reading and a kill. They must never decrease.
+// or are killed. The counts must equal the number of sent connections, except for objects that were
+// removed between the last reading and a kill. The counts must never decrease.
 func TestCountsOfProcesses(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 5000)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -146,7 +147,7 @@ func TestCountsOfProcesses(t *testing.T) {
 				now := counts(all)[web()].Connections
 				reads := c.busy < 0
 				if now < shown || now > sent || reads && now+lost < sent {
-					t.Fatalf("seed %d: %d are counted of %d, earlier %d; at most %d may be lost", seed, now, sent, shown, lost)
+					t.Fatalf("seed %d: count = %d of %d sent, earlier count = %d; want no decrease and at most %d lost", seed, now, sent, shown, lost)
 				}
 				if shown = now; reads {
 					gone, lost = 0, sent-now
@@ -177,9 +178,9 @@ func TestCountsOfProcesses(t *testing.T) {
 				look()
 				all.Last()
 			}
-			lost += gone // by a kill
+			lost += gone // lost because of the kill
 			if c.busy >= 0 {
-				lost += gone // nothing was read, so the next process can't distinguish new objects from replaced objects
+				lost += gone // without a reading, the next process can't distinguish new objects from replaced objects
 			}
 			for n, o := range kernel { // the kernel continues to serve
 				o.Connections++
@@ -189,8 +190,8 @@ func TestCountsOfProcesses(t *testing.T) {
 	}
 }
 
-// TestCountsOfABrokenFile reads a file that a kill has cut off. Counts must include the complete
-// lines and the kernel's counts.
+// TestCountsOfABrokenFile reads a file that a kill has truncated. The counts must include the
+// complete lines and the kernel's counts.
 func TestCountsOfABrokenFile(t *testing.T) {
 	one := netip.MustParseAddrPort("192.0.2.1:80")
 	for text, before := range map[string]uint64{
@@ -212,8 +213,8 @@ func TestCountsOfABrokenFile(t *testing.T) {
 }
 
 // TestWritesWhatChanged reads changing counts. Each reading must add a line for each changed
-// backend, and the file must stay short. A file that another program has cut off or removed must be
-// rewritten.
+// backend, and the file must stay short. A file that another program has truncated or removed must
+// be rewritten.
 func TestWritesWhatChanged(t *testing.T) {
 	dir, backends := t.TempDir(), 100
 	m := &meter{counted: crowd(1, backends)}

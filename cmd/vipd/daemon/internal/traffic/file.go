@@ -25,15 +25,15 @@ import (
 // FileName is the file in run_dir that keeps the sums.
 const FileName = "counts.json"
 
-// file keeps the sums for the next process. Its zero value does nothing.
+// file saves the sums for the next process. The zero value does nothing.
 type file struct {
 	path   string
 	log    *slog.Logger
-	failed bool // a failure was logged
+	failed bool // reports whether a failure was logged
 	// last is the reading in the file.
 	last reading
-	// size is the length of the file, and whole its length after the last replacement. 0 means that
-	// this process has not written it.
+	// size is the length of the file. whole is its length after the last replacement, or 0 if this
+	// process has not written the file.
 	size, whole int64
 }
 
@@ -44,8 +44,8 @@ type reading struct {
 	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
-// savedCount is a line of the file: the counts of a backend, or of a whole port. The last line of a
-// key counts.
+// savedCount is a line of the file: the counts of a backend or of a whole port. The last line of a
+// key is valid.
 type savedCount struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
@@ -118,7 +118,7 @@ func (r reading) changed(before reading) (keys []counters.BackendKey) {
 			keys = append(keys, k)
 		}
 	}
-	for k := range before.all { // a forgotten backend is added to its port
+	for k := range before.all { // the counts of a dropped backend were added to its port
 		if _, there := r.all[k]; !there {
 			keys = append(keys, k)
 		}
@@ -162,7 +162,8 @@ func (e *savedCount) key() counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
-// keep saves the counts: it appends changed lines, and replaces the file once it has doubled.
+// keep saves the counts. It appends changed lines, and replaces the file once its length has
+// doubled.
 func (f *file) keep(now reading) {
 	if f.path == "" {
 		return
