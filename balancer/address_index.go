@@ -70,7 +70,7 @@ func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	return changed
 }
 
-// changedReserved returns the entries of Reserved that only one of two Envs has.
+// changedReserved returns the entries of Reserved that are in only one of the two Envs.
 func changedReserved(before, after *Env) (changed []Reserved) {
 	if slices.Equal(before.Reserved, after.Reserved) {
 		return nil
@@ -92,7 +92,7 @@ func SameTrust(a, b *Env) bool {
 		!slices.ContainsFunc(changedReserved(a, b), func(r Reserved) bool { return r.Etcd && r.Port != 0 })
 }
 
-// difference yields the addresses in sorted list a that sorted list b lacks.
+// difference yields the addresses of the sorted list a that are missing in the sorted list b.
 func difference(a, b []netip.Addr) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {
 		for _, x := range a {

@@ -34,8 +34,8 @@ type AffinityMemory struct {
 }
 
 // AffinityMemories returns the memories of f, none without affinity. A new connection uses the
-// first, except that with VIPScope the second belongs to the service alone. It is used while the
-// first holds a foreign endpoint for the client, see IsForeign.
+// first memory. With VIPScope there is a second memory, which belongs only to the service. It is
+// used while the first memory holds a foreign endpoint for the client (see IsForeign).
 func (f *Frontend) AffinityMemories() []AffinityMemory {
 	if f.AffinityTimeout <= 0 {
 		return nil
@@ -149,7 +149,8 @@ func (f *Frontend) AffinityEndpoint(i int) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr(), uint16(rank))
 }
 
-// AffinityBackend is the inverse of AffinityEndpoint. It returns -1 if f lacks the endpoint.
+// AffinityBackend is the inverse of AffinityEndpoint. It returns -1 if f does not have the
+// endpoint.
 func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
 	at, rank := endpoint, 0
 	if f.AffinityScope.beyondPort() {
@@ -204,7 +205,7 @@ func (c *Capabilities) nearestScope(s AffinityScope) AffinityScope {
 	return ""
 }
 
-// reportAffinity reports the scope and prefix that c lacks.
+// reportAffinity reports the scope and the prefix if c does not support them.
 func (u *compiledService) reportAffinity(c *Capabilities) {
 	s := u.service
 	if s.Affinity != ClientIPAffinity {

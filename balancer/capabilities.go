@@ -50,7 +50,8 @@ type Capabilities struct {
 	LoopbackVIPs bool
 }
 
-// reportUnsupported reports the settings of the service and these endpoints that c lacks.
+// reportUnsupported reports the settings of the service and these endpoints that c does not
+// support.
 func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoint) {
 	s := u.service
 	nearest := func(field, what, instead string) {
@@ -105,8 +106,8 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
-// reportSmallWeights reports endpoints whose weight is so small compared with the others that they
-// get more than twice their share.
+// reportSmallWeights reports endpoints whose weight is so small, compared with the weights of other
+// endpoints, that they get more than twice their share.
 func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
 	if c.Slots == 0 || !u.service.Scheduler.SharesByWeight() {
 		return
@@ -209,7 +210,7 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 	}
 }
 
-// fit replaces the settings of f that the mode lacks with the nearest alternatives.
+// fit replaces settings of f that the mode does not support with the nearest alternatives.
 func (c *Capabilities) fit(f *Frontend) {
 	if n, ok := c.Nearest[f.Scheduler]; ok {
 		f.Scheduler = n

@@ -70,8 +70,8 @@ func TestUntranslatedForwards(t *testing.T) {
 	}
 }
 
-// TestEndpointsBeyondTheMode uses endpoints with settings that the mode lacks. Each must be
-// reported, whether defined or registered.
+// TestEndpointsBeyondTheMode uses endpoints with settings that the mode does not support. Each must
+// be reported, whether defined or registered.
 func TestEndpointsBeyondTheMode(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
@@ -161,7 +161,7 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 }
 
 // TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than
-// twice its share has a warning.
+// twice its share must have a warning.
 func TestSmallWeights(t *testing.T) {
 	for _, c := range []struct {
 		weights []int

@@ -3,7 +3,7 @@ package balancer
 // Scheduler is the method of choosing an endpoint for a new connection.
 type Scheduler string
 
-// The schedulers. Each mode supports some of them, see [Capabilities.Nearest].
+// These are the schedulers. Each mode supports some of them (see [Capabilities.Nearest]).
 const (
 	RoundRobin         Scheduler = "rr"
 	WeightedRoundRobin Scheduler = "wrr"
@@ -31,7 +31,7 @@ func (Scheduler) Synonyms() map[string]string {
 }
 
 // SharesByWeight reports whether an endpoint's share of the connections follows its weight. With
-// every scheduler, an endpoint of weight 0 gets none.
+// every scheduler, an endpoint of weight 0 gets no connections.
 func (s Scheduler) SharesByWeight() bool {
 	return s != RoundRobin && s != LeastConn && s != DestinationHash
 }
@@ -77,8 +77,8 @@ const (
 // Values lists the possible values.
 func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 
-// Direct reports whether endpoints answer clients without this node, which then sees only half of
-// each connection.
+// Direct reports whether endpoints reply to clients directly, so only one direction of each
+// connection passes this node.
 func (f Forward) Direct() bool { return f == DRForward || f == TunnelForward }
 
 // EndpointHealth says whether the checks of a service apply to an endpoint.
@@ -93,8 +93,8 @@ func (EndpointHealth) Values() []string { return []string{string(NoEndpointHealt
 // Locality prefers or requires endpoints nearby.
 type Locality string
 
-// The localities. With NodeOnly, a service without an endpoint on this node counts as one with no
-// endpoints.
+// These are the localities. With NodeOnly, a service without an endpoint on this node is treated as
+// a service without endpoints.
 const (
 	AnyLocality Locality = "any"
 	PreferZone  Locality = "prefer_zone"

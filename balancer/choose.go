@@ -45,8 +45,8 @@ func (n endpointCounts) tooFew(s *Service) bool {
 func (n endpointCounts) allFailing() bool { return n.healthy == 0 && n.all > 0 }
 
 // idleReason explains why users' settings exclude every endpoint from new connections. It returns
-// "" if some endpoint may serve or none exists. Endpoints on other nodes are not a reason: with
-// node_only, most nodes have no endpoint.
+// "" if an endpoint may serve, or if there are no endpoints. Endpoints on other nodes are not a
+// reason: with node_only, most nodes have no endpoint.
 func (n endpointCounts) idleReason() string {
 	if n.all > 0 || n.elsewhere > 0 {
 		return ""
@@ -112,7 +112,7 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 }
 
 // countEndpoints counts the candidates. Ejected endpoints count as healthy, because an ejection
-// ends if no other endpoint is left.
+// ends if no other endpoint is usable.
 func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endpointCounts) {
 	for i := range candidates {
 		k := &candidates[i]
@@ -184,7 +184,7 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	case out.health == HealthDown:
 		out.State = Down
 		if cutsConnections(c.service.Health, p.Protocol) {
-			out.Until = time.Unix(0, 0).UTC() // far in the past, so connections end at once
+			out.Until = time.Unix(0, 0).UTC() // far in the past, so connections end immediately
 		}
 	}
 	return out

@@ -152,8 +152,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestCutConnections fails the checks of an endpoint. Its connections must continue or end
-// according to on_failure; UDP flows end by default.
+// TestCutConnections makes the checks of an endpoint fail. Its connections must continue or end
+// according to on_failure. UDP flows must end by default.
 func TestCutConnections(t *testing.T) {
 	for _, c := range []struct {
 		on    balancer.OnFailure

@@ -187,8 +187,8 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 	return open
 }
 
-// unreservedVIPs returns the VIPs on which the service may claim its port i, and reports the
-// others.
+// unreservedVIPs returns the VIPs on which the service may claim its port i. It reports all other
+// VIPs.
 func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	for _, vip := range vips {
@@ -206,7 +206,7 @@ func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (op
 	return open
 }
 
-// allowedVIPs returns the VIPs that the service may claim now, and reports the others.
+// allowedVIPs returns the VIPs that the service may claim now. It reports all other VIPs.
 func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
@@ -237,8 +237,8 @@ func (s *Service) vipField(i int) string {
 	return "vips"
 }
 
-// vipRefusal explains why the service may not claim vip. It returns "" if it may. Owned reports
-// whether a single host has the address.
+// vipRefusal explains why the service may not claim vip. It returns "" if it may. owned reports
+// whether only one host has the address at a time.
 func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {

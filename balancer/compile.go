@@ -17,8 +17,8 @@ type Env struct {
 	// Local are the node's own addresses, sorted, without loopback addresses and the VIPs that vipd
 	// holds.
 	Local []netip.Addr
-	// LocalInSubnets are the addresses in Local with a subnet on their device. VIPs of vipd owner
-	// have none.
+	// LocalInSubnets lists the addresses in Local that have a subnet on their device. VIPs of vipd
+	// owner do not have a subnet.
 	LocalInSubnets []netip.Addr
 	// ExternalVIPs reports whether another program adds and removes VIPs. Then vipd serves only
 	// VIPs in Local and loopback VIPs.
@@ -26,7 +26,7 @@ type Env struct {
 	// NodePortAddresses are the local addresses that can open node ports. [Compiler.Next] sets
 	// them.
 	NodePortAddresses []netip.Addr
-	// NodePorts limits NodePortAddresses to these networks. If empty, all are used.
+	// NodePorts restricts NodePortAddresses to these networks. If empty, there is no restriction.
 	NodePorts []netip.Prefix
 	// Allowed are the networks in which services may claim VIPs. If empty, services from files may
 	// claim any address. Services from etcd may then claim all but loopback, link-local, multicast
@@ -81,21 +81,21 @@ type Inputs struct {
 	Overrides snap.Map[Target, *Override]
 	// Health holds the verdicts of checks, each for an address and port.
 	Health snap.Map[Target, Verdict]
-	// Ejected are the endpoints without new connections because connection attempts failed. Each
-	// has a port.
+	// Ejected holds the endpoints that get no new connections because connection attempts failed.
+	// Each has a port.
 	Ejected snap.Map[Target, Ejection]
-	// Drains are removed endpoints with connections that may continue, see [Memory].
+	// Drains holds removed endpoints whose connections may continue (see [Memory]).
 	Drains snap.Map[BackendKey, Drain]
-	// Ramps has the backends whose weight is increasing, see [Memory].
+	// Ramps holds the backends whose weight is increasing (see [Memory]).
 	Ramps snap.Map[BackendKey, Ramp]
-	// DrainingVIPs has the VIPs without frontends whose connections may continue, see [Memory].
+	// DrainingVIPs holds the VIPs without frontends whose connections may continue (see [Memory]).
 	DrainingVIPs snap.Map[netip.Addr, Drain]
-	// Holders has the service that last held each key, see [Memory].
+	// Holders maps each key to the service that last held it (see [Memory]).
 	Holders snap.Map[Key, Name]
 	// VIPs are the settings of addresses. Pools have defaults for the addresses in their networks.
 	VIPs  snap.Map[netip.Addr, *VIP]
 	Pools snap.Map[Name, *Pool]
-	// Withdrawals are VIPs that were withdrawn, see [Memory].
+	// Withdrawals holds VIPs that were withdrawn (see [Memory]).
 	Withdrawals snap.Map[netip.Addr, Withdrawal]
 }
 
@@ -143,11 +143,12 @@ type Desired struct {
 	Revision Revision
 }
 
-// Revision identifies a state of the store, and has the time since which changes have waited.
+// Revision identifies a state of the store. It also contains the time since which changes have been
+// waiting.
 type Revision struct {
 	// Store is the store's revision. For files it counts from 1; for etcd, it is etcd's revision.
 	Store int64 `json:"store"`
-	// Seen is the time when the oldest pending change of the store was noticed. Zero means that
-	// none is pending.
+	// Seen is the time when the oldest pending change of the store was noticed, or zero if no
+	// change is pending.
 	Seen time.Time `json:"seen,omitzero"`
 }

@@ -50,13 +50,13 @@ func (c ClaimConflict) Problem() Problem {
 	return p
 }
 
-// claimHolders has the services with a claim after a change: the earlier holders, and the services
-// that the change adds.
+// claimHolders lists the services with a claim after a change: the earlier holders, and the
+// services that the change adds.
 type claimHolders struct{ old, added []Name }
 
 // ClaimConflicts returns the claims that several services would have after a change, sorted by
-// service and key. Changed has the new definitions of the changed services, or nil if a service is
-// removed. Each conflict is reported once, for the service that causes it.
+// service and key. changed maps the changed services to their new definitions, or to nil if a
+// service is removed. Each conflict is reported once, for the service that causes it.
 func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 	after := map[Name]*Service{}
 	maps.Copy(after, before)

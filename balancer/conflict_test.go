@@ -14,7 +14,7 @@ import (
 
 // TestClaimConflictsLaw changes random services. If one of two services that claim a key changes,
 // the key must be reported once. It must be an error only if the change causes the conflict. A
-// service with many rivals must name maxRivals of them and count the rest.
+// service with many rivals must name maxRivals of them and count the others.
 func TestClaimConflictsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -14,7 +14,7 @@ import (
 
 // Locator returns the origin of a field. Its path starts in the table of a service, an endpoint or
 // the defaults, such as endpoints[2].weight; "" is the table itself. A missing field has the origin
-// of the nearest enclosing table. A nil Locator knows no origins.
+// of the nearest enclosing table. With a nil Locator, fields have no origins.
 type Locator func(path string) Origin
 
 // DecodeService decodes the table of a service. Fields that it does not set have the value in
@@ -88,7 +88,7 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 func ownFields() []string { return []string{"vips", "ports", "endpoints", "discover", "access_log"} }
 
 // inheritedFields returns the defaults that apply to a service with these fields. A field that is
-// null in JSON counts as set, and has the program's default.
+// null in JSON is treated as set to the program's default.
 func inheritedFields(fields, defaults map[string]any) map[string]any {
 	if len(defaults) == 0 {
 		return nil

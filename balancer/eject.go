@@ -21,8 +21,8 @@ type Ejection struct {
 	Cause string `json:"cause"`
 }
 
-// markEjected marks the ejected candidates, if others are left. An endpoint that may not answer is
-// better than none.
+// markEjected marks the ejected candidates if other candidates are usable. Otherwise the ejected
+// candidates are used, because they may answer.
 func markEjected(candidates []candidate) {
 	if anyEligible(candidates, func(c *candidate) bool { return !c.ejected }) {
 		setAside(candidates, Ejected, func(c *candidate) bool { return c.ejected })
@@ -39,7 +39,7 @@ type EjectionBudget struct {
 }
 
 // endpointShares maps the address of each endpoint to its shares of connections, one per port. An
-// endpoint that could not serve has none.
+// endpoint that can't serve has no share.
 type endpointShares map[netip.AddrPort][]endpointShare
 
 // endpointShare is an endpoint's share of the connections to one port.
@@ -64,12 +64,13 @@ func (r *EjectionBudget) Has(t Target) bool {
 }
 
 // Remaining returns the number of endpoints that may still be ejected among those that share
-// connections with t, which has a port. Half of them may be out, ejected or down. Only endpoints
-// that could serve here count: of the same family, not draining, with a weight, and on this node if
-// locality requires it.
+// connections with t, which has a port. Up to half of them may be ejected or down. Only endpoints
+// that could serve here count: endpoints of the same family that are not draining, have a weight,
+// and are on this node if locality requires this.
 //
-// The result is negative if too many are ejected, because others have failed or were removed. If t
-// serves several ports, the smallest result counts. If t could not serve, the result is 0.
+// The result is negative if too many endpoints are ejected, because others have failed or were
+// removed. If t serves several ports, the result is the smallest of all ports. If t could not
+// serve, the result is 0.
 func (r *EjectionBudget) Remaining(t Target, ejected snap.Map[Target, Ejection]) int {
 	for t, c := range snap.Diff(r.in.Ejected, ejected) {
 		if c.HadOld == c.HasNew {

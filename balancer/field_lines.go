@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// FieldLines has the lines of a service's fields in its file, relative to the service's line. So
+// FieldLines holds the lines of a service's fields in its file, relative to the service's line. So
 // services with the same layout share a value, and definitions that contain it can be compared. The
 // zero value has no lines.
 type FieldLines string
 
 // AppendFieldLine appends the line of the field at path, such as endpoints[2].weight, to the text
-// of FieldLines. Below counts from the service's line. A field without an entry has the line of the
-// nearest enclosing field.
+// of FieldLines. below is the distance from the service's line. A field without an entry has the
+// line of the nearest enclosing field.
 func AppendFieldLine(text []byte, path string, below int) []byte {
 	text = append(append(text, '\n'), path...)
 	return strconv.AppendInt(append(text, ' '), int64(below), 10)

@@ -13,25 +13,25 @@ import (
 // it as it is.
 type Frontend struct {
 	Key
-	// NodePort reports whether the address is one of the node's own.
+	// NodePort reports whether the address is one of the node's own addresses.
 	NodePort bool
 	// Service and Port name the definition, for people and counters.
 	Service Name
 	Port    string
-	// Backends are sorted by address, without duplicates. They include backends without new
-	// connections, whose established connections continue: see Backend.State.
+	// Backends are sorted by address, without duplicates. They include backends that get no new
+	// connections but whose established connections continue (see Backend.State).
 	Backends []Backend
 	Policy
-	// AffinityTimeout is the time for which a client stays on its backend after its last new
-	// connection. 0 means no affinity.
+	// AffinityTimeout is the time for which a client is sent to its backend after its last new
+	// connection. Zero means no affinity.
 	AffinityTimeout time.Duration
 	// AffinityScope determines which frontends lead a client to the same endpoint. The zero value
 	// is PortScope.
 	AffinityScope AffinityScope
 	// AffinityPrefix is the prefix length by which clients are grouped. 0 means the whole address.
 	AffinityPrefix int
-	// Foreign are the sorted addresses of endpoints that other services of the VIP share through
-	// VIPScope, and this service lacks.
+	// Foreign lists the sorted addresses of endpoints that other services of the VIP share through
+	// VIPScope but that this service does not have.
 	Foreign []netip.Addr
 	// Sources are the networks that may connect, besides the node itself. If empty, all may.
 	Sources []netip.Prefix
@@ -54,7 +54,7 @@ type Backend struct {
 	// Weight is the effective weight: at least 1 if State is Active, and otherwise 0.
 	Weight int
 	// Until is the deadline of remaining connections. Zero means no limit. A time in the past ends
-	// them at once, which cuts the connections of a failing backend.
+	// them immediately, which cuts the connections of a failing backend.
 	Until time.Time
 	// MaxConnections limits this node's connections to it. 0 means no limit.
 	MaxConnections int
@@ -87,13 +87,13 @@ func (f *Frontend) Target(b Backend) Target {
 // BackendState determines whether a backend gets new connections, or is the reason why not.
 type BackendState string
 
-// The states. Only Active backends get new connections. A mode that sees every attempt fail may
-// also try Standby and then Ejected ones. Established connections continue in all states, up to
-// Backend.Until.
+// These are the states. Only Active backends get new connections. A mode in which every attempt
+// fails may also try Standby and then Ejected backends. Established connections continue in all
+// states, up to Backend.Until.
 const (
 	// Active backends get new connections.
 	Active BackendState = "active"
-	// Standby backends are backups, and others are up.
+	// Standby backends are backups that are not used because other backends are up.
 	Standby BackendState = "standby"
 	// Remote backends are excluded by locality.
 	Remote BackendState = "remote"
@@ -103,11 +103,11 @@ const (
 	Draining BackendState = "draining"
 	// Down backends fail their health checks.
 	Down BackendState = "down"
-	// Untested backends wait for their first health check, and others are up.
+	// Untested backends wait for their first health check while other backends are up.
 	Untested BackendState = "untested"
 	// Insufficient backends are fewer than the service's MinUsable.
 	Insufficient BackendState = "insufficient"
-	// Ejected backends refuse connections, see Inputs.Ejected, and others are left.
+	// Ejected backends refuse connections (see Inputs.Ejected) while other backends are usable.
 	Ejected BackendState = "ejected"
 	// Removed backends are no longer endpoints of the service. Their connections may continue until
 	// Until.
@@ -144,7 +144,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 
-// scalars are the fields that == compares. A test proves that none is missing.
+// scalars holds the fields that == compares. A test proves that no field is missing.
 type scalars struct {
 	key            Key
 	nodePort       bool

@@ -18,7 +18,7 @@ const (
 
 // joinedEndpoints are the endpoints of a service on this node, defined and registered.
 type joinedEndpoints struct {
-	// used has the endpoints that count, registered endpoints first.
+	// used lists the endpoints in use. Registered endpoints are first.
 	used []*Endpoint
 	// refused are the endpoints that this node does not use, by reason.
 	refused map[endpointRefusal][]*Endpoint

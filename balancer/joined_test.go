@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestTooLarge decodes services that would cost a host too much. They must be refused quickly,
-// whatever other problems they have.
+// TestTooLarge decodes services that would use too many resources of a host. They must be refused
+// quickly, regardless of their other problems.
 func TestTooLarge(t *testing.T) {
 	text := func(vips, ports, endpoints int) map[string]any {
 		list := func(n int, write func(i int) any) (all []any) {

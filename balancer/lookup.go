@@ -24,7 +24,7 @@ const (
 	ProgramLookup LookupKind = "exec"
 )
 
-// Lookup is a question whose answer has the addresses of endpoints. The zero value asks nothing.
+// Lookup is a lookup of endpoints' addresses. The zero value is no lookup.
 type Lookup struct {
 	Kind LookupKind `json:"kind"`
 	// Name is a DNS name in lower case, or a program and its arguments (see Args).
@@ -62,7 +62,7 @@ func (i LookupID) Compare(other LookupID) int {
 
 // Resolution is the state of a lookup. A published Resolution never changes.
 type Resolution struct {
-	// Members is the last good answer, sorted. It is empty if there was none.
+	// Members is the last good answer, sorted, or empty.
 	Members []Member `json:"members"`
 	// Failure explains why the last attempt failed. "" means that it did not.
 	Failure string `json:"-"`
@@ -79,7 +79,7 @@ func (r *Resolution) Equal(other *Resolution) bool {
 // Member is an endpoint in an answer.
 type Member struct {
 	Addr netip.Addr `json:"addr"`
-	// Port is 0 if the answer has none.
+	// Port is the port in the answer, or 0.
 	Port   uint16 `json:"port,omitempty"`
 	Weight int    `json:"weight,omitempty"`
 	Backup bool   `json:"backup,omitempty"`
@@ -87,14 +87,14 @@ type Member struct {
 	Host string `json:"host,omitempty"`
 }
 
-// Compare orders backups last, then by address, port and the rest.
+// Compare orders backups last. Otherwise it orders by address, port and the other fields.
 func (m Member) Compare(other Member) int {
 	return cmp.Or(cmp.Compare(boolToInt(m.Backup), boolToInt(other.Backup)), m.Addr.Compare(other.Addr),
 		cmp.Compare(m.Port, other.Port), cmp.Compare(m.Weight, other.Weight), cmp.Compare(m.Host, other.Host))
 }
 
-// Discover finds endpoints of a service, in addition to the defined ones. Exactly one of DNS and
-// Exec is set.
+// Discover finds endpoints of a service, in addition to the defined endpoints. Exactly one of DNS
+// and Exec is set.
 type Discover struct {
 	// DNS is the name of SRV records.
 	DNS string `toml:"dns"`
@@ -165,8 +165,8 @@ func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 	return all
 }
 
-// looksUp reports whether all lookups of s are made here. Programs that only check definitions make
-// none.
+// looksUp reports whether all lookups of s are made by this program. Programs that only check
+// definitions make no lookups.
 func (in *Inputs) looksUp(s *Service) bool {
 	for l := range LookupsOf(s, in) {
 		if !in.Resolved.Has(LookupID{s.Name, l}) {

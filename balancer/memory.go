@@ -37,9 +37,10 @@ func (in Inputs) WithMemory(m Memory) Inputs {
 // After returns the memory after the compiled state has changed from before to after, at the time
 // now. Its cost follows the number of differences and drains.
 //
-// An endpoint that leaves a frontend starts a drain of DrainTimeout, and returning ends it. UDP has
-// no connections to drain, so its flows move at once. If a whole frontend is removed, the dataplane
-// drains its connections for the frontend's DrainTimeout, and the VIP stays for the same time.
+// When an endpoint is removed from a frontend, a drain of DrainTimeout starts. It ends if the
+// endpoint is added again. UDP has no connections to drain, so its flows move immediately. If a
+// whole frontend is removed, the dataplane drains its connections for the frontend's DrainTimeout,
+// and the VIP stays for the same time.
 func (m Memory) After(before, after Desired, now time.Time) Memory {
 	for key, change := range snap.Diff(before.Frontends, after.Frontends) {
 		if !change.HasNew {
@@ -64,7 +65,7 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 	return m.recordWithdrawals(before, after, now).Expire(now)
 }
 
-// startDrains starts a drain for each backend of old that next lacks.
+// startDrains starts a drain for each backend of old that is missing in next.
 func (m Memory) startDrains(old, next *Frontend, now time.Time) Memory {
 	if next.DrainTimeout <= 0 {
 		return m

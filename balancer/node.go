@@ -14,10 +14,10 @@ type NodeName string
 // Compare orders names alphabetically.
 func (n NodeName) Compare(other NodeName) int { return cmp.Compare(n, other) }
 
-// Node is the record that a live node publishes for the rest of the fleet.
+// Node is the record that a live node publishes for the other nodes of the fleet.
 type Node struct {
-	// Addresses are its own addresses, sorted. A host that adds one of them locally can't reach the
-	// node.
+	// Addresses lists the node's own addresses, sorted. A host that adds one of them locally can't
+	// reach the node.
 	Addresses []netip.Addr `json:"addresses"`
 	// AllowedEndpoints is addresses.allowed_endpoints of its configuration.
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
@@ -71,9 +71,9 @@ func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after sn
 }
 
 // PublishedAddresses returns the addresses that a node publishes as its own: the addresses in
-// Env.Local that neither another program nor vipd owner moves between hosts. A claim alone does not
-// exclude an address, because a host that then adds it would cut the node off. Sources, from which
-// the node sends, are always published.
+// Env.Local that neither another program nor vipd owner moves between hosts. An address that a
+// service claims is not excluded for this reason, because a host that adds the address would cut
+// the node off. Sources, from which the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
 	moved := map[netip.Addr]bool{} // by another program
 	if env.ExternalVIPs {

@@ -12,8 +12,8 @@ import (
 // never have it.
 const ResetWeight = -1
 
-// OverrideEdit changes the override of Target. Next returns the new override for the old override
-// (the zero value if there is none), or nil if nothing is overridden any longer.
+// OverrideEdit changes the override of Target. Next receives the old override, or the zero value,
+// and returns the new override, or nil if nothing is overridden any longer.
 type OverrideEdit struct {
 	Target Target
 	Next   func(old Override) *Override
@@ -74,8 +74,8 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of who removed old, and why. It is
-// nil if o is unsigned or there was nothing to remove. An earlier note is kept.
+// Note returns a temporary record of who removed old and why. It is nil if o is unsigned or there
+// was nothing to remove. An earlier note is kept.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {
@@ -87,8 +87,8 @@ func (o Override) Note(old Override) *Override {
 	return &note
 }
 
-// ReplacedBy returns the rest of a port's override after the override wide of the whole address:
-// the fields that wide does not set. It returns nil if nothing is left.
+// ReplacedBy returns the part of a port's override that remains after the override wide of the
+// whole address: the fields that wide does not set. It returns nil if no field remains.
 func (o Override) ReplacedBy(wide Override) *Override {
 	weight, draining := o.parts()
 	if wide.Weight != nil {
@@ -162,7 +162,7 @@ func (o *Override) Expiries() (weight, draining time.Time) {
 	return weight, draining
 }
 
-// Signature has the author of a change, and the reason.
+// Signature contains the author of a change and the reason.
 type Signature struct{ By, Reason string }
 
 // Signatures returns the authors of the weight and of draining.
@@ -184,7 +184,7 @@ func (o *Override) parts() (weight, draining overridePart) {
 	return weight, draining
 }
 
-// withParts returns o with these expiries and signatures. It returns nil if o sets nothing.
+// withParts returns o with these expiries and signatures, or nil if o sets no fields.
 func (o Override) withParts(weight, draining overridePart) *Override {
 	o.Expires = draining.expires
 	o.WeightExpires = time.Time{}
@@ -218,8 +218,8 @@ func before(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before
 // IsSet reports whether an override sets anything. A nil override and a Note set nothing.
 func (o *Override) IsSet() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
 
-// Effective returns the weight and draining of an endpoint whose definition has these values.
-// Fields that o sets replace them. If o is nil, it sets nothing.
+// Effective returns the weight and draining of an endpoint, given the values of its definition.
+// Fields that o sets replace these values. o may be nil.
 func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	if o != nil && o.Weight != nil {
 		weight = *o.Weight

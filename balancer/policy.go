@@ -2,9 +2,10 @@ package balancer
 
 import "time"
 
-// Policy has the settings that frontends adopt from their service. A Service has them as written,
-// and a Frontend as the mode supports them (Capabilities.fit). Policy is comparable, and its fields
-// are strings and integers, so a new field needs no code for decoding, equality and digests.
+// Policy holds the settings that frontends adopt from their service. In a Service, they are as
+// written. In a Frontend, they are adapted to the mode (Capabilities.fit). Policy is comparable,
+// and its fields are strings and integers, so a new field needs no code for decoding, equality and
+// digests.
 type Policy struct {
 	// Scheduler chooses among the endpoints. Default wrr.
 	Scheduler Scheduler `toml:"scheduler"`
@@ -19,10 +20,12 @@ type Policy struct {
 	DrainTimeout time.Duration `toml:"drain_timeout"`
 	// ConnectTimeout limits one connection attempt to an endpoint (userspace). Default 1s.
 	ConnectTimeout time.Duration `toml:"connect_timeout" range:"1ms,"`
-	// ProxyProtocol is the version of the PROXY header for endpoints (userspace). Default none.
+	// ProxyProtocol is the version of the PROXY header for endpoints (userspace mode). The default
+	// is none.
 	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
 	// SlowStart is the duration of the ramp of an endpoint's weight after it joins or recovers, see
-	// Memory.Ramps. The weights of backends already include it. Default 0: no ramp.
+	// Memory.Ramps. The weights of backends already include it. The default is 0, which means no
+	// ramp.
 	SlowStart time.Duration `toml:"slow_start"`
 	// MSS limits the TCP segments of both ends, in bytes. Default 0: the limit of their links.
 	MSS int `toml:"mss" range:"0,65495"`

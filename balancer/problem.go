@@ -47,7 +47,7 @@ const (
 	Unchecked ProblemKind = "unchecked"
 	// Unresolved means that a lookup of endpoints failed.
 	Unresolved ProblemKind = "unresolved"
-	// NeedsRestart means that a changed setting takes effect only after a restart of vipd.
+	// NeedsRestart means that a changed setting needs a restart of vipd.
 	NeedsRestart ProblemKind = "restart"
 )
 
@@ -70,7 +70,7 @@ type Problem struct {
 	// Misplaced reports whether the value may belong to another table whose heading is missing.
 	Misplaced bool `json:"-"`
 	// Port is the port with the problem, such as "80/tcp" (see Service.PortWords). It is "" if the
-	// problem concerns no single port.
+	// problem does not concern a single port.
 	Port string `json:"port,omitempty"`
 	// Text explains the problem, and the permitted values or the fix.
 	Text string `json:"text"`

@@ -18,7 +18,7 @@ type Service struct {
 	Origin Origin `toml:"-"`
 	// VIPs are the virtual addresses in the definition, IPv4 and IPv6.
 	VIPs []netip.Addr `toml:"-"`
-	// Pools has the pools that provide further VIPs, one each: "auto" and "auto:POOL" among vips.
+	// Pools lists the pools that provide further VIPs, one for each "auto" or "auto:POOL" in vips.
 	// "" is the default pool.
 	Pools []string `toml:"-"`
 	// Allocated are the VIPs from Pools, the oldest first. They are not part of the definition: the
@@ -28,18 +28,18 @@ type Service struct {
 	Ports []Port `toml:"ports"`
 	// Endpoints may be empty.
 	Endpoints []Endpoint `toml:"-"`
-	// Discover finds further endpoints. Nil means that it finds none.
+	// Discover finds further endpoints. It may be nil.
 	Discover *Discover `toml:"discover"`
 	Policy
-	// Affinity keeps a client on its endpoint. Default none.
+	// Affinity sends a client to the same endpoint. The default is none.
 	Affinity Affinity `toml:"affinity"`
 	// AffinityTimeout starts with the client's last new connection. The kernel counts in seconds,
 	// and entries of ipset last at most about 25 days. Default 3h.
 	AffinityTimeout time.Duration `toml:"affinity_timeout" range:"1s,576h"`
 	// AffinityScope determines which ports lead a client to the same endpoint. Default port.
 	AffinityScope AffinityScope `toml:"affinity_scope"`
-	// AffinityPrefix has the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
-	// empty, each address is a client.
+	// AffinityPrefix holds the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
+	// empty, each address is a separate client.
 	AffinityPrefix []int `toml:"affinity_prefix" range:"1,128"`
 	// SourceRanges are the networks that may connect, besides the node itself. If empty, all may.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
@@ -48,13 +48,14 @@ type Service struct {
 	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. If nil, the
 	// default applies: never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
-	// AccessLog is the log of ended connections: JournalLog, a file, or "" for none. Nil means the
-	// log of the node's configuration. See LogsTo.
+	// AccessLog is the log of ended connections: JournalLog, a file, or "" for no log. If nil, the
+	// log in the node's configuration is used. See LogsTo.
 	AccessLog *string `toml:"access_log"`
 	// Health defines the checks of endpoints. Nil means no checks.
 	Health *Health `toml:"health"`
 	// MinUsable is the minimum number of usable endpoints of a port and family, apart from backups.
-	// Fewer count as none. Default 0: a single endpoint serves.
+	// If there are fewer, none of them is used. The default is 0, so a single endpoint is
+	// sufficient.
 	MinUsable int `toml:"min_usable" range:"0,"`
 }
 
@@ -102,7 +103,7 @@ type Port struct {
 	Protocol Protocol `toml:"protocol"`
 	// TargetPort is the endpoints' port. Default: Port.
 	TargetPort uint16 `toml:"target_port"`
-	// NodePort is also open on the node's own addresses. 0 means none.
+	// NodePort is a port that is also open on the node's own addresses, or 0.
 	NodePort uint16 `toml:"node_port"`
 }
 
@@ -136,7 +137,8 @@ type Endpoint struct {
 	Health EndpointHealth `toml:"health"`
 }
 
-// IsUnchecked reports whether no check of the service applies to e. Such an endpoint counts as up.
+// IsUnchecked reports whether no check of the service applies to e. Such an endpoint is treated as
+// up.
 func (e *Endpoint) IsUnchecked() bool { return e.Health == NoEndpointHealth }
 
 // CheckPort returns the port to check, or 0 if checks use the target port.
@@ -217,8 +219,8 @@ type Override struct {
 	// Expires is the time when the override expires. Zero means never. The publisher of overrides
 	// removes it then.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
-	// WeightExpires and DrainingExpires are the times when that part expires, if earlier than
-	// Expires. Zero means together with the rest.
+	// WeightExpires and DrainingExpires are the times when these parts expire, if earlier than
+	// Expires. If zero, they expire together with the override.
 	WeightExpires   time.Time `toml:"weight_expires" json:"weight_expires,omitzero"`
 	DrainingExpires time.Time `toml:"draining_expires" json:"draining_expires,omitzero"`
 }
@@ -241,6 +243,6 @@ type Origin struct {
 	Key      string `json:"key,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
 	Created  int64  `json:"created,omitempty"`
-	// Fields are the lines of the fields, if the source knows them. See At.
+	// Fields holds the lines of the fields, if the source provides them. See At.
 	Fields FieldLines `json:"-"`
 }

@@ -53,7 +53,7 @@ func TestTrustVIPs(t *testing.T) {
 }
 
 // TestTrustNodePorts opens node ports below 1024. Services from etcd must be refused unless
-// addresses.allowed has the address, and files must not.
+// addresses.allowed contains the address. Services from files must be accepted.
 func TestTrustNodePorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
@@ -133,8 +133,8 @@ func TestReservedAddresses(t *testing.T) {
 }
 
 // TestReservedPorts claims ports of this host's own addresses. Services from etcd must not get
-// ports that the host needs, regardless of addresses.allowed, and must get all others. Files may
-// have any.
+// ports that the host needs, regardless of addresses.allowed, but must get all other ports.
+// Services from files may have any port.
 func TestReservedPorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	env := balancer.Env{

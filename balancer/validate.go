@@ -15,11 +15,11 @@ type tableReader struct {
 	service Name
 	where   Locator
 	unknown Severity // of unknown fields
-	// own has the fields of the table itself, and defaulted the fields from [defaults].
+	// own holds the fields of the table itself. defaulted holds the fields from [defaults].
 	own, defaulted map[string]any
 	problems       []Problem
-	// broken has the fields whose values could not be read. Further problems of them and of
-	// enclosing fields are not reported, because they would follow from the first.
+	// broken holds the fields whose values could not be read. Further problems of these fields and
+	// of enclosing fields are not reported, because they would only be consequences.
 	broken map[string]extent
 }
 
@@ -35,7 +35,7 @@ func newTableReader(service Name, where Locator, unknown Severity) *tableReader 
 	return &tableReader{service: service, where: where, unknown: unknown}
 }
 
-// result returns all problems by line, and whether none of them is an error.
+// result returns all problems, sorted by line, and whether the table has no errors.
 func (r *tableReader) result() ([]Problem, bool) {
 	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
 	return r.problems, !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == SeverityError })

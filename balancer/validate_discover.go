@@ -24,7 +24,7 @@ func (r *tableReader) checkDiscover(d *Discover) {
 	}
 }
 
-// reportUnresolved reports failed lookups of names, and those of discovery.
+// reportUnresolved reports failed lookups of names and of discovery.
 func (u *compiledService) reportUnresolved(in *Inputs) {
 	s := u.service
 	reported := map[Lookup]bool{}
@@ -45,7 +45,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 			report(element("endpoints", i, "address"), s.hostLookup(e))
 		}
 	}
-	for _, e := range definedEndpoints(s, in) { // the rest are registered
+	for _, e := range definedEndpoints(s, in) { // all other endpoints are registered
 		if e.Name != "" {
 			report("endpoints", s.hostLookup(e))
 		}

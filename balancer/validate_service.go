@@ -126,7 +126,7 @@ func (r *tableReader) checkPorts(ports []Port) {
 	}
 }
 
-// checkPortName checks the name of port i. Names has the names before it.
+// checkPortName checks the name of port i. names holds the names of earlier ports.
 func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	name, path := ports[i].Name, element("ports", i, "name")
 	switch j, again := names[name]; {

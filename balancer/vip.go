@@ -13,16 +13,16 @@ import (
 	"vipd/balancer/decode"
 )
 
-// VIP has the settings of one address, from the table [vips."ADDRESS"]. The address need not have a
-// service.
+// VIP holds the settings of an address, from the table [vips."ADDRESS"]. The address need not
+// belong to a service.
 type VIP struct {
 	// Addr is the table's name.
 	Addr netip.Addr `toml:"-"`
 	// Origin is the place of the table.
 	Origin Origin `toml:"-"`
 	VIPPolicy
-	// Given are the fields that the table sets, sorted. The other fields come from the address's
-	// pool, if it has one.
+	// Given lists the fields that the table sets, sorted. Other fields come from the address's
+	// pool, if it belongs to a pool.
 	Given []string `toml:"-"`
 }
 
@@ -34,7 +34,7 @@ type VIPPolicy struct {
 	// Prefer names the preferred nodes, best first. If empty, the node with the fewest VIPs for its
 	// weight is chosen.
 	Prefer []string `toml:"prefer"`
-	// Group names VIPs that stay on one host and move together. "" means the VIP moves alone.
+	// Group names VIPs that stay on the same host and move together. If empty, the VIP moves alone.
 	Group string `toml:"group"`
 	// Preempt is the time for which a better node of Prefer must be healthy before the VIP returns
 	// to it. 0 means never.

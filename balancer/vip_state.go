@@ -24,7 +24,7 @@ const (
 	Owned VIPState = "owned"
 )
 
-// Pool has the networks of a pool, and settings for the addresses in them.
+// Pool holds the networks of a pool, and settings for the addresses in them.
 type Pool struct {
 	Name Name `toml:"-"`
 	// Origin is the place of its definition.
@@ -95,8 +95,8 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 }
 
 // markWithdrawn sets Withdrawn of the frontends on the VIP a. On standby this host still serves
-// the clients that routers send it. Frontends on an address that the host has independently of vipd
-// stay closed: clients would reach the host's own programs.
+// clients whose packets routers send to it. Frontends on an address that the host has independently
+// of vipd stay closed, because clients would otherwise reach the host's own programs.
 func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
 	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // Local omits these
 	for k, f := range FrontendsOn(frontends, a) {
@@ -107,8 +107,8 @@ func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Ke
 	return frontends
 }
 
-// has reports whether the node has the address a independently of vipd. Link-local addresses are
-// not known.
+// has reports whether the node has the address a independently of vipd. It does not consider
+// link-local addresses.
 func (env *Env) has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(env.Local, a) }
 
 // withWithdrawn returns f with another value of Withdrawn.
@@ -150,7 +150,7 @@ func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 type Withdrawal struct {
 	// Withdrawn reports whether it is withdrawn now.
 	Withdrawn bool
-	// Until is the time when it may return. Zero means at once.
+	// Until is the time when the VIP may be announced again. Zero means immediately.
 	Until time.Time
 }
 

@@ -137,7 +137,8 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 }
 
 // TestWithdrawnOwnAddress withdraws VIPs that the host may have independently of vipd. Their
-// frontends must stay closed while it has them, and the problem must name the service's field.
+// frontends must stay closed while the host has them, and the problem must name the service's
+// field.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	const warning = `has no effect on %s here, because this host has it independently of vipd: let only vipd add the address, or remove withdraw`
 	for _, test := range []struct {

@@ -20,8 +20,8 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 
 // lostClaims returns the problems of the frontends that the service claims and other services have
 // won. A node port has a frontend on each address of the node, so its frontends that the same
-// service has won share a problem. A program that only reads files knows no holders, so it may name
-// another loser than the daemon.
+// service has won share a problem. A program that only reads files has no list of holders, so it
+// may name a different loser than the daemon.
 func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Problem) {
 	type nodePort struct {
 		field string

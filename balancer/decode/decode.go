@@ -34,7 +34,7 @@ type defaulter interface{ SetDefaults() }
 type exampler interface{ Example() string }
 
 // renamer is implemented by pointers to structs whose fields have other names in other programs.
-// OtherNames returns for each such name what to write instead.
+// OtherNames maps each such name to the replacement.
 type renamer interface{ OtherNames() map[string]string }
 
 // Values is implemented by string types with a fixed set of values.
@@ -58,8 +58,8 @@ func Into(target any, tree map[string]any) []Problem {
 }
 
 type decoder struct {
-	// plans has the fields of each struct type. It lasts for one Into, because building it needs
-	// only microseconds, and a global cache would need a lock.
+	// plans holds the fields of each struct type. It is built for each call of Into, because this
+	// takes only microseconds and a global cache would need a lock.
 	plans    map[reflect.Type][]field
 	path     []byte // path of the current value; one buffer, so paths cost nothing until a problem occurs
 	problems []Problem
@@ -72,7 +72,7 @@ type field struct {
 	allowed string // the range tag
 }
 
-// fields returns the fields of t in order, including those of embedded structs.
+// fields returns the fields of t in order, including fields of embedded structs.
 func (d *decoder) fields(t reflect.Type) []field {
 	plan, ok := d.plans[t]
 	if !ok {
@@ -231,7 +231,7 @@ func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	return ""
 }
 
-// value decodes raw into v. Types with a special meaning come before kinds.
+// value decodes raw into v. Types with a special meaning precede kinds.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {
 	case *time.Duration:

@@ -305,8 +305,8 @@ func BenchmarkInto(b *testing.B) {
 	}
 }
 
-// TestTableOfTables decodes a map from names to structs. Each struct has its defaults, and a value
-// of another type is left out.
+// TestTableOfTables decodes a map from names to structs. Each struct must have its defaults, and
+// values of other types must be omitted.
 func TestTableOfTables(t *testing.T) {
 	var v struct {
 		Items map[string]item `toml:"items"`

@@ -14,13 +14,13 @@
 // limits a number, and `range:"1s,1h"` a duration. Either end may be empty. Without the tag, the
 // type limits numbers, and durations are not negative.
 //
-// A tree may hold string, bool, int64, float64, json.Number, time.Time, []any, []map[string]any,
-// map[string]any, and nil (null in JSON). A nil field counts as missing.
+// A tree may contain string, bool, int64, float64, json.Number, time.Time, []any, []map[string]any,
+// map[string]any, and nil (null in JSON). A nil field is treated as missing.
 //
-// A struct may hold strings, string types that list their Values, bools, integers, time.Duration,
-// netip.Addr, netip.Prefix, types with UnmarshalText, slices and pointers of these, and structs. It
-// may also hold map[string]string, map[string]uint16, and map[string]any, which keeps a table
-// unchanged. Into panics on other types.
+// A struct may contain strings, string types that list their Values, bools, integers,
+// time.Duration, netip.Addr, netip.Prefix, types with UnmarshalText, slices and pointers of these,
+// and structs. It may also contain map[string]string, map[string]uint16, and map[string]any, which
+// keeps a table unchanged. Into panics on other types.
 //
 // [Tree] is the inverse of [Into].
 package decode

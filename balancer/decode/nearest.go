@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// Nearest returns the candidate that word probably means, or "" if none is near. It allows about
-// one typing error in three letters: a letter added, missing, wrong, or swapped with its neighbor.
-// Otherwise it returns the first candidate with the prefix word.
+// Nearest returns the candidate that word probably means, or "" if no candidate is similar. It
+// permits about one typing error in three letters: an added, missing or wrong letter, or two
+// swapped letters. If no candidate is similar enough, it returns the first candidate with the
+// prefix word.
 func Nearest(word string, candidates []string) string {
 	const maxLength = 64
 	if len(word) > maxLength {
@@ -27,8 +28,8 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// DidYouMean returns the end of a sentence that suggests the nearest known word, or "" if none is
-// near.
+// DidYouMean returns the end of a sentence that suggests the most similar known word, or "" if no
+// word is similar.
 func DidYouMean(word string, known []string) string {
 	if n := Nearest(word, known); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)

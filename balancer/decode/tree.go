@@ -9,8 +9,8 @@ import (
 )
 
 // Tree is the inverse of Into. It returns the fields of the struct that value points to, without
-// those equal to defaults, which has the same type. List elements leave out the values from
-// SetDefaults.
+// fields that equal those of defaults. defaults must have the same type. List elements omit the
+// values from SetDefaults.
 func Tree(value, defaults any) map[string]any {
 	e := encoder{decoder{plans: map[reflect.Type][]field{}}}
 	return e.table(reflect.ValueOf(value).Elem(), reflect.ValueOf(defaults).Elem())

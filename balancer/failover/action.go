@@ -15,7 +15,8 @@ type Write struct {
 	Delete []Key
 }
 
-// Condition is met if the record was last changed at the revision; 0 means it must not exist.
+// Condition is met if the record was last changed at the revision. Revision 0 means that the record
+// must not exist.
 type Condition struct {
 	Key
 	Revision int64

@@ -15,10 +15,10 @@
 //	                 |
 //	                 +-- silent for Silence --> votes --> one transaction: session revoked, its VIPs change owner
 //
-// Silence is longer than Confirm and Gate together, so the gate of a session is closed for good
-// before the session can be revoked. A heartbeat returns the newest heartbeat of its receiver. It
-// counts once, and only if that heartbeat is recent, so recorded heartbeats can't keep a dead
-// session alive.
+// Silence is longer than the sum of Confirm and Gate, so the gate of a session is permanently
+// closed before the session can be revoked. A heartbeat returns the newest heartbeat of its
+// receiver. It counts once, and only if the returned heartbeat is recent, so recorded heartbeats
+// can't keep a dead session alive.
 //
 // Only the live session that a VIP's key names may change the key, or another session after that
 // session was revoked.

@@ -16,8 +16,8 @@ type Options struct {
 	// Started is the start of this run. An earlier run may have confirmed heartbeats until then.
 	Started local.Time
 	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to
-	// others, because etcd was restored from a backup. Until it is over, hosts are probed before a
-	// VIP is claimed. Zero means no doubt.
+	// others, because etcd was restored from a backup. During this time, hosts are probed before a
+	// VIP is claimed. If zero, etcd's records are trusted.
 	Doubt time.Duration
 	// NewID returns an unused ID, and Wall the time of day, for people.
 	NewID func() ID
@@ -48,9 +48,10 @@ func (e *env) flush() []local.Action {
 // among hosts.
 const recent = 6
 
-// recently reports whether a time is so recent that a peer still counts as heard.
+// recently reports whether a heartbeat at the given time is recent enough for the peer to count as
+// live.
 func (e *env) recently(t local.Time) bool { return t > 0 && e.now.Since(t) < recent*e.o.Timing.Beat }
 
-// doubts reports whether a host may hold a VIP that etcd's records give to another host, or to
-// none.
+// doubts reports whether a host may hold a VIP although etcd's records give the VIP to another host
+// or to no host.
 func (e *env) doubts() bool { return e.now.Since(e.o.Started) < e.o.Doubt }

@@ -14,8 +14,8 @@ const (
 
 func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }
 
-// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate for
-// good and then ends its session.
+// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate
+// permanently and then ends its session.
 type gate struct {
 	*env
 	session *session

@@ -10,13 +10,14 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// holding binds the VIPs that this node owns, and gives them to other nodes.
+// holding binds the VIPs that this node owns, and passes them to other nodes.
 type holding struct {
 	*parts
 	// unbinds are the next steps after Unbind actions, by their ID.
 	unbinds map[int]func()
 	// pause is the backoff after etcd has refused a handover with an error. No handover starts
-	// before until, because each silences its VIPs for a moment, in vain if etcd accepts no writes.
+	// before until. A handover silences its VIPs for a short time, which would be useless while
+	// etcd accepts no writes.
 	pause time.Duration
 	until local.Time
 	// unsure are handovers that etcd may have written, and retry is when to reclaim them.
@@ -114,7 +115,7 @@ func (h *holding) closeGate() {
 	clear(h.unbinds)
 }
 
-// lapse closes an open gate that may have closed by itself, and reports the reason.
+// lapse closes an open gate that may have closed because of its timeout, and reports the reason.
 func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	by := ""
 	if why == local.NotRefreshed && !h.session.passes() {

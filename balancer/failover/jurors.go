@@ -13,11 +13,11 @@ type jurors struct {
 	*env
 	etcd   *view
 	byNode map[string]*Juror
-	// votes has the boots of the nodes that voted a session dead, and asked the time of the last
-	// request for votes.
+	// votes holds the boots of the nodes that voted a session dead. asked holds the time of the
+	// last request for votes.
 	votes map[ID]map[string]ID
 	asked local.Time
-	// nextBoot is the next run that this node requests in etcd; 0 means the present run.
+	// nextBoot is the next run that this node requests in etcd, or 0 for the current run.
 	nextBoot ID
 }
 
@@ -40,8 +40,8 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	return j.byNode[node]
 }
 
-// silent reports whether this node knows that a session is silent, and returns it as the session's
-// juror.
+// silent reports whether a session is silent as far as this node knows. It returns this node as the
+// session's juror.
 func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	own := j.juror(node, s.value.ID)
 	t := s.value.Timing
@@ -85,8 +85,8 @@ func (j *jurors) registered() {
 	}
 }
 
-// forget deletes the votes of a node, because a delayed write can restore a run whose votes no
-// longer count.
+// forget deletes the votes of a node, because a delayed write can restore a run whose votes are no
+// longer valid.
 func (j *jurors) forget(node string) {
 	for _, votes := range j.votes {
 		delete(votes, node)
@@ -115,7 +115,7 @@ func (j *jurors) vote(m Message) {
 	j.do(Send{m.From, -1, Message{Kind: Vote, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Subject: m.Subject}})
 }
 
-// collect remembers a vote on a session, if this node has requested it.
+// collect stores a vote on a session if this node has requested the vote.
 func (j *jurors) collect(m Message) (requested bool) {
 	votes := j.votes[m.Session]
 	if votes != nil {

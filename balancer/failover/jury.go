@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// MaxJurors is the maximum size of a jury: the holder and four others.
+// MaxJurors is the maximum size of a jury, which consists of the holder and up to four other nodes.
 const MaxJurors = 5
 
 // Confirming is the number of members of a jury of n that must confirm a session, including its
@@ -23,9 +23,9 @@ func Revoking(n int) int {
 	return n - Confirming(n) + 1
 }
 
-// Deadline returns until when a session is confirmed by its jury of n members. Sent has the sending
-// times of the newest heartbeats that the others have confirmed (0 means none), and asked is the
-// sending time of the newest renewal in etcd.
+// Deadline returns the time until which a session is confirmed by its jury of n members. sent holds
+// the sending times of the newest heartbeats that the other members have confirmed, or 0. asked is
+// the sending time of the newest renewal in etcd.
 func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time {
 	newest := asked
 	if need := Confirming(n) - 1; need > 0 && need <= len(sent) {
@@ -40,10 +40,10 @@ func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time 
 
 // Juror is a juror's memory of the session of one other node.
 type Juror struct {
-	// Session is the session that it knows.
+	// Session is the last session of the holder that the juror has received.
 	Session ID
-	// Answered is the time of the last confirmation of a heartbeat of the session, and Newest is
-	// the sending time of that heartbeat; 0 means never.
+	// Answered is the time of the last confirmation of a heartbeat of the session. Newest is the
+	// sending time of that heartbeat. Both are 0 if there was no confirmation.
 	Answered, Newest local.Time
 	// Dead reports whether it has voted the session dead. Then it never confirms it again.
 	Dead bool
@@ -70,8 +70,8 @@ func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 }
 
 // Silent reports whether the juror has confirmed no heartbeat of its session for the time of
-// silence, and has run for that time. A juror that has just started may have forgotten earlier
-// confirmations.
+// silence, and has run for that time. A juror that has just started may have confirmed heartbeats
+// in an earlier run.
 func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }

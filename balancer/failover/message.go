@@ -17,9 +17,9 @@ type Message struct {
 	// this Beat is newer. Echoless reports whether the sender's version has no echoes.
 	Echo     Stamp
 	Echoless bool
-	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender
-	// can't reach etcd, and would not learn of a VIP that is given to it. Well has a bit for each
-	// of its addresses whose network works.
+	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender is
+	// not connected to etcd, so it would not receive a VIP that is given to it. Well has a bit for
+	// each of the sender's addresses, which is set if its network works.
 	Ready, Away bool
 	Well        uint16
 }

@@ -30,7 +30,7 @@ func (h *host) restart() {
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// gone removes a VIP from the configuration for a duration.
+// gone removes a VIP from the configuration for the given time.
 func (w *world) gone(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent

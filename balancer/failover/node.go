@@ -14,7 +14,7 @@ type Node struct {
 	takeover *takeover
 }
 
-// New returns a node that knows nothing yet. Its gate must be closed and no VIP bound.
+// New returns a node without any state. Its gate must be closed, and no VIP may be bound.
 func New(o Options) *Node {
 	n := &Node{}
 	n.parts = newParts(o, n.learn)
@@ -23,8 +23,8 @@ func New(o Options) *Node {
 	return n
 }
 
-// Deadline returns the time until which the session is confirmed; 0 means it is not confirmed, or
-// the gate is closed. The gate is refreshed while Timing.Passes allows it.
+// Deadline returns the time until which the session is confirmed, or 0 if it is not confirmed or
+// the gate is closed. The gate is refreshed while Timing.Passes permits this.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -85,7 +85,7 @@ func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, al
 	return n.step()
 }
 
-// learn processes one change.
+// learn processes a change of a record.
 func (n *Node) learn(c RecordChange) {
 	if !n.etcd.isNews(c) {
 		return
@@ -142,7 +142,7 @@ func (n *Node) Wrote(now local.Time, id int, outcome Outcome, revision int64) []
 func (n *Node) SetPolicies(now local.Time, policies map[netip.Addr]Policy) []local.Action {
 	n.now, n.stale = now, true
 	for _, v := range n.vips.set(policies) {
-		n.holding.release(v) // at once: the gate no longer covers it
+		n.holding.release(v) // immediately, because the gate no longer covers the VIP
 	}
 	n.holding.forgetGone()
 	n.holding.adopt()
@@ -183,7 +183,7 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and its duration; 0 means that is unknown.
+// Lapsed processes a lapse and its duration, or 0 if the duration is unknown.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.now = now
 	if n.gate.state == open {
@@ -217,8 +217,8 @@ func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]s
 }
 
 // Heard processes a message that arrived at one of this node's addresses (an index of Member.At).
-// Any host on the network may have recorded it earlier. An Answer and a Vote remain true, and an
-// Ask is only a question, but a Beat must be new.
+// Any host on the network may have recorded it earlier. An Answer and a Vote remain valid, and an
+// Ask is only a request, but a Beat must be new.
 func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
@@ -244,15 +244,16 @@ func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
 }
 
 // Reached processes an answer of a host that must be within reach of one of this node's addresses
-// (an index of Member.At). From then on the address only works while such hosts answer; heartbeats
-// of peers no longer count there.
+// (an index of Member.At). From then on the address counts as working only while such hosts answer.
+// Heartbeats of peers on this address are no longer sufficient.
 func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
-// Reaching processes the requirement that other hosts must be within reach of one of this node's
-// addresses. Until one of them has answered, a peer's heartbeat there is sufficient.
+// Reaching processes a change of the hosts that must be within reach of one of this node's
+// addresses. Until one of these hosts has answered, a peer's heartbeat on the address is
+// sufficient.
 func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)

@@ -183,7 +183,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the outcome of
+// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the result of
 // its release is known.
 func TestVIPRemovedAndAdded(t *testing.T) {
 	w := newWorld(t, 1, 1, addresses(1))
@@ -272,9 +272,8 @@ func TestOwnerChoice(t *testing.T) {
 	}
 }
 
-// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP
-// must move within milliseconds to a host that can have it. After three moves in a minute, it must
-// stay.
+// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP must
+// move to a host that can own it within milliseconds. After three moves in a minute, it must stay.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -338,8 +337,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestStandbySpreadsVIPs puts a host on standby. The others must get its VIPs by their shares, and
-// the notes must name them.
+// TestStandbySpreadsVIPs puts a host on standby. The other hosts must own its VIPs in proportion to
+// their weights, and the notes must name these hosts.
 func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
@@ -362,9 +361,9 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 	}
 }
 
-// TestForcedMove moves a VIP by force to a host that can't serve it. It must stay there despite
-// preferences, until the host can't own it at all. A host that can't add it, or is on standby, must
-// be refused.
+// TestForcedMove moves a VIP by force to a host that can't serve it. The VIP must stay there
+// despite preferences, until the host can no longer own it. A move to a host that can't add the
+// VIP, or is on standby, must be refused.
 func TestForcedMove(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})

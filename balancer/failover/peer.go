@@ -12,9 +12,9 @@ import (
 // peer is the state of another node, from its heartbeats.
 type peer struct {
 	boot ID
-	// heard is the time of the last heartbeat that counted, and on has that time for each address
-	// of this node. newest has the sending times of the newest heartbeats there. A node sends each
-	// heartbeat to all addresses, and each counts once per address.
+	// heard is the time of the last valid heartbeat, and on holds that time for each address of
+	// this node. newest holds the sending times of the newest heartbeats on each address. A node
+	// sends each heartbeat to all addresses, and each counts once per address.
 	heard      local.Time
 	on, newest [reported]local.Time
 	// ready, away and well are the values in the newest heartbeat, which was sent at sent.
@@ -38,8 +38,8 @@ type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached has the time of the last answer of the host that an address must reach. Zero means
-	// never, or that the address need not reach a host.
+	// reached holds the time of the last answer of a host that an address must reach. It is zero if
+	// there was no answer, or if the address need not reach a host.
 	reached [reported]local.Time
 	// next is when the next heartbeats are due, and wasWell is the state that the last heartbeats
 	// reported. reviewAt is when to review the VIPs that are bound here even without a change.
@@ -54,7 +54,7 @@ func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all
 // causes a review.
 const reviewEvery = time.Second
 
-// beat sends heartbeats if they are due. A session of 0 means none.
+// beat sends heartbeats if they are due. A session of 0 means that there is no session.
 func (p *peers) beat(ready bool, session ID) {
 	if p.now < p.next {
 		return
@@ -122,8 +122,8 @@ func (p *peers) heardOn(name string) []bool {
 	return on
 }
 
-// reachesEtcd reports whether a node may be given a VIP. Without etcd it would not learn of the
-// VIP, and no host would answer until then.
+// reachesEtcd reports whether a node may be given a VIP. A node without etcd would not receive the
+// VIP, and no host would answer for the VIP until then.
 func (p *peers) reachesEtcd(name string) bool { return p.all[name] == nil || !p.all[name].away }
 
 // peer returns the state of another node, and creates it if it is missing.
@@ -150,7 +150,7 @@ func (p *peers) receive(on int, m Message) *peer {
 	return from
 }
 
-// accept reports whether a heartbeat counts, and records where it arrived.
+// accept reports whether a heartbeat is valid, and records the address on which it arrived.
 func (p *peers) accept(from *peer, on int, m Message) bool {
 	counts := p.fresh(from, m)
 	if counts || p.isRun(from, m) {
@@ -183,8 +183,9 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	return true
 }
 
-// fresh reports whether a heartbeat was sent recently: it echoes a recent heartbeat of this run. So
-// the clocks of two hosts are never compared. A node without echoes is trusted if etcd has its run.
+// fresh reports whether a heartbeat was sent recently, which is true if it echoes a recent
+// heartbeat of this run. So the clocks of two hosts are never compared. A node without echoes is
+// trusted if its run is recorded in etcd.
 func (p *peers) fresh(from *peer, m Message) bool {
 	if m.Echoless {
 		return p.isRun(from, m) || p.etcd.members[m.From] == nil && from.boot == m.Boot

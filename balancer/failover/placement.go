@@ -5,8 +5,8 @@ import "cmp"
 // placement decides where this node's VIPs should move.
 type placement struct{ *parts }
 
-// forced is the reason recorded when a person moves a VIP to a node that can't serve it. The VIP
-// stays there until it is moved or the node can't hold it.
+// forced is the reason recorded when an operator moves a VIP to a node that can't serve it. The VIP
+// stays there until it is moved again or the node can't own it.
 const forced = "force"
 
 func (p placement) byForce(v *vip) bool { return p.etcd.owners[v.name].value.Why == forced }
@@ -59,8 +59,8 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	return m.To, "move", ""
 }
 
-// preempt returns a node that the policy prefers, after the node has been healthy for the policy's
-// time. "" means that the VIP stays.
+// preempt returns a node that the policy prefers and that has been healthy for the policy's time.
+// It returns "" if the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {
@@ -78,8 +78,8 @@ func (p placement) preempt(v *vip) string {
 	return best
 }
 
-// requestedBy returns the person who requested a move of a VIP, and the reason. It returns "" if no
-// person did.
+// requestedBy returns the operator who requested a move of a VIP, and the reason. It returns "" if
+// no operator did.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

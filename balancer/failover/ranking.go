@@ -93,8 +93,8 @@ func (r *ranking) despiteWeight(name string, v *vip) bool {
 	return slices.Contains(together[0].policy.Prefer, name) || slices.ContainsFunc(together, movesThere) || r.leader(v) == name
 }
 
-// leader returns the node to which the VIPs of a group move: the owner of the first VIP that has
-// one. "" means none.
+// leader returns the node to which the VIPs of a group move, which is the owner of the first VIP
+// that has an owner. It returns "" if no VIP has an owner.
 func (r *ranking) leader(v *vip) string {
 	for _, each := range r.vips.groups[v.policy.Group] {
 		if o := r.etcd.owners[each.name]; o != nil && !o.unreadable && r.etcd.alive(o.value) {
@@ -105,11 +105,11 @@ func (r *ranking) leader(v *vip) string {
 }
 
 // isWell reports whether the network of a node's address, given by its index, works according to
-// the node. Networks that it does not report count as working.
+// the node. Networks that the node does not report are assumed to work.
 func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
 
-// wellAnywhere reports whether the network of a VIP is well on any node. If it has none, no other
-// node is better than a node that is cut off.
+// wellAnywhere reports whether the network of a VIP is well on any node. If not, no other node is
+// better than a node that is cut off.
 func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	for name, m := range r.etcd.members {
 		well := r.peers.well()
@@ -132,8 +132,9 @@ func (r *ranking) cut(v *vip) bool {
 	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
 }
 
-// candidates returns the nodes that can hold a VIP, best first: the node with the rest of its
-// group, then in the order of [Better]. The policy of a group is its first VIP's.
+// candidates returns the nodes that can own a VIP, the best first: the node with the other VIPs of
+// the group, and then the others in the order of [Better]. The policy of a group is the policy of
+// its first VIP.
 func (r *ranking) candidates(v *vip) []string {
 	v = r.vips.together(v)[0]
 	leader := r.leader(v)

@@ -20,8 +20,8 @@ func (h *holding) slowDown(o Outcome) {
 }
 
 // reclaim determines the owners of VIPs whose handover may have been written: this node writes
-// itself, on the condition that no other owner was written. Until that outcome is known, the VIPs
-// stay unbound, because they may become another node's at any moment.
+// itself, on the condition that no other owner was written. Until the result is known, the VIPs
+// stay unbound, because another node may become their owner at any time.
 func (h *holding) reclaim(all []handover) {
 	for _, g := range all {
 		if !h.session.owns(g.vip) {

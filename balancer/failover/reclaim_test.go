@@ -48,7 +48,7 @@ func TestEtcdLostDuringMove(t *testing.T) {
 }
 
 // TestEtcdRefusesWrites makes etcd unreachable or fills it. A VIP that should move must stay on its
-// host, and hardly ever leave its device. Afterwards it must move.
+// host, and must hardly ever be removed from its device. Afterwards it must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -98,8 +98,8 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 	}
 }
 
-// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP although its peers
-// receive its heartbeats, because it would not learn of the move.
+// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP even though its peers
+// receive its heartbeats, because it would not receive the move.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
@@ -119,8 +119,8 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
 }
 
-// TestFailedHandoverIsNoMove fails a handover several times. The VIP must not count as moved, and
-// move as soon as etcd answers.
+// TestFailedHandoverIsNoMove makes a handover fail several times. The VIP must not count as moved,
+// and must move as soon as etcd answers.
 func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// ID identifies a run of a process (its boot) or a session. Zero means none.
+// ID identifies a run of a process (its boot) or a session. Zero means that there is no run or
+// session.
 type ID uint64
 
 // String formats the ID as in etcd.
@@ -56,8 +57,8 @@ type Member struct {
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is the request for standby, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot has the reason for each address that this node can't hold. Absent lists the addresses
-	// among them that it can't add to a device. It can't serve the others.
+	// Cannot maps each address that this node can't own or serve to the reason. Absent lists the
+	// addresses among them that it can't add to a device. It can't serve the others.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
@@ -89,13 +90,13 @@ func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	return m.Cannot[vip]
 }
 
-// place returns the index of the node's address whose device can hold a VIP; -1 means none.
+// place returns the index of the node's address whose device can hold a VIP, or -1.
 func (m *Member) place(vip netip.Addr) int {
 	return slices.IndexFunc(m.At, func(a Address) bool { return a.holds(vip) })
 }
 
-// Session is the record sessions/NODE. It has the session's times, and the jury that may confirm
-// and revoke it.
+// Session is the record sessions/NODE. It contains the session's times, and the jury that may
+// confirm and revoke the session.
 type Session struct {
 	ID      ID       `json:"id"`
 	Machine string   `json:"machine"`
@@ -122,7 +123,7 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Request has the person who requested something, and the reason.
+// Request contains the operator who requested a change, and the reason.
 type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -145,7 +146,8 @@ type Move struct {
 	Request
 	// Until is when the command that made the request stops waiting. Then etcd deletes the key.
 	Until time.Time `json:"until"`
-	// Force reports whether the node need not be able to serve the VIP. The VIP then stays there.
+	// Force reports whether the VIP moves even if the node can't serve it. The VIP then stays
+	// there.
 	Force bool `json:"force,omitempty"`
 }
 

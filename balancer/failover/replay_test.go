@@ -72,8 +72,8 @@ type replays struct {
 	hold bool
 	// echoless reports whether the owner runs a version without echoes.
 	echoless bool
-	// next returns the message to replay at a step. all has the captured messages, of which the
-	// first earlier ones are from the previous run.
+	// next returns the message to replay at a step. all holds the captured messages. The first
+	// messages, up to earlier, are from the previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
@@ -102,7 +102,8 @@ func TestReplaysDelayNoTakeover(t *testing.T) {
 	}
 }
 
-// takenDespite kills the second run of an owner, and waits until another host has its VIP.
+// takenDespite kills the second run of an owner, and waits until another host has taken over its
+// VIP.
 func takenDespite(t *testing.T, c replays) {
 	w, vip, owner := owned(t, 3)
 	w.spy, owner.echoless = newSpy(), c.echoless
@@ -149,8 +150,8 @@ func (w *world) deliverAll(c capture) {
 }
 
 // TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes against the owner, while the
-// owner can't reach etcd. The juror retracts its vote by a new run, which the owner can't learn
-// from etcd. The new run must confirm the owner, even during replays.
+// owner can't reach etcd. The juror retracts its vote with a new run, of which the owner can't be
+// informed by etcd. The new run must confirm the owner, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()

@@ -81,7 +81,7 @@ func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 }
 
 // claimFrom writes that the session of a node has ended, and that this node owns the VIPs for which
-// it is the best. The others are free then.
+// it is the best. The other VIPs are then free.
 func (t *takeover) claimFrom(w Write, node, from, why string) {
 	s := t.etcd.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})

@@ -15,7 +15,7 @@ type session struct {
 	etcd   *view
 	writer *writer
 	id     ID
-	// live reports whether etcd has the session, at the revision.
+	// live reports whether the session exists in etcd, at the revision.
 	live     bool
 	revision int64
 	// jury confirms the session. next is the jury of a write with an unknown outcome; until it is
@@ -43,7 +43,8 @@ func (s *session) reset(revision int64) {
 	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]local.Time{}, revision: revision}
 }
 
-// begin creates the session in etcd if it has none. The gate must be closed and nothing bound.
+// begin creates the session in etcd if there is no session. The gate must be closed and no VIP
+// bound.
 func (s *session) begin() {
 	name := s.o.Name
 	if s.live || s.writing || s.now < s.again || !s.etcd.registered() {
@@ -159,7 +160,8 @@ func (s *session) owns(v *vip) bool {
 	return s.live && o != nil && o.value.Session == s.id
 }
 
-// ifMine returns a write that etcd only performs if it has the session as this node knows it.
+// ifMine returns a write that etcd performs only if its session record equals the last record that
+// this node has received.
 func (s *session) ifMine() Write {
 	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
 }
@@ -192,8 +194,8 @@ func (s *session) changeJury() {
 	s.put(s.ifMine(), jury)
 }
 
-// chooseJury returns this node and up to four others: first present jurors, then nodes of other
-// zones.
+// chooseJury returns this node and up to four other nodes: first the current jurors, and then nodes
+// in other zones.
 func (s *session) chooseJury() []string {
 	var others []string
 	for name, m := range s.etcd.members {

@@ -67,7 +67,7 @@ func TestRegisteredOnce(t *testing.T) {
 }
 
 // TestOtherRunOnTwoNetworks delivers heartbeats of a host's next run on one of two networks. The
-// other network must not count as lost, and no VIP may move.
+// other network must not count as failed, and no VIP may move.
 func TestOtherRunOnTwoNetworks(t *testing.T) {
 	w := newWorld(t, 1, 2, addresses(1))
 	w.calm = true

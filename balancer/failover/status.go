@@ -7,29 +7,29 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Status is the state of a node at a moment.
+// Status is the state of a node at one time.
 type Status struct {
-	Session ID // 0 means etcd has none
-	// Obstructed reports whether etcd has a session of another machine with this node's name, which
-	// can't be replaced.
+	Session ID // 0 if there is no session in etcd
+	// Obstructed reports whether etcd contains a session of another machine with this node's name,
+	// which can't be replaced.
 	Obstructed bool
 	Gate       string
 	// Left is the time for which the session is still confirmed.
 	Left time.Duration
-	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
+	// Confirmed maps each juror to the age of its newest confirmation, or -1 if there was none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
-	// Free has the VIPs that no live session owns, or whose owner is a silent session that may not
+	// Free lists the VIPs that no live session owns, and the VIPs whose owner is silent but may not
 	// be revoked.
 	Free []netip.Addr
-	// Waiting has the nodes whose silent sessions may not be revoked because too few of their
-	// jurors are heard, each with its silent jurors and itself.
+	// Waiting maps the nodes whose silent sessions may not be revoked, because too few of their
+	// jurors are live, to their silent jurors and themselves.
 	Waiting map[string][]string
-	// Heard reports, for each other node, the addresses of this node (Member.At) on which it was
-	// heard recently.
+	// Heard maps each other node to the addresses of this node (Member.At) on which a heartbeat of
+	// that node arrived recently.
 	Heard map[string][]bool
-	// Strangers has the MACs of hosts outside the fleet that have VIPs which this node would
-	// otherwise claim.
+	// Strangers maps VIPs that this node would otherwise claim to the MACs of hosts outside the
+	// fleet that have them.
 	Strangers map[netip.Addr]string
 }
 

@@ -20,7 +20,7 @@ type takeover struct {
 	probing bool
 }
 
-// count finds the free VIPs, and counts those that each node owns.
+// count finds the free VIPs, and counts the VIPs that each node owns.
 func (t *takeover) count() {
 	counted := map[string]int{}
 	t.ranking.counted, t.free = counted, t.free[:0]
@@ -40,11 +40,11 @@ func (t *takeover) count() {
 // conditions.
 const maxClaimed = 100
 
-// claimFree claims free VIPs: the best node claims at once, the others after the better nodes had
-// time for it.
+// claimFree claims free VIPs. The best node claims immediately, and the other nodes claim after the
+// better nodes have had time for it.
 func (t *takeover) claimFree() {
 	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
-		return // a node that has just started does not know the live nodes yet
+		return // a node that has just started has not received heartbeats of live nodes yet
 	}
 	c := t.due()
 	if len(c.unknown) > 0 && !t.probing {
@@ -91,8 +91,8 @@ func (t *takeover) due() claims {
 	return best
 }
 
-// firstFree returns the time since which one of the VIPs has been free; 0 means that none ever had
-// an owner.
+// firstFree returns the time since which one of the VIPs has been free, or 0 if no VIP ever had an
+// owner.
 func firstFree(all []*vip) (since local.Time) {
 	for _, v := range all {
 		if !v.fresh && (since == 0 || v.since < since) {
@@ -153,8 +153,8 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 }
 
 // claim writes that this session owns VIPs, on the condition that their owner has not changed and
-// that the session is live. Since is the last sign of their last owner, from; 0 means there was
-// none.
+// that the session is live. since is the time of the last sign of their last owner, from, or 0 if
+// they never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
@@ -219,7 +219,7 @@ func (t *takeover) strangers() map[netip.Addr]string {
 }
 
 // waiting returns the nodes whose VIPs pause until an operator reports that they are off, each with
-// the silent members of its jury, and those VIPs. A node that is not confirmed can't know.
+// the silent members of its jury, and those VIPs. An unconfirmed node can't determine them.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

@@ -6,7 +6,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Timing has the times of a session. All follow from Silence, which users set as ownership.detect.
+// Timing holds the times of a session. All of them are derived from Silence, which users set as
+// ownership.detect.
 type Timing struct {
 	// Beat is the time between two heartbeats.
 	Beat time.Duration `json:"beat"`
@@ -19,8 +20,8 @@ type Timing struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// NewTiming returns the times for a silence. A test proves that they allow neither two owners nor a
-// closed gate on a healthy host.
+// NewTiming returns the times for a silence. A test proves that these times permit neither two
+// owners nor a closed gate on a healthy host.
 func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
 }

@@ -25,8 +25,8 @@ type transfer struct {
 	faults  int // remaining number
 }
 
-// mover is a host. Its node learns of finished kernel actions in order, but later. Options are the
-// options of its processes. A single process runs at a time.
+// mover is a host. Its node receives the results of kernel actions in order, but late. Options are
+// the options of its processes. Only one process runs at a time.
 type mover struct {
 	*Node
 	Options
@@ -183,7 +183,7 @@ func (x *transfer) work(i int) {
 	}
 }
 
-// hear reports the oldest finished kernel action to a node.
+// hear passes the oldest result of a kernel action to a node.
 func (x *transfer) hear(i int) {
 	h := x.hosts[i]
 	if len(h.reports) == 0 {
@@ -287,7 +287,7 @@ func (x *transfer) answer(f *flight, o Outcome) {
 	x.settle()
 }
 
-// settle forgets transactions that can have no further effect.
+// settle drops transactions that can no longer have an effect.
 func (x *transfer) settle() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }

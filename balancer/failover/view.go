@@ -15,11 +15,12 @@ type view struct {
 	owners   table[Owner]
 	moves    table[Move]
 	fences   table[Fence]
-	// at has the addresses of each node that is registered or has a session, because a node that
-	// only etcd can't reach loses its registration.
+	// at holds the addresses of each node that is registered or has a session. A node that is only
+	// cut off from etcd loses its registration but may keep its session.
 	at map[string][]Address
-	// newest has the revisions of the last known changes, also of deleted records. The answer to a
-	// transaction and etcd's watch report the same change, and either may be late.
+	// newest holds the revisions of the last received changes, including changes of deleted
+	// records. The answer to a transaction and etcd's watch report the same change, and either may
+	// be late.
 	newest map[Key]int64
 	// loaded reports whether all records were read since this run was registered, and revision is
 	// the newest of them.
@@ -50,7 +51,8 @@ func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChan
 	return deleted
 }
 
-// isNews reports whether a change is newer than the known ones of its record, and remembers it.
+// isNews reports whether a change is newer than the received changes of its record, and records the
+// change.
 func (v *view) isNews(c RecordChange) bool {
 	if c.Revision <= v.newest[c.Key] {
 		return false
@@ -68,19 +70,19 @@ func (v *view) locate(name string) {
 	}
 }
 
-// registered reports whether etcd has this run of the node, as far as this node knows.
+// registered reports whether this run of the node is in etcd, as far as this node knows.
 func (v *view) registered() bool {
 	m := v.members[v.o.Name]
 	return v.loaded && m != nil && m.value.Boot == v.o.Member.Boot
 }
 
-// alive reports whether etcd has the session of an owner.
+// alive reports whether the session of an owner is in etcd.
 func (v *view) alive(o Owner) bool {
 	s := v.sessions[o.Node]
 	return s != nil && (s.unreadable || s.value.ID == o.Session)
 }
 
-// whose returns the node that has a device with the MAC, or "".
+// whose returns the node that has a device with a MAC, or "".
 func (v *view) whose(mac string) string {
 	for name, at := range v.at {
 		if slices.ContainsFunc(at, func(a Address) bool { return a.MAC == mac && mac != "" }) {
@@ -90,7 +92,7 @@ func (v *view) whose(mac string) string {
 	return ""
 }
 
-// record is a record as this node knows it.
+// record is a record in the state in which this node last received it.
 type record[T any] struct {
 	value T
 	// revision is the revision of its last change, and known is when this node learned it.
@@ -100,7 +102,7 @@ type record[T any] struct {
 	unreadable bool
 }
 
-// table has the records of a kind, by name.
+// table holds the records of a kind, by name.
 type table[T any] map[string]*record[T]
 
 // set applies a change.
@@ -114,7 +116,7 @@ func (t table[T]) set(now local.Time, c RecordChange) {
 	t[c.Key.Name] = r
 }
 
-// at returns the revision of a record; 0 means it does not exist.
+// at returns the revision of a record, or 0 if it does not exist.
 func (t table[T]) at(name string) int64 {
 	if r := t[name]; r != nil {
 		return r.revision

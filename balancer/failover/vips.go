@@ -14,10 +14,10 @@ import (
 type Policy struct {
 	// Prefer has nodes, best first; the other nodes follow.
 	Prefer []string
-	// Preempt is the time for which a better node of Prefer must work until the VIP returns to it;
-	// 0 means never.
+	// Preempt is the time for which a better node of Prefer must work before the VIP returns to
+	// that node. Zero means that the VIP does not return.
 	Preempt time.Duration
-	// Group names VIPs that belong on one node; "" means the VIP has no group.
+	// Group names VIPs that must be on the same node. If empty, the VIP has no group.
 	Group string
 }
 
@@ -27,12 +27,13 @@ type vip struct {
 	addr   netip.Addr
 	policy Policy
 	bound  bool
-	// giving is the ID of the Unbind that started its release; 0 means it is not being released.
+	// giving is the ID of the Unbind that started the release of the VIP, or 0 if the VIP is not
+	// being released.
 	giving int
 	// fresh reports whether it has never had an owner.
 	fresh bool
-	// since is the time when it was first seen free; 0 means it is not free. better is the time
-	// since which a preferred node could hold it.
+	// since is the time when the VIP was first seen free, or 0 if it is not free. better is the
+	// time since which a preferred node could own the VIP.
 	since, better local.Time
 	// clear reports whether a probe before the first owner found no host outside the fleet with the
 	// address. stranger is the MAC of such a host. A VIP that this node could not claim is ignored
@@ -40,31 +41,32 @@ type vip struct {
 	clear    bool
 	stranger string
 	askAgain local.Time
-	// changed has the last times at which its owner changed.
+	// changed holds the last times at which the VIP's owner changed.
 	changed []local.Time
 }
 
-// A VIP that has moved maxMoves times by itself within movesTime stays.
+// A VIP that has moved maxMoves times within movesTime, without a request, stays for a while.
 const (
 	maxMoves  = 3
 	movesTime = time.Minute
 )
 
-// flapping reports whether it has moved so often that it stays for a while.
+// flapping reports whether the VIP has moved so often that it must stay for a while.
 func (v *vip) flapping(now local.Time) bool {
 	return len(v.changed) == maxMoves && now.Since(v.changed[0]) < movesTime
 }
 
-// moved remembers a change of its owner.
+// moved records a change of the VIP's owner.
 func (v *vip) moved(now local.Time) {
 	v.changed = append(v.changed, now)
 	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
 }
 
-// vips has all VIPs with hold = "one".
+// vips holds all VIPs with hold = "one".
 type vips struct {
 	byName map[string]*vip
-	// gone has VIPs that users have removed, until this node knows that it does not own them.
+	// gone holds VIPs that users have removed, until it is certain that this node does not own
+	// them.
 	gone  map[string]*vip
 	order []*vip // by name
 	// groups have the VIPs of each group, in order.

@@ -34,9 +34,9 @@ type world struct {
 	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates has the fates of the next transactions about owners, in order.
+	// fates lists the fates of the next transactions about owners, in order.
 	fates []fate
-	// taken has the delays after which hosts took VIPs from others.
+	// taken lists the delays after which hosts took over VIPs from others.
 	taken  []time.Duration
 	bound  int        // number of times a VIP was bound
 	healed local.Time // end of all faults
@@ -157,7 +157,7 @@ type host struct {
 	deadline  local.Time
 	opened    bool
 	refreshed local.Time
-	away      bool                  // it knows that etcd is unreachable
+	away      bool                  // reports whether the host has detected that etcd is unreachable
 	watched   int                   // index in etcd's history
 	following bool                  // reading from etcd is due
 	leased    local.Time            // end of the lease of nodes/NODE
@@ -714,7 +714,7 @@ func (w *world) wideFault(h *host, long time.Duration) {
 	}
 }
 
-// tell soon passes the current VIPs to all hosts.
+// tell passes the current VIPs to all hosts after a short time.
 func (w *world) tell() {
 	for _, h := range w.hosts {
 		if h.node != nil {

@@ -6,9 +6,9 @@
 //	                       probe.Runner checks, and feeds each result to State.After
 //	State.Verdict       -> balancer.Inputs.Health -> Compile
 //
-// A target starts unknown, and the first result decides. From then on, Rules.Fall failed checks in
-// a row take it down, and Rules.Rise passed checks in a row bring it up. A single contrary result
-// resets the count. During such a row, checks run at the fast interval:
+// A target is unknown until its first result, which decides. After that, Rules.Fall consecutive
+// failed checks take the target down, and Rules.Rise consecutive passed checks bring it up. A
+// single contrary result resets the count. During such a series, checks run at the fast interval:
 //
 //	s := health.New(seed, rules, now)
 //	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now, Took: time.Millisecond, Text: "connected"})

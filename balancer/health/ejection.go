@@ -19,7 +19,7 @@ type EjectionRules struct {
 	Apart time.Duration
 	// Base is the duration of the first ejection. The n-th lasts n times as long, at most Max.
 	Base, Max time.Duration
-	// Forgive is the time without an ejection after which one earlier ejection is forgotten.
+	// Forgive is the time without an ejection after which an earlier ejection no longer counts.
 	Forgive time.Duration
 }
 
@@ -28,8 +28,8 @@ func DefaultEjectionRules() EjectionRules {
 	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Max: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
-// Budget returns how many further endpoints may be ejected next to a target, see
-// balancer.EjectionRoom.
+// Budget returns the number of further endpoints that may be ejected together with a target (see
+// balancer.EjectionBudget).
 type Budget func(balancer.Target) int
 
 // EjectionChange is the start or the end of an ejection.
@@ -42,10 +42,10 @@ type EjectionChange struct {
 	For time.Duration
 }
 
-// Ejections decides from the outcomes of connection attempts which endpoints get no new connections
-// for a while. It has no clock. One goroutine at a time may use it. It remembers only endpoints
-// that fail, until all is forgiven. Nothing survives a restart, after which an endpoint that still
-// fails is soon ejected again.
+// Ejections decides which endpoints temporarily get no new connections, from the results of
+// connection attempts. It has no clock. Only one goroutine at a time may use it. It has records
+// only of endpoints that fail, and drops a record when all of its ejections are forgiven. The
+// records are lost at a restart, after which an endpoint that still fails is soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record
@@ -58,8 +58,8 @@ type record struct {
 	failed int
 	// last is the time of the last failure that counted.
 	last time.Time
-	// count is the number of remembered ejections. since is when the last of them ended or was
-	// forgotten.
+	// count is the number of ejections that still count. since is the time when the last of them
+	// ended or was forgiven.
 	count int
 	since time.Time
 	// began and until are the limits of the present ejection, by the monotonic clock.
@@ -105,7 +105,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		return EjectionChange{}, false
 	}
 	e.forgive(r, now)
-	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only need longer to be forgotten
+	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to be forgiven
 		r.count++
 	}
 	r.began = now
@@ -148,8 +148,8 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 	return e.end(t, now, "it passes its checks")
 }
 
-// Update ends expired ejections, and forgets targets that are no longer endpoints. If other
-// endpoints failed or were removed, it also ends the latest ejections that exceed the budget.
+// Update ends expired ejections, and drops targets that are no longer endpoints. If other endpoints
+// failed or were removed, it also ends the latest ejections that exceed the budget.
 func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, room Budget) []EjectionChange {
 	var ended []EjectionChange
 	end := func(t balancer.Target, why string) {
@@ -197,7 +197,7 @@ func (e *Ejections) end(t balancer.Target, now time.Time, why string) (EjectionC
 // wallTime returns t without its monotonic clock reading.
 func wallTime(t time.Time) time.Time { return t.UTC().Round(0) }
 
-// forgive forgets one ejection of r for each Forgive that has passed.
+// forgive reduces the count of r by one for each Forgive that has passed.
 func (e *Ejections) forgive(r *record, now time.Time) {
 	n := min(r.count, int(now.Sub(r.since)/e.rules.Forgive))
 	if n > 0 {
@@ -206,8 +206,8 @@ func (e *Ejections) forgive(r *record, now time.Time) {
 	}
 }
 
-// discard deletes the record of t if it no longer matters. A target that has accepted no connection
-// since its ejection stays on probation until everything is forgiven.
+// discard deletes the record of t if it is no longer needed. A target that has accepted no
+// connection since its ejection stays on probation until all ejections are forgiven.
 func (e *Ejections) discard(t balancer.Target, r *record, now time.Time) {
 	if e.ejected.Has(t) {
 		return

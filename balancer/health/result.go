@@ -12,8 +12,8 @@ const (
 	// Failed means that the target did not pass.
 	Failed Outcome = "failed"
 	// NotRun means that this host could not run the check (no file descriptors, no such source
-	// address, a missing certificate file). It has no information about the target and is ignored.
-	// Result.Text has the reason.
+	// address, a missing certificate file). The result contains no information about the target and
+	// is ignored. Result.Text contains the reason.
 	NotRun Outcome = "not run"
 )
 
@@ -23,7 +23,7 @@ type Result struct {
 	// Began is the start of the check, and Took is its duration.
 	Began time.Time     `json:"began"`
 	Took  time.Duration `json:"took"`
-	// Text describes what happened in a few words: "connection refused", "answered 200 OK".
+	// Text describes the result in a few words: "connection refused", "answered 200 OK".
 	Text string `json:"text"`
 }
 

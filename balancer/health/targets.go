@@ -16,8 +16,8 @@ type Subject struct {
 	At netip.AddrPort
 	// Proto is the protocol of the port. Only DNS checks can use both TCP and UDP.
 	Proto balancer.Protocol
-	// Header is the version of the PROXY header that clients' connections to At start with, so the
-	// check sends the same. "" means none.
+	// Header is the version of the PROXY header at the start of clients' connections to At, which
+	// checks must also send. It is "" if there is no header.
 	Header balancer.ProxyProtocol
 	// Health is the service's definition of the check.
 	Health *balancer.Health
@@ -38,7 +38,7 @@ type Targets struct {
 }
 
 // Next returns the subject of each target that has a check. Endpoints that the node does not use
-// are left out. Unchanged entries are shared, so snap.Diff of two results costs only the
+// are omitted. Unchanged entries are shared, so the cost of snap.Diff depends only on the
 // differences.
 //
 // Exec checks from etcd are omitted unless env.AllowExec or Subject.Fleet is set; another node of
@@ -103,8 +103,8 @@ func (t *Targets) refusesFiles(s *balancer.Service) bool {
 	return field != ""
 }
 
-// ByFleet reports whether the hosts of a fleet share the checks of s. They don't know services from
-// this node's own files.
+// ByFleet reports whether the hosts of a fleet share the checks of s. They never share checks of
+// services from this node's own files.
 func ByFleet(s *balancer.Service) bool {
 	return s.Health != nil && s.Health.From == balancer.HealthFromFleet && s.Origin.Key != ""
 }

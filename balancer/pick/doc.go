@@ -8,7 +8,7 @@
 //
 // Affinity has priority: a caller first looks the client up in Sticky, calls Pick only if it finds
 // no usable backend, and stores the backend that it uses. The package has no clock, starts no
-// goroutines and knows nothing about health: it uses State and Weight of the compiled backends.
+// goroutines and does not consider health. It uses State and Weight of the compiled backends.
 //
 // # Schedulers
 //
@@ -33,6 +33,6 @@
 //     default, another hash, and a similar distribution of slots by weight: the shares are the same, the choice for a client is not.
 //
 // The hashes (FNV-1a with the finalizer of splitmix64) have no seed, so all nodes of a fleet make
-// the same choice, on any architecture and after any restart. A client that knows them can choose
-// addresses that share one backend, like with the kernel's hashes.
+// the same choice, on any architecture and after any restart. As with the kernel's hashes, an
+// attacker can choose client addresses that share a backend.
 package pick

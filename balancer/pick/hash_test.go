@@ -136,8 +136,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 	}
 }
 
-// TestHashMovesFewClients removes, skips and restores a backend. sh must move only its clients, and
-// mh a few percent of the others. They must move by weight.
+// TestHashMovesFewClients removes, skips and restores a backend. sh must move only the clients of
+// this backend, and mh a few percent of other clients. They must move by weight.
 func TestHashMovesFewClients(t *testing.T) {
 	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))
@@ -184,8 +184,8 @@ func TestHashMovesFewClients(t *testing.T) {
 	}
 }
 
-// TestMoreWeightLosesNoClient increases the weight of a backend. It must get clients, and lose
-// none.
+// TestMoreWeightLosesNoClient increases the weight of a backend. The backend must gain clients and
+// lose none.
 func TestMoreWeightLosesNoClient(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	for range 20 {

@@ -64,7 +64,8 @@ func flowOf(n int) Flow {
 // skipping returns a function that skips the members in set.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails if counts are unlikely (one in millions) for draws with these weights.
+// chiSquare fails the test if counts are very unlikely (one in millions) for draws with these
+// weights.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0
@@ -151,7 +152,7 @@ func TestBackendOrderIsIrrelevant(t *testing.T) {
 	}
 }
 
-// TestConcurrentPicks picks in several goroutines while new generations are made. The exact
+// TestConcurrentPicks picks in several goroutines while new generations are created. The exact
 // schedulers must stay exact.
 func TestConcurrentPicks(t *testing.T) {
 	const workers, cycles = 8, 40

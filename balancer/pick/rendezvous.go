@@ -12,7 +12,7 @@ import (
 // of the others, so only its own keys move. A member whose weight grows only gains keys.
 //
 // The numbers are exponentially distributed with the weight as rate. So the probability that a
-// member has the least number is its part of all weights.
+// member has the smallest number is proportional to its weight.
 type rendezvous struct {
 	members []member
 	seeds   []uint64

@@ -11,8 +11,8 @@ import (
 // 96 MiB.
 const DefaultStickyLimit = 1 << 20
 
-// Sticky remembers the backend of each client of one frontend until a timeout after the client's
-// last new connection. It is safe for concurrent use.
+// Sticky stores the backend of each client of a frontend until a timeout after the client's last
+// new connection. It is safe for concurrent use.
 //
 // It identifies backends by their address, without a zone, and survives changes of the backends. If
 // a client's backend is not usable, the caller picks another one and stores it. The client then
@@ -20,14 +20,14 @@ const DefaultStickyLimit = 1 << 20
 // finds its first backend again.
 //
 // Times may be slightly out of order, because goroutines race. Clients with the same address on
-// different links (IPv6 zones) count as one, and so do an IPv4 address and its IPv6 form.
+// different links (IPv6 zones) count as a single client, as do an IPv4 address and its IPv6 form.
 type Sticky struct {
 	mu      sync.Mutex
 	timeout time.Duration
 	limit   int
 	// epoch is the zero of times: the first time that was passed in.
 	epoch time.Time
-	// clients has the index of each client in entries. Neither has pointers, so the garbage
+	// clients maps each client to its index in entries. Neither contains pointers, so the garbage
 	// collector need not scan them.
 	clients map[[16]byte]int32
 	// entries[0] closes the ring: its next is the oldest entry, its prev is the latest. The other

@@ -25,7 +25,7 @@ type stickyBinding struct {
 	last    time.Time
 }
 
-// expire drops at most two expired entries. The others are invisible anyway.
+// expire drops at most two expired entries. Other expired entries are never returned.
 func (m *stickyModel) expire(now time.Time) {
 	for n := 0; n < 2 && len(m.list) > 0 && now.Sub(m.list[0].last) >= m.timeout; n++ {
 		m.list = m.list[1:]
@@ -150,8 +150,8 @@ func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	}
 }
 
-// TestStickyTableIsLimited floods the table with clients. It must stay within its limit, and free
-// its memory after the timeout.
+// TestStickyTableIsLimited floods the table with clients. It must stay within its limit, and must
+// free its memory after the timeout.
 func TestStickyTableIsLimited(t *testing.T) {
 	s, now := NewSticky(time.Minute, 1000), time.Unix(1700000000, 0)
 	for n := range 5000 {

@@ -30,11 +30,11 @@ type weighted struct {
 	credits []int64
 	// skipped marks the members that the latest pick with skipped members has skipped.
 	skipped []bool
-	// absent has the credit of unusable backends, for their return.
+	// absent holds the credit of unusable backends until they are usable again.
 	absent []share
 }
 
-// group has the members with the same weight.
+// group holds the members with the same weight.
 type group struct {
 	weight int64
 	// gain is the credit that each member has received since the start.

@@ -108,8 +108,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestWeightedNoCatchUpAfterSkip skips a full member for a while. The others must share its picks
-// by weight, and it must not get them back later.
+// TestWeightedNoCatchUpAfterSkip skips a full member for a while. The other members must share its
+// picks by weight, and the member must not catch up later.
 func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
 	counts := make([]int, 4)

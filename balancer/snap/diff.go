@@ -2,8 +2,8 @@ package snap
 
 import "iter"
 
-// Change is one difference between two versions: the old and the new value of a key. At least one
-// of HadOld and HasNew is true. If both are, the values differ.
+// Change is a difference between two versions: the old and the new value of a key. At least one of
+// HadOld and HasNew is true. If both are true, the values differ.
 type Change[V comparable] struct {
 	Old, New       V
 	HadOld, HasNew bool

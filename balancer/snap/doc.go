@@ -1,6 +1,6 @@
-// Package snap provides Map, a persistent ordered map. Every version stays valid and unchanged when
-// the next is made from it, and the time to compare two versions is proportional to their
-// difference.
+// Package snap provides Map, a persistent ordered map. Every version remains valid and unchanged
+// when another version is derived from it, and the time to compare two versions is proportional to
+// their difference.
 //
 // The parts of vipd pass all state to each other in such maps. Each reader keeps the version that
 // it has applied, reads the newest version when it is ready, and applies the difference:

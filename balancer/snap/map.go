@@ -107,7 +107,7 @@ func (n *node[K, V]) len() int {
 	return n.size
 }
 
-// with returns a copy of n with these children, or n itself if they are the same.
+// with returns a copy of n with the given children, or n itself if its children are the same.
 func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
 	if left == n.left && right == n.right {
 		return n

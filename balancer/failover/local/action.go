@@ -30,7 +30,7 @@ type Unbind struct {
 // Probe asks whether other hosts have the addresses. The protocol's Probed receives the answers.
 type Probe struct {
 	Addrs []netip.Addr
-	// Within is the time for answers; 0 means the usual time.
+	// Within is the time for answers. Zero means the default.
 	Within time.Duration
 }
 
@@ -41,8 +41,8 @@ type Note struct {
 	// VIPs is the number of affected addresses, and Why is a word for metrics.
 	VIPs int
 	Why  string
-	// After is the time for which the VIPs that this host took had no owner, since the last sign of
-	// their last owner; 0 means they never had an owner.
+	// After is the time for which the VIPs that this host took over had no owner, since the last
+	// sign of their last owner. It is 0 if they never had an owner.
 	After time.Duration
 }
 
@@ -59,7 +59,7 @@ const (
 	NoteGate    NoteKind = "gate"
 	NoteRefused NoteKind = "refused"
 	NoteRival   NoteKind = "rival"
-	// NoteFlapping reports a VIP that has moved so often that it now stays for a while.
+	// NoteFlapping reports a VIP that has moved so often that it will stay for a while.
 	NoteFlapping NoteKind = "flapping"
 )
 

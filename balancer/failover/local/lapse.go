@@ -1,6 +1,6 @@
 package local
 
-// Lapse is a reason why the gate is closed, or may have closed by itself.
+// Lapse is a reason why the gate must be closed, or may have closed because of its timeout.
 type Lapse string
 
 // The lapses.

@@ -2,8 +2,8 @@ package local
 
 import "time"
 
-// Time is a moment of this host's CLOCK_BOOTTIME, in nanoseconds. This clock continues while the
-// host is suspended, and is never set. Times of two hosts are never compared.
+// Time is a time of this host's CLOCK_BOOTTIME, in nanoseconds. This clock also runs while the host
+// is suspended, and is never set. Times of different hosts are never compared.
 type Time int64
 
 // Add returns the moment d later.

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Send sends an advert at once. [Node.Sent] receives the result.
+// Send sends an advert immediately. [Node.Sent] receives the result.
 type Send struct {
 	Group string
 	// On is the index of the interface, and Source the address to send from. The TTL is 255.
@@ -31,7 +31,7 @@ type Datagram struct {
 	On       int // index of the interface
 	From, To netip.Addr
 	TTL      int
-	// At is the time of its arrival; 0 means now.
+	// At is the time of the packet's arrival. Zero means now.
 	At   local.Time
 	Data []byte // bytes after the IP header
 }

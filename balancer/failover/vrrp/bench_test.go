@@ -10,7 +10,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// bench is a node whose kernel performs each action at once, and the other routers of its group.
+// bench is a node whose kernel performs each action immediately, with the other routers of its
+// group.
 type bench struct {
 	t      *testing.T
 	node   *vrrp.Node
@@ -18,7 +19,7 @@ type bench struct {
 	now    local.Time
 	open   bool
 	bound  map[netip.Addr]bool
-	// sent has the adverts since the last check. If sendErr is not nil, sending fails.
+	// sent holds the adverts since the last check. If sendErr is not nil, sending fails.
 	sent    []vrrp.Advert
 	sums    []vrrp.Checksum
 	sendErr error
@@ -104,8 +105,8 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// hear delivers an advert of another router. It is the group's own with another priority, and then
-// changed.
+// hear delivers an advert of another router. The advert equals the group's own except for its
+// priority and the changes.
 func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -135,8 +136,8 @@ func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
 
-// want fails unless the group has a state. If the state is Active, the VIP must be bound behind an
-// open gate; otherwise it must not be bound.
+// want fails the test unless the group has a state. If the state is Active, the VIP must be bound
+// and the gate open. Otherwise the VIP must not be bound.
 func (b *bench) want(s vrrp.State) {
 	b.t.Helper()
 	if got := b.state(); got != s {

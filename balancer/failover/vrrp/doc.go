@@ -6,10 +6,10 @@
 // hardware routers send the same.
 //
 // An owner sends adverts. A backup that has received none for its down time takes over. No router
-// confirms the arrival of adverts, so two hosts that can't reach each other both own the VIPs. A
-// process that was killed or stopped, or hangs, does not continue to answer: the gate, a timer in
-// the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has a
-// router:
+// confirms the arrival of adverts, so two hosts that can't reach each other both own the VIPs. If a
+// process is killed or stopped, or hangs, its host does not continue to answer: the gate, a timer
+// in the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has
+// a router:
 //
 //	Init --> Backup --- silence, or a lower owner ---> Claiming --- 20 ms, open gate ---> Active
 //	           ^                                          |                                 |
@@ -26,6 +26,6 @@
 //	fitness, witness       whether this host can serve the VIPs, and whether it is connected
 //	packet, checksum       the messages
 //
-// Deviations from RFC 9568: VIPs have the host's own MAC, as with keepalived, and the owner of the
-// VIP's own address (255) is only heard.
+// The package deviates from RFC 9568 in two points. VIPs have the host's own MAC, as with
+// keepalived. The priority of the address owner (255) is accepted in adverts but never used.
 package vrrp

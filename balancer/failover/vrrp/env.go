@@ -13,8 +13,8 @@ type env struct {
 	// awake is the time when the process woke up after a pause. Packets that arrived before are
 	// stale.
 	awake local.Time
-	// gate is the node's knowledge of the kernel's gate, which stays open for gateTime after a
-	// refresh.
+	// gate is the state of the kernel's gate as far as the node knows. The gate stays open for
+	// gateTime after a refresh.
 	gate     gateState
 	gateTime time.Duration
 	// ids numbers the Unbinds.

@@ -19,8 +19,8 @@ type fitness struct {
 	// why is the reason why this host can't serve them, "" if it can, since then.
 	why   string
 	since local.Time
-	// moving reports whether an operator moves the VIPs away, and held whether they have moved and
-	// must stay away, so a lower owner is not preempted.
+	// moving reports whether an operator is moving the VIPs away. held reports whether they have
+	// moved and must stay away, so an owner with a lower priority is not preempted.
 	moving, held bool
 }
 

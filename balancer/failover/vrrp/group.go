@@ -16,8 +16,8 @@ type Group struct {
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration
-	// DownAdverts is the number of missed adverts after which a backup takes over; 0 means 3. All
-	// routers must have the same.
+	// DownAdverts is the number of missed adverts after which a backup takes over. Zero means 3.
+	// All routers must use the same number.
 	DownAdverts int
 	// Preempt is the time for which this host must be healthy before it takes over from a router of
 	// a lower priority; Never disables that.
@@ -26,11 +26,12 @@ type Group struct {
 	Link Link
 	// Advertise are the addresses in adverts, and VIPs all that move together.
 	Advertise, VIPs []netip.Addr
-	// Password is for version 2; "" means none.
+	// Password is the password of version 2, or "".
 	Password string
-	// Checksum is the kind that this host sends; "" means the receiver's kind.
+	// Checksum is the kind of checksum that this host sends. If empty, it is the kind that the
+	// receiver uses.
 	Checksum Checksum
-	// Unyielding reports whether this host stays Active although another owner ignores its adverts.
+	// Unyielding reports whether this host stays Active even if another owner ignores its adverts.
 	Unyielding bool
 	Witness    Witness
 }
@@ -56,9 +57,9 @@ type Link struct {
 	On int
 	// Source is this host's address there. Its family is the group's.
 	Source netip.Addr
-	// Peers are the only other routers, in unicast; nil means multicast.
+	// Peers lists the only other routers, for unicast. If nil, adverts use multicast.
 	Peers []netip.Addr
-	// MinTTL is the lowest TTL that is accepted from peers; 0 means 255.
+	// MinTTL is the minimum TTL of adverts from peers. Zero means 255.
 	MinTTL int
 }
 
@@ -118,7 +119,7 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	}
 	own := g.advert(g.Priority)
 	switch {
-	// This check is first, because another router with the same ID must not look like an owner of
+	// This check is first, because another router with the same ID must not seem to be an owner of
 	// these VIPs.
 	case !listed:
 		return a, sum, dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)

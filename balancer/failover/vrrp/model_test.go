@@ -123,8 +123,8 @@ func strangers(groups []vrrp.Group) []vrrp.Group {
 	return groups
 }
 
-// faults are all that the model knows. A stop is shorter than the gate's time, or close to the
-// times at which a backup takes over.
+// faults returns all faults in the model. The duration of a stop is less than the gate's timeout,
+// or close to the times at which a backup takes over.
 func faults() []fault {
 	all := []fault{
 		{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)},
@@ -291,8 +291,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes is a control: it breaks one rule at a time. The model must find two hosts
-// that answer, or none at the end.
+// TestModelFindsMistakes is a control that breaks one rule at a time. The model must detect that
+// two hosts answer, or that no host answers at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{

@@ -14,7 +14,7 @@ import (
 type Node struct {
 	*env
 	routers []*router
-	// leaving has the routers of removed groups whose VIPs are being unbound.
+	// leaving holds the routers of removed groups whose VIPs are being unbound.
 	leaving []*router
 }
 
@@ -46,7 +46,7 @@ func (n *Node) begin(now local.Time) {
 	}
 }
 
-// maxPause is the longest time between two events that counts as no pause.
+// maxPause is the maximum time between two events that does not count as a pause.
 func (n *Node) maxPause() time.Duration {
 	d := 2 * MaxGate
 	for _, r := range n.routers {
@@ -72,7 +72,7 @@ func (n *Node) Tick(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Deadline returns the time until which the sent adverts permit an open gate; 0 means the gate is
+// Deadline returns the time until which the sent adverts permit an open gate, or 0 if the gate is
 // not needed.
 func (n *Node) Deadline() (earliest local.Time) {
 	for _, r := range n.routers {
@@ -85,8 +85,9 @@ func (n *Node) Deadline() (earliest local.Time) {
 	return earliest
 }
 
-// Next returns the latest time at which Tick has work; 0 means that is unknown. If a process waits
-// until then instead of its next regular Tick, it sends adverts and takes over on time.
+// Next returns the latest time at which Tick must be called, or 0 if it is unknown. A process that
+// calls Tick at this time, instead of at its next regular tick, sends adverts and takes over on
+// time.
 func (n *Node) Next() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
@@ -96,8 +97,8 @@ func (n *Node) Next() (earliest local.Time) {
 	return earliest
 }
 
-// Sent processes that an advert left, or the error that blocked all its packets. At is a moment
-// before the first of them was sent.
+// Sent processes the result of a Send: the advert was sent, or err blocked all its packets. at is a
+// time before the first packet was sent.
 func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Action {
 	n.begin(now)
 	if r := n.find(s.Group); r != nil {
@@ -141,8 +142,8 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Closed processes that a CloseGate is carried out. All addresses are then removed, including those
-// whose Unbind failed.
+// Closed processes the completion of a CloseGate. All addresses are then removed, including
+// addresses whose Unbind failed.
 func (n *Node) Closed(now local.Time) []local.Action {
 	n.begin(now)
 	if n.gate == closing {
@@ -152,8 +153,9 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse, and its duration; 0 means that is unknown. It is called before other
-// events of that time: an advert of a host with a closed gate keeps the VIPs silent.
+// Lapsed processes a lapse and its duration, or 0 if the duration is unknown. It must be called
+// before other events at that time, because an advert of a host with a closed gate would keep the
+// VIPs silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -162,8 +164,8 @@ func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []lo
 	return n.step()
 }
 
-// lapse closes an open gate that may have closed by itself. All groups become Backup without an
-// advert about it: the others take over after a silence.
+// lapse closes an open gate that may have closed because of its timeout. All groups become Backup
+// without an advert about this, so other routers take over after a silence.
 func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 	n.awake = n.now
 	text := "gate closed: " + string(why)
@@ -249,8 +251,8 @@ func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	return n.step()
 }
 
-// Resign gives a group to another router, if this host owns it. If no router takes over, this host
-// does so again.
+// Resign passes a group to another router, if this host owns the group. If no router takes over,
+// this host does so again.
 func (n *Node) Resign(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil && r.state == Active {
@@ -290,7 +292,7 @@ func (n *Node) Left() bool {
 	return n.stopping && n.gate == closed && !slices.ContainsFunc(n.routers, giving) && !slices.ContainsFunc(n.leaving, giving)
 }
 
-// Whose returns the name of the other host with a MAC. VRRP never knows it.
+// Whose returns "", because VRRP does not report the MACs of other hosts.
 func (n *Node) Whose(string) string { return "" }
 
 // SetGroups replaces the groups. Groups with another router ID, version, interface, source or list

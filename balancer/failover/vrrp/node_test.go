@@ -77,14 +77,14 @@ func TestOwnerHears(t *testing.T) {
 	}
 }
 
-// TestBackupHears has a Backup receive an advert each interval. It must take over only if it
-// preempts the sender.
+// TestBackupHears makes a Backup receive an advert in each interval. The Backup must take over only
+// if it preempts the sender.
 func TestBackupHears(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		preempt  time.Duration
 		priority uint8
-		within   time.Duration // 0 means it stays a Backup
+		within   time.Duration // 0 if it must stay a Backup
 	}{
 		{name: "a higher router", priority: 150},
 		{name: "an equal router", priority: 100},
@@ -438,8 +438,8 @@ func TestUnyieldingOwner(t *testing.T) {
 	}
 }
 
-// TestYieldToAnAnswer preempts a router that stays silent in VRRP, but still answers for the VIP.
-// The node must yield, unless it took over after silence or is configured never to yield.
+// TestYieldToAnAnswer preempts a router that sends no adverts but still answers for the VIP. The
+// node must yield, unless it took over after silence or is configured never to yield.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -468,8 +468,8 @@ func TestYieldToAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReadiness makes an owner unable to serve the VIP. It must resign, become Active again if no
-// router does, and then stay Active until another router does.
+// TestReadiness makes an owner unable to serve the VIP. It must resign. If no router takes over, it
+// must become Active again, and stay Active until another router does.
 func TestReadiness(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -623,8 +623,8 @@ func TestPausedBackup(t *testing.T) {
 	}
 }
 
-// TestFailedAdverts makes sending the adverts of one of two groups fail. Its VIP must be unbound,
-// and the other group must stay Active.
+// TestFailedAdverts makes sending fail for the adverts of one of two groups. The VIP of this group
+// must be unbound, and the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
@@ -688,8 +688,9 @@ func TestWitness(t *testing.T) {
 	b.want(vrrp.Active) // no host answered while the node was Active
 }
 
-// TestSilentWitness has a Backup of a router that sends adverts. It must report that it would not
-// take over if its witness does not answer for 2 s, but not before, and not without a need.
+// TestSilentWitness configures a witness for a Backup that receives adverts. Once the witness has
+// not answered for 2 s, the Backup must report that it would not take over. It must not report this
+// without a witness.
 func TestSilentWitness(t *testing.T) {
 	for _, kind := range []vrrp.Witness{vrrp.WitnessRequired, vrrp.WitnessResigns, vrrp.NoWitness} {
 		g := mainGroup()
@@ -714,8 +715,8 @@ func TestSilentWitness(t *testing.T) {
 	}
 }
 
-// TestLateWitness has a witness that answers soon after the down timer. The node must take over at
-// once.
+// TestLateWitness makes a witness answer shortly after the down timer. The node must take over
+// immediately.
 func TestLateWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -750,7 +751,7 @@ func TestHealedPartition(t *testing.T) {
 			b.do(b.node.Reached(b.now, "main"))
 			b.run(2 * time.Hour) // cut off
 			b.want(vrrp.Backup)
-			for range 10 { // the gateway's answer comes first
+			for range 10 { // the gateway's answer is first
 				if c.answers {
 					b.do(b.node.Reached(b.now, "main"))
 				}

@@ -26,7 +26,8 @@ func MulticastGroup(is4 bool) netip.Addr {
 // AuthType is the kind of authentication in an advert of version 2.
 type AuthType uint8
 
-// The kinds of authentication. Version 3 has none, and header authentication (2) is not supported.
+// These are the kinds of authentication. Version 3 does not have authentication, and header
+// authentication (2) is not supported.
 const (
 	NoAuth     AuthType = 0
 	SimpleAuth AuthType = 1

@@ -26,7 +26,7 @@ type peer struct {
 	droppedAt, noted local.Time
 	// named reports whether metrics name it.
 	named bool
-	// every is the interval in its last readable advert; 0 means unknown.
+	// every is the interval in the router's last readable advert, or 0.
 	every time.Duration
 }
 
@@ -101,7 +101,7 @@ func (e *DropError) counts() bool {
 // another network. Such a packet alone does not show that the router has the VIPs.
 func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL && p.droppedAt > p.at }
 
-// owners are the routers that were owners a moment ago, in order.
+// owners returns the routers that were owners recently, in order.
 func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 	for _, one := range p.sorted() {
 		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
@@ -114,13 +114,13 @@ func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 	return all
 }
 
-// resigned reports whether the owner has resigned a moment ago.
+// resigned reports whether the owner has resigned recently.
 func (p *peers) resigned(now local.Time, g *Group) bool {
 	o := p.owner
 	return o != nil && o.advert.Priority == resigns && now.Since(o.at) <= g.DownTime(unwell, o.advert.Interval)
 }
 
-// heardLast is the router that sent the last packet, even if it was dropped; nil means none has.
+// heardLast returns the router that sent the last packet, even if the packet was dropped, or nil.
 func (p *peers) heardLast() (last *peer) {
 	for _, one := range p.sorted() {
 		if last == nil || max(one.at, one.droppedAt) > max(last.at, last.droppedAt) {

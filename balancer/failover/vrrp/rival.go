@@ -11,8 +11,8 @@ import (
 )
 
 // rival is a router that is an owner in the same tenure as this host. Normally the lower router
-// receives the other's adverts and releases the VIPs. If neither does, this host must yield,
-// because the other router does not accept its adverts:
+// receives the other's adverts and releases the VIPs. If neither router does so, this host must
+// yield, because the other router does not accept its adverts:
 //
 //   - A router that this host preempted was there first. It needs only to send adverts, or to
 //     answer for a VIP.
@@ -32,7 +32,8 @@ type rival struct {
 	noted       bool
 }
 
-// limit is the time after which this host yields to a rival, or asks whether it has the VIPs.
+// limit is the time after which this host yields to a rival, or probes whether the rival has the
+// VIPs.
 func (v *rival) limit(g *Group) time.Duration {
 	d := (g.k() + 1) * max(g.Interval, v.interval(g.Interval))
 	if !v.preempted {
@@ -62,7 +63,7 @@ func (x *rivals) find(p *peer) *rival {
 	return x.all[i]
 }
 
-// preempted returns a router that was an owner when this host claimed the VIPs; nil means none was.
+// preempted returns a router that was an owner when this host claimed the VIPs, or nil.
 func (x *rivals) preempted() *rival {
 	if i := slices.IndexFunc(x.all, func(v *rival) bool { return v.preempted }); i >= 0 {
 		return x.all[i]
@@ -86,7 +87,7 @@ func (r *router) heardRival(p *peer) {
 	if r.state == Claiming && p.addr.Compare(r.g.Link.Source) > 0 {
 		v.preempted = true // it has claimed at the same time
 	}
-	if r.state == Active && !v.noted { // a Claiming router was not heard yet
+	if r.state == Active && !v.noted { // a Claiming router has not sent an advert yet
 		v.noted = true
 		if r.peers.notes.allow(r.now) {
 			text := fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)
@@ -95,7 +96,7 @@ func (r *router) heardRival(p *peer) {
 	}
 }
 
-// present returns a router that was an owner a moment ago, and does not yield; nil means none.
+// present returns a router that was an owner recently and does not yield, or nil.
 func (x *rivals) present(now local.Time, g *Group) *peer {
 	for _, v := range x.all {
 		if v.adverts > 1 && now.Since(v.last) <= 2*g.k()*v.interval(g.Interval) {
@@ -150,8 +151,8 @@ func (r *router) contest() {
 // maxProbe is the longest time for which a Probe waits for answers.
 const maxProbe = 300 * time.Millisecond
 
-// asksAbout reports whether a Probe must show if a rival has the VIPs: its time is over, and it
-// sent adverts since the last Probe about it.
+// asksAbout reports whether a Probe must determine if a rival has the VIPs. This is the case if its
+// time is over, and it has sent adverts since the last Probe about it.
 func (x *rivals) asksAbout(v *rival, now local.Time, limit time.Duration) bool {
 	again := v.last > x.asked && now.Since(x.asked) >= limit
 	return v.adverts > 0 && now.Since(v.since) >= limit && (x.asked < v.since.Add(limit) || again)
@@ -182,7 +183,7 @@ func (x *rivals) latest() *peer {
 // yielded is the decision to leave the VIPs to a router that ignores this host's adverts.
 type yielded struct {
 	to *peer
-	// text is the reason; "" means this host did not yield. Differs describes how the router's
+	// text is the reason why this host yielded, or "". differs describes how the router's
 	// configuration differs.
 	text, differs string
 }

@@ -32,7 +32,7 @@ type router struct {
 	// last is the interval of the last owner.
 	last  time.Duration
 	bound []netip.Addr
-	// giving is the ID of the Unbind before the advert that resigns; 0 means none.
+	// giving is the ID of the Unbind that precedes a resigning advert, or 0.
 	giving  int
 	tenure  tenure
 	fitness fitness
@@ -42,19 +42,18 @@ type router struct {
 	sender  sender
 }
 
-// sender has the numbers of a router's adverts, and whether they leave.
+// sender holds the numbers of a router's adverts, and whether they are sent.
 type sender struct {
 	// number is the number of the last advert, sent counts the adverts that left, and late is the
 	// longest delay of an advert.
 	number, sent uint64
 	late         time.Duration
-	// unsent is the reason why the last advert of a tenure could not be sent, at unsentAt; "" means
-	// it left.
+	// unsent is the reason why the last advert of a tenure could not be sent at unsentAt, or "".
 	unsent   string
 	unsentAt local.Time
 }
 
-// problem returns the reason why adverts could not be sent a moment ago, or "".
+// problem returns the reason why adverts recently could not be sent, or "".
 func (s *sender) problem(now local.Time, g *Group) string {
 	if s.unsent == "" || now.Since(s.unsentAt) >= max(problemKept, 2*g.DownTime(unwell, g.Interval)) {
 		return ""
@@ -64,8 +63,8 @@ func (s *sender) problem(now local.Time, g *Group) string {
 
 // tenure is the time as Claiming and Active.
 type tenure struct {
-	// first is the number of its first advert, and sent is when the newest advert left; 0 means
-	// none has.
+	// first is the number of the tenure's first advert. sent is the time when the newest advert was
+	// sent, or 0.
 	first uint64
 	sent  local.Time
 	// replied is the time of the last answer to another router.
@@ -75,7 +74,7 @@ type tenure struct {
 	rivals        rivals
 }
 
-// newRouter returns the router of a group that knows nothing yet.
+// newRouter returns the router of a group without any state.
 func newRouter(e *env, g Group) *router {
 	r := &router{env: e, g: g, state: Init, last: g.Interval}
 	r.peers.of, r.peers.drops = map[netip.Addr]*peer{}, map[Reason]uint64{}
@@ -182,7 +181,7 @@ func (r *router) settle() {
 	case r.tenure.sent == 0: // it has not left yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
-	case r.gate == closed: // opening lasts a moment, and nothing is bound
+	case r.gate == closed: // opening is short, and no VIP is bound
 		r.gate = opening
 		r.do(local.OpenGate{})
 	case r.gate == open && r.now >= r.due:

@@ -49,7 +49,7 @@ func (h *history) latest() cause {
 	return cause{last.Why, last.Text}
 }
 
-// Status is the state of a node at a moment.
+// Status is the state of a node at one time.
 type Status struct {
 	At     local.Time    `json:"at"`
 	Gate   string        `json:"gate"`
@@ -69,14 +69,14 @@ type GroupStatus struct {
 	Owner netip.Addr `json:"owner"`
 	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
 	Left time.Duration `json:"left"`
-	// Advertised is the age of the last advert of this tenure; -1 means there is none.
+	// Advertised is the age of the last advert of this tenure, or -1.
 	Advertised time.Duration `json:"advertised"`
 	Bound      []netip.Addr  `json:"bound,omitempty"`
-	// Peers are the only other routers, in unicast; none means multicast.
+	// Peers lists the only other routers, for unicast. If empty, adverts use multicast.
 	Peers    []netip.Addr   `json:"peers,omitempty"`
 	Routers  []RouterStatus `json:"routers,omitempty"`
 	Problems []string       `json:"problems,omitempty"`
-	// Changes has the last changes, the newest last.
+	// Changes lists the last changes. The newest is last.
 	Changes  []Change `json:"changes,omitempty"`
 	Counters Counters `json:"counters"`
 }
@@ -105,9 +105,9 @@ type RouterStatus struct {
 	Interval time.Duration `json:"interval"`
 	Checksum Checksum      `json:"checksum"`
 	Addrs    []netip.Addr  `json:"addrs,omitempty"`
-	// Age is the age of its last accepted advert; -1 means there is none.
+	// Age is the age of the router's last accepted advert, or -1.
 	Age time.Duration `json:"age"`
-	// Dropped is the reason for dropping its last packet; "" means it was accepted.
+	// Dropped is the reason why the router's last packet was dropped, or "".
 	Dropped Reason `json:"dropped,omitempty"`
 	// Differs describes how its configuration differs.
 	Differs string `json:"differs,omitempty"`

@@ -2,22 +2,22 @@ package vrrp
 
 import "time"
 
-// The times of a group follow from its interval A and the number k of its down adverts. A backup
-// takes over kA and its skew after the last advert that it received. The owner's gate must be
-// closed by then:
+// The times of a group are derived from its interval A and the number k of its down adverts. A
+// backup takes over kA and its skew after the last advert that it received. The owner's gate must
+// be closed at that time:
 //
 //	sent s                stops t <= s+A     closed t+T         s+D             backup takes
 //	|---- A ---------------|------ T --------|------------------|---------------| s + kA + skew
 //
-// T is at most A/2: the gate of a stopped owner is closed 1.5 A after its last advert, even if a
+// T is at most A/2, so the gate of a stopped owner is closed 1.5 A after its last advert, even if a
 // backup missed that advert. D is (k - 1/2) A: without a newer advert the gate is not refreshed
-// after s+D-T, even if the rest of the process works.
+// after s+D-T, even if all other parts of the process work.
 
-// MaxGate is the longest time that the gate stays open after a refresh.
+// MaxGate is the maximum time for which the gate stays open after a refresh.
 const MaxGate = 250 * time.Millisecond
 
-// GateTime returns T, how long the gate stays open after a refresh. All groups share the gate, so
-// the smallest interval counts.
+// GateTime returns T, the time for which the gate stays open after a refresh. All groups share the
+// gate, so it depends on the smallest interval.
 func GateTime(groups []Group) time.Duration {
 	t := MaxGate
 	for i := range groups {

@@ -8,14 +8,14 @@ import (
 
 // witness is the knowledge of the hosts that must be within reach. They are asked all the time.
 type witness struct {
-	// asked is when these hosts were first asked, and answered when one last answered; 0 means
-	// never.
+	// asked is the time of the first request to these hosts. answered is the time of the last
+	// answer. Both may be 0.
 	asked, answered local.Time
 	// here reports whether a witness has answered while this host was Active, and lost whether all
 	// have been silent since.
 	here, lost bool
-	// waits reports whether the down timer has ended and an answer is awaited, and blocked whether
-	// none was received.
+	// waits reports whether the down timer has ended and an answer is awaited. blocked reports
+	// whether no answer arrived.
 	waits, blocked bool
 }
 
@@ -44,8 +44,8 @@ func (r *router) reached() {
 	}
 }
 
-// witnessed reports whether a host that must be within reach has answered a moment ago. Without
-// such hosts there is no need.
+// witnessed reports whether a host that must be within reach has answered recently. Without such
+// hosts, it returns true.
 func (r *router) witnessed() bool {
 	w := &r.witness
 	return r.g.Witness == NoWitness || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent

@@ -28,16 +28,16 @@ const (
 type world struct {
 	now   local.Time
 	hosts []*host
-	// mistake is the rule that the world breaks; "" means none.
+	// mistake is the rule that the world breaks, or "".
 	mistake string
-	// packets has the packets under way, and later has the inputs of a later time.
+	// packets holds the packets in transit. later holds the inputs of a later time.
 	packets []packet
 	later   []laterInput
-	// spoil changes the packets of a host on their way; nil means none is changed.
+	// spoil changes the packets of a host in transit. If nil, packets are not changed.
 	spoil func(from *host, d *vrrp.Datagram)
-	// random delays packets by up to 5 ms; nil means 1 ms.
+	// random delays packets by up to 5 ms. If nil, the delay is 1 ms.
 	random *rand.Rand
-	// log has all that happened, if verbose.
+	// log records all events if verbose is set.
 	verbose bool
 	log     []string
 	// both is the longest time for which both hosts answered, and nobody the longest time without
@@ -74,16 +74,16 @@ type host struct {
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
 	busy                local.Time // until then nothing is due
-	// acts counts the atomic acts of the process. The fault strikes before one of them.
+	// acts counts the atomic acts of the process. The fault happens before one of them.
 	acts  int
 	fault fault
 	down  bool
-	// adverts has the act of each advert, and lost the adverts that do not arrive.
+	// adverts holds the act of each advert. lost holds the adverts that do not arrive.
 	adverts []int
 	lost    func(n int) bool
 }
 
-// thread has the remaining acts of a thread, and the time until which it is paused.
+// thread holds the remaining acts of a thread, and the time until which it is paused.
 type thread struct {
 	todo    []func()
 	stopped local.Time
@@ -94,8 +94,8 @@ type fault struct {
 	name string
 	act  int
 	do   func(h *host)
-	// lasts is the duration of the fault; 0 means the process never continues. Hangs reports
-	// whether only one of its threads pauses.
+	// lasts is the duration of the fault. If 0, the process never continues. hangs reports whether
+	// only one of its threads pauses.
 	lasts time.Duration
 	hangs bool
 }
@@ -157,7 +157,7 @@ func (w *world) deliver() {
 	}
 }
 
-// observe measures how long both hosts answer, or none.
+// observe measures the times in which both hosts answer, and in which no host answers.
 func (w *world) observe() {
 	n := 0
 	for _, h := range w.hosts {

@@ -37,9 +37,10 @@ type Vote struct {
 	Cause string `json:"cause,omitempty"`
 }
 
-// Board has the announcements and votes of a fleet. It is an immutable value.
+// Board holds the announcements and votes of a fleet. It is an immutable value.
 type Board struct {
-	// Connected reports whether the board can be read. If not, the rest is its last known content.
+	// Connected reports whether the board can be read. If not, the other fields hold its last known
+	// content.
 	Connected bool
 	// Nodes are the live nodes that check targets.
 	Nodes snap.Map[balancer.NodeName, Checker]

@@ -23,8 +23,8 @@ type Coordinator struct {
 	all, exec electorate // the nodes that check, and the nodes among them that may run programs
 	targets   map[balancer.Target]*target
 	alone     map[balancer.Target]bool // the targets that this host decides alone
-	// awaited has the targets that lack a vote, with the time when the silent checker stops
-	// counting.
+	// awaited maps targets with a missing vote to the time when the silent checker no longer
+	// counts.
 	awaited map[balancer.Target]time.Time
 	turned  []balancer.Target // targets of alone that Judge must visit
 
@@ -38,12 +38,12 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// missing has the checkers without a vote, with the time since which it is missing. mute has
-	// the checkers that no longer count.
+	// missing maps checkers without a vote to the time since which the vote has been missing. mute
+	// holds the checkers that no longer count.
 	missing  map[balancer.NodeName]time.Time
 	timedOut []balancer.NodeName
-	// verdict was reached at since. The previous verdict lasted that long, as far as this host
-	// knows.
+	// verdict was reached at the time since. The previous verdict lasted for the duration lasted,
+	// as far as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
@@ -63,7 +63,7 @@ func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 	s.verdict, s.since = v, since
 }
 
-// Round has the inputs of a Coordinator.
+// Round holds the inputs of a Coordinator.
 type Round struct {
 	// Wanted are the targets of all services. Targets that the fleet does not share (Subject.Fleet)
 	// pass through.
@@ -197,7 +197,7 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 		if !was {
 			since = r.Now
 		}
-		if s.missing == nil { // most targets need none
+		if s.missing == nil { // most targets need no map
 			s.missing = map[balancer.NodeName]time.Time{}
 		}
 		s.missing[n] = since
@@ -211,8 +211,8 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.timedOut)
 }
 
-// grace returns how long a checker may need to reach its own verdict. A checker that starts with
-// the verdict of others may need a complete run of results.
+// grace returns the maximum time for a checker to reach its own verdict. A checker that starts with
+// the verdict of others may need a complete series of results.
 func grace(h *balancer.Health) time.Duration {
 	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
 }
@@ -245,8 +245,8 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget makes a target's verdict unknown if no node checks it. Nodes have the same time to return
-// as they have for their votes.
+// forget makes a target's verdict unknown if no node checks the target. Nodes have the same time to
+// check again as for missing votes.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -345,15 +345,15 @@ func (c *Coordinator) Shared() snap.Map[balancer.Target, balancer.Verdict] { ret
 type Tally struct {
 	// Verdict is the verdict of the fleet, or of this host if Alone.
 	Verdict balancer.Verdict
-	// Since is the time when this host adopted the verdict, or when the votes made the majority if
-	// it found them on the board. Lasted is the duration of the previous verdict; 0 means that
-	// there was none.
+	// Since is the time when this host adopted the verdict. If the host found a majority on the
+	// board, it is the time when the votes became a majority. Lasted is the duration of the
+	// previous verdict, or 0.
 	Since  time.Time
 	Lasted time.Duration
 	// Alone reports whether this host decides by its own checks.
 	Alone bool
-	// Checkers are the nodes that check it, and Votes are the votes on it by node. Mute has the
-	// checkers whose votes have been missing for so long that they don't count.
+	// Checkers lists the nodes that check the target. Votes holds their votes by node. Mute lists
+	// the checkers whose votes have been missing for so long that the checkers don't count.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote
 	TimedOut []balancer.NodeName

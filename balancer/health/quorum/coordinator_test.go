@@ -28,7 +28,7 @@ type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.VoteKey]time.Time
-	// unchecked has the time since which no node checks a target.
+	// unchecked holds the time since which no node has checked a target.
 	unchecked map[balancer.Target]time.Time
 }
 
@@ -316,7 +316,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			switch n := nodes(8)[r.IntN(8)]; {
 			case r.IntN(6) == 0:
 				a.truth[target(r.IntN(6))] = balancer.HealthDown
-			case r.IntN(6) == 0: // many at once, so a target may get entirely new checkers
+			case r.IntN(6) == 0: // many nodes at once, so all checkers of a target may change
 				for _, n := range nodes(8) {
 					if a.hosts[n] == nil {
 						a.join(n)

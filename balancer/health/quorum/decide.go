@@ -8,8 +8,9 @@ import (
 )
 
 // Decide returns the verdict on a target from the votes of its checkers, whose number is given.
-// Before is the present verdict, and others are the votes of former checkers. Since is when the
-// votes made the majority. It is zero if they make none, and before stays.
+// before is the current verdict, and others are the votes of former checkers. since is the time
+// when the votes became a majority. If there is no majority, since is zero and the verdict is
+// before.
 func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdict balancer.Verdict, since time.Time) {
 	counting := checkers - len(votesFor(votes, balancer.HealthUnknown))
 	need := counting/2 + 1
@@ -36,8 +37,8 @@ func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess returns the verdict of the majority of votes, for a host that does not know the former
-// verdict.
+// guess returns the verdict of the majority of votes. It is for a host that does not know the
+// previous verdict.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := votesFor(votes, balancer.HealthUp), votesFor(votes, balancer.HealthDown)
 	switch {

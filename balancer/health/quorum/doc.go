@@ -9,10 +9,11 @@
 // # Checkers
 //
 // It uses rendezvous hashing: each node's number is a hash of its name and of the probed address,
-// and the Size nodes with the highest numbers check the target. All hosts know the same nodes, so
-// they need no vote for this. If a node leaves, only its targets move, each to one other node. If a
-// node joins, it gets its share, and no other target moves. Services with the same address have the
-// same checkers, so a shared check runs once. Exec checks run only on nodes that may run programs.
+// and the Size nodes with the highest numbers check the target. All hosts have the same list of
+// nodes, so they need no vote for this. If a node leaves, only its targets move, each to one other
+// node. If a node joins, it gets its share, and no other target moves. Services with the same
+// address have the same checkers, so a shared check runs once. Exec checks run only on nodes that
+// may run programs.
 //
 // # Verdicts
 //
@@ -37,13 +38,13 @@
 // Since of a verdict is when this host adopted it. A host that finds it on the board uses the time
 // when the votes made the majority.
 //
-// A node that is no longer a checker continues, and its vote stays, until most of the new checkers
-// have voted.
+// A node that is no longer a checker continues to check, and its vote is kept, until most of the
+// new checkers have voted.
 //
 // # Without a board
 //
-// A host without a connection to the board checks everything itself at once (Round.Alone). It
-// starts with the fleet's verdicts, and needs as many contrary results as usual to change them.
-// After the board is back, it continues for a while, until the other hosts' results are on the
-// board.
+// A host without a connection to the board immediately starts to check everything itself
+// (Round.Alone). It starts with the fleet's verdicts, and needs the usual number of contrary
+// results to change them. When the board is available again, the host continues for a while, until
+// the results of other hosts are on the board.
 package quorum

@@ -38,9 +38,10 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	return standing
 }
 
-// TestVerdictSince compares since when a verdict holds. For a host that starts, it must be since
-// the votes agreed, but not later than now if a clock is ahead. For a host that sees it change, it
-// must be since now, however old the votes are. If the board is unreachable, it must not change.
+// TestVerdictSince compares since when a verdict holds. For a host that starts, this must be the
+// time when the votes agreed, but not in the future if a clock is ahead. For a host that sees the
+// verdict change, it must be the current time, regardless of the age of the votes. If the board is
+// unreachable, it must not change.
 func TestVerdictSince(t *testing.T) {
 	const second = time.Second
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestWrite replaces a file, also with an error. Readers must see the old or the whole new text,
-// and no temporary file may remain.
+// TestWrite replaces a file, and makes another write fail. Readers must see either the old or the
+// complete new text, and no temporary file may remain.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	old := ""

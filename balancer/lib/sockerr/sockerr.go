@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Is reports whether err is one of these errors.
+// Is reports whether err is one of the errors in among.
 func Is(err error, among ...syscall.Errno) bool {
 	return slices.ContainsFunc(among, func(e syscall.Errno) bool { return errors.Is(err, numberOn(runtime.GOOS, e)) })
 }

@@ -12,7 +12,8 @@ type Signal chan struct{}
 // New returns a Signal without a token.
 func New() Signal { return make(Signal, 1) }
 
-// Send adds a token, unless there already is one. It does not block. Any goroutine may call it.
+// Send adds a token unless a token is already pending. It does not block. It is safe for concurrent
+// use.
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
