@@ -16,8 +16,8 @@ import (
 type step struct {
 	send []byte
 	// find returns the length of the shortest start of data that contains the expected answer, or
-	// -1. A longer start must also contain it, so it does not matter how an answer is split. If nil,
-	// the step expects no answer.
+	// -1. A longer start must also contain it, so it does not matter how an answer is split. If
+	// nil, the step expects no answer.
 	find func(data []byte) int
 	// lacking describes the expected answer.
 	lacking string
