@@ -92,6 +92,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	j.out.Revision, j.out.Connected = fleet.Revision, local.Connected && fleet.Connected
 	j.out.Kept = !j.out.Connected && (local.Connected || local.Kept) && (fleet.Connected || fleet.Kept)
 	j.out.Err = errors.Join(local.Err, fleet.Err)
+	j.out.Pending = slices.Concat(local.Pending, fleet.Pending)
 	j.out.Problems = slices.Concat(local.Problems, fleet.Problems, contests(local, fleet))
 	j.local, j.fleet = local, fleet
 	return j.out

@@ -11,7 +11,7 @@ import (
 // depends on the differences.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
-		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
+		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Pending, other.Pending) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
 		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides) && same(s.VIPs, other.VIPs) && same(s.Pools, other.Pools) && same(s.Nodes, other.Nodes)
 }
 

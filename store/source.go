@@ -49,6 +49,8 @@ type Snapshot struct {
 	// source. It is nil if the source has no file. Its pointer is unchanged while the settings and
 	// their lines are equal. A file that can't be read or parsed does not change it.
 	Settings Document
+	// Pending lists the changes in this state that revert unless they are confirmed.
+	Pending []*Pending
 	// Kept reports whether the place could not be read since the source started, but a former state
 	// was saved.
 	Kept bool

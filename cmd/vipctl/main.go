@@ -30,7 +30,7 @@ func verbs() []cli.Group {
 			statusVerb(), getVerb(), describeVerb(), connsVerb(), topVerb(), eventsVerb(), explainVerb(), diffVerb(),
 		}},
 		{Title: "Commands that change this host's services", Verbs: []*cli.Verb{
-			checkVerb(), planVerb(), reloadVerb(), drainVerb(), undrainVerb(), weightVerb(), checkNowVerb(), convertVerb(),
+			checkVerb(), planVerb(), reloadVerb(), confirmVerb(), abortVerb(), drainVerb(), undrainVerb(), weightVerb(), checkNowVerb(), convertVerb(),
 		}},
 		{Title: "Commands for the fleet, with services in etcd", Verbs: []*cli.Verb{
 			applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),

@@ -22,11 +22,16 @@ func reloadVerb() *cli.Verb {
 			"more than a warning. A file that a program is still writing is read when that program has closed it.\n\n" +
 			"A mistake outside a service can hide the service's definition: a misspelled heading, or a file that can't be parsed. So while " +
 			"there is one, services that are no longer defined are kept. --prune removes them; without it, the last line names them. " +
-			"A main file that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.",
+			"A main file that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.\n\n" +
+			"With --confirm and -f, the daemon serves NEW at once in place of its configuration file, which stays as it is. \"vipctl confirm\" " +
+			"then replaces the file by NEW. Otherwise the daemon returns to the file when the time is over, or by \"vipctl abort\", " +
+			"also if it has restarted since then. A NEW with errors changes nothing.",
 		Example: "vipctl reload",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-empty", Usage: "accept a main file that is empty, and serve nothing of it"},
 			&cli.BoolFlag{Name: "prune", Usage: "remove and list the services that are no longer defined, in spite of errors"},
+			&cli.DurationFlag{Name: "confirm", Usage: "revert to the configuration file after this `TIME`, such as 2m, unless the change is confirmed"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "with --confirm: the file that is to replace the configuration file, `NEW`, or - for standard input"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run:     cli.Traced(runReload),
@@ -34,6 +39,9 @@ func reloadVerb() *cli.Verb {
 }
 
 func runReload(c *cli.Call) error {
+	if c.Flags.IsSet("confirm") || c.Flags.IsSet("file") {
+		return try(c)
+	}
 	client, err := c.Client()
 	if err != nil {
 		return err
@@ -49,9 +57,14 @@ func runReload(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	err = c.Show(r, func() string {
-		return problemLines(c.Printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s%s\n",
-			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), pruned(c, &r.ReloadChanges), late(&r))
+	return showReload(c, &r)
+}
+
+// showReload prints the result of a reload.
+func showReload(c *cli.Call, r *api.Reload) error {
+	err := c.Show(r, func() string {
+		return problemLines(c.Printer, r.Problems) + changeLines(&r.ReloadChanges) + fmt.Sprintf("reloaded: revision %d, %s, %s%s%s%s\n",
+			r.Revision, wording.Count(r.Services, "service"), problems(len(r.Problems)), pruned(c, &r.ReloadChanges), late(r), pendingText(c, r.Pending))
 	})
 	return cmp.Or(err, reported(r.Problems))
 }

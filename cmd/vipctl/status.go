@@ -108,6 +108,7 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	out.text("serving", fmt.Sprintf("%s, %s, %s", wording.Count(s.Services, "service"), wording.Count(s.Frontends, "frontend"), wording.Count(s.Endpoints, "endpoint")))
 	out.health(&s.Health)
 	out.byHand(s)
+	out.pending(s.Pending)
 	out.problems(s.Problems)
 	if s.Ownership != "" {
 		out.text("ownership", s.Ownership)

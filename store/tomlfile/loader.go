@@ -97,6 +97,7 @@ func (l *loader) renew() bool {
 	next.Err = cmp.Or(l.fileErr(l.path), l.placeErr, l.fileErr(l.place))
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
+	next.Pending = l.pending()
 	next.Settings = l.settings()
 	next.Retained, next.Vanished = l.retained()
 	if l.state.Revision > 0 && next.Same(l.state) {
@@ -113,7 +114,7 @@ func (l *loader) problems() []balancer.Problem {
 	if l.placeErr != nil {
 		problems = append(problems, l.placeProblem())
 	}
-	problems = l.blame(problems)
+	problems = l.blame(append(problems, l.overtakenProblem()...))
 	slices.SortStableFunc(problems, l.compareProblems)
 	return problems
 }

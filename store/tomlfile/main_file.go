@@ -27,6 +27,8 @@ type mainFile struct {
 	// mistakes lists the errors in settings. good holds the last settings without errors.
 	mistakes []balancer.Problem
 	good     *Document
+	// trial is the pending change; nil means none.
+	trial *trial
 }
 
 // loadMain reads the main file if it has changed: its services, the place of other services, and

@@ -30,6 +30,8 @@ type Options struct {
 	Check func(store.Document) []balancer.Problem
 	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later reads.
 	AllowEmpty bool
+	// Pended receives each step of a pending change, and its author. If nil, nothing receives them.
+	Pended func(p *store.Pending, how store.Outcome, by string)
 	// Log receives each change (debug), and failures to watch files (warning). If nil, nothing is
 	// logged.
 	Log *slog.Logger
@@ -54,6 +56,8 @@ const (
 type Source struct {
 	options Options
 	file    *statedir.File
+	// record has the pending change.
+	record *statedir.File
 	// open starts notifications. Tests make it fail. poll is defaultPoll except in tests.
 	open func() (*fsnotify.Watcher, error)
 	poll time.Duration
@@ -73,12 +77,23 @@ type Reload struct {
 	// Prune removes definitions that have vanished from the files and that an error would otherwise
 	// keep.
 	Prune bool
+	// Try starts a pending change of Main with its Text, until its Until. Abort ends the pending
+	// change. By is the author of the request.
+	Try   *store.Pending
+	Abort bool
+	By    string
 }
 
 // request is a pending reload.
 type request struct {
 	Reload
-	answer chan<- []balancer.Problem
+	answer chan<- answer
+}
+
+// answer is the result of a reload: all problems, or the reason why it was refused.
+type answer struct {
+	problems []balancer.Problem
+	err      error
 }
 
 var _ store.Source = (*Source)(nil)
@@ -86,9 +101,13 @@ var _ store.Source = (*Source)(nil)
 // New returns a source. The source reads nothing before Watch.
 func New(o Options) *Source {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Pended == nil {
+		o.Pended = func(*store.Pending, store.Outcome, string) {}
+	}
 	return &Source{
 		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan request), loader: newLoader(o.Main, ""),
-		file: o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
+		file:   o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
+		record: o.StateDir.File(pendingName, "the end of a pending change is not recorded", statedir.Small),
 	}
 }
 
@@ -102,29 +121,29 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	f := newFollower(s.options.Log, s.open)
 	defer f.close()
 	s.loader.follow, s.loader.check = f, s.options.Check
-	err := s.file.Load(func(text []byte) error {
-		kept, err := decodeKept(text)
-		if err == nil {
-			s.loader.begin(kept)
-		}
-		return err
-	})
-	if err != nil {
-		s.options.Log.Error("the last good state of files can't be read", "err", err)
-	}
 	w := &watchRun{Source: s, follower: f}
-	what, answer, ok := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}, chan<- []balancer.Problem(nil), true
-	for first := true; ok; what, answer, ok = w.next(ctx) {
+	what, asked, ok := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}, chan<- answer(nil), true
+	w.begin(&what)
+	for first := true; ok; what, asked, ok = w.next(ctx) {
+		refused := w.pend(&what)
 		if w.load(what) || first {
 			publish(s.loader.state)
-			good := s.loader.good()
-			s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
+			w.keepGood()
 		}
-		if first = false; answer != nil {
-			answer <- s.loader.state.Problems
+		if first = false; asked != nil {
+			asked <- answer{s.loader.state.Problems, refused}
 		}
 	}
 	return nil
+}
+
+// keepGood saves the last good state, unless a pending change may still be reverted.
+func (s *Source) keepGood() {
+	if s.loader.main.trial != nil {
+		return
+	}
+	good := s.loader.good()
+	s.file.Keep(func(w *bufio.Writer) error { return encodeKept(w, good) })
 }
 
 // Reload reads everything again, even files that seem unchanged. It returns all problems once the
@@ -133,15 +152,33 @@ func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	return s.ReloadAs(ctx, Reload{})
 }
 
-// ReloadAs works like [Source.Reload], with options.
+// ReloadAs works like [Source.Reload], with options. It also fails if it can't start or end a
+// pending change.
 func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, error) {
-	answer := make(chan []balancer.Problem, 1)
+	asked := make(chan answer, 1)
 	select {
-	case s.reloads <- request{r, answer}:
-		return <-answer, nil // Watch answers every request that it receives
+	case s.reloads <- request{r, asked}:
+		a := <-asked // Watch answers every request that it receives
+		return a.problems, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// begin makes the state that an earlier process saved the previous state.
+func (w *watchRun) begin(what *look) {
+	var kept *goodState
+	err := w.file.Load(func(text []byte) (err error) {
+		kept, err = decodeKept(text)
+		return err
+	})
+	if err != nil {
+		w.options.Log.Error("the last good state of files can't be read", "err", err)
+	}
+	if kept != nil {
+		w.loader.begin(kept)
+	}
+	w.resume(what, kept)
 }
 
 // watchRun is a run of Watch.
@@ -178,7 +215,7 @@ func (w *watchRun) load(what look) bool {
 
 // next waits until files must be checked. The channel receives the answer to a reload; otherwise it
 // is nil. next returns false if ctx has ended.
-func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
+func (w *watchRun) next(ctx context.Context) (look, chan<- answer, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time
 	var first time.Time
@@ -189,7 +226,11 @@ func (w *watchRun) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		}
 		quiet = time.After(min(debounce, first.Add(patience).Sub(now)))
 	}
-	poll := time.NewTimer(time.Until(w.due))
+	due := w.due
+	if p := w.loader.main.trial; p != nil && p.Until.Before(due) {
+		due = p.Until
+	}
+	poll := time.NewTimer(time.Until(due))
 	defer poll.Stop()
 	for {
 		select {

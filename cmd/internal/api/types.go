@@ -36,6 +36,8 @@ type Status struct {
 	// as a drain. ByHand lists the first of them.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
+	// Pending has the changes that revert unless they are confirmed.
+	Pending []Pending `json:"pending,omitempty"`
 	// Ownership describes the owner's state on this host. It is "" if this host owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
 	// Confirmed maps the hosts that confirm this host as an owner to the age of their confirmation
@@ -139,6 +141,10 @@ type Reload struct {
 	Problems []balancer.Problem `json:"problems"`
 	// Unapplied reports whether Revision was not yet applied when vipd stopped waiting.
 	Unapplied bool `json:"unapplied,omitempty"`
+	// Pending has the changes that revert unless they are confirmed.
+	Pending []Pending `json:"pending,omitempty"`
+	// Refused reports whether nothing was changed because of the problems.
+	Refused bool `json:"refused,omitempty"`
 	ReloadChanges
 }
 
@@ -164,6 +170,8 @@ const (
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
 	// ReloadPrune removes the services that no file defines, even if there are errors.
 	ReloadPrune ReloadFlag = "prune"
+	// ReloadConfirm names the reload as the end of a pending change in the history.
+	ReloadConfirm ReloadFlag = "confirm"
 )
 
 // Difference is a key whose applied state differs from its desired state. Without a key, it is a

@@ -15,6 +15,8 @@ type Kind string
 const (
 	// Reload means that the configuration and the files of services were read again.
 	Reload Kind = "reload"
+	// Pending means that a change which reverts unless it is confirmed has started or ended.
+	Pending Kind = "pending"
 	// Apply means that a change was applied in the dataplane.
 	Apply Kind = "apply"
 	// Health means that an endpoint went up or down, or that it gets more or fewer connections
@@ -42,7 +44,7 @@ const (
 
 // Values lists the kinds.
 func (Kind) Values() []string {
-	return []string{"reload", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store", "vip"}
+	return []string{"reload", "pending", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store", "vip"}
 }
 
 // Event is a single event.

@@ -155,7 +155,7 @@ func (d *Daemon) newMetrics() *metrics.Metrics {
 func (d *Daemon) api() http.Handler {
 	return apiserver.Handler(apiserver.Options{
 		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
-		Reload: d.Reload, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.Of,
+		Reload: d.Reload, Try: d.Try, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.Of,
 		Ownership: func(ctx context.Context) api.Ownership { return d.failover.Ownership(ctx, d.serving()) },
 		MoveVIP:   d.failover.Move, Standby: d.failover.SetStandby,
 	})
@@ -246,7 +246,7 @@ func sourceTo(a netip.Addr) netip.Addr {
 func (d *Daemon) newSource() (err error) {
 	c, log := d.config, d.component("store")
 	d.files = tomlfile.New(tomlfile.Options{
-		Main: d.ConfigFile, StateDir: d.stateDir, Check: settingsProblems, AllowEmpty: d.AllowEmpty, Log: log,
+		Main: d.ConfigFile, StateDir: d.stateDir, Check: settingsProblems, AllowEmpty: d.AllowEmpty, Pended: d.pended, Log: log,
 	})
 	if c.Store.Kind != config.EtcdStore {
 		d.source = d.files

@@ -8,6 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/store"
 	"vipd/store/tomlfile"
@@ -29,7 +30,7 @@ func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (ap
 	}
 	return api.Reload{
 		Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems, Unapplied: !applied,
-		ReloadChanges: d.reloaded.next(&s.Snapshot),
+		Pending: status.Pending(&s.Snapshot), ReloadChanges: d.reloaded.next(&s.Snapshot),
 	}, nil
 }
 

@@ -40,6 +40,8 @@ type Options struct {
 	// Reload reads the configuration and all definitions again. by is recorded as the cause in the
 	// history.
 	Reload func(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error)
+	// Try starts a pending change of the configuration file.
+	Try func(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error)
 	// Settle waits until the compiled state is applied.
 	Settle func(context.Context)
 	// Examined returns the state of this host in doctor's form.
@@ -72,6 +74,9 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("POST /v1/connections/kill", srv.operators(srv.postKill))
 	mux.HandleFunc("GET /v1/explain", srv.getExplain)
 	mux.HandleFunc("POST /v1/reload", srv.operators(srv.postReload))
+	mux.HandleFunc("GET /v1/pending", root(srv.getPending))
+	mux.HandleFunc("POST /v1/pending", root(srv.postPending))
+	mux.HandleFunc("POST /v1/pending/abort", srv.operators(srv.postAbort))
 	mux.HandleFunc("POST /v1/check", srv.postCheck)
 	mux.HandleFunc("GET /v1/vips", srv.getVIPs)
 	mux.HandleFunc("POST /v1/vips/{vip}/move", srv.operators(srv.postMove))
@@ -142,7 +147,16 @@ func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*
 func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	how := tomlfile.Reload{AllowEmpty: q.Has(string(api.ReloadAllowEmpty)), Prune: q.Has(string(api.ReloadPrune))}
-	result, err := srv.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), "vipctl reload"+signedBy(r), how)
+	command := "vipctl reload"
+	if q.Has(string(api.ReloadConfirm)) {
+		command = "vipctl confirm"
+	}
+	srv.reload(w, r, command, how)
+}
+
+// reload reloads on behalf of the caller, and answers with the result.
+func (srv server) reload(w http.ResponseWriter, r *http.Request, command string, how tomlfile.Reload) {
+	result, err := srv.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), command+signedBy(r), how)
 	if err != nil {
 		httpserve.Refuse(w, http.StatusInternalServerError, err)
 		return

@@ -18,6 +18,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
+	"vipd/store"
 )
 
 // Sources holds the parts that a View reads.
@@ -112,7 +113,7 @@ func (v *View) Status() api.Status {
 	byHand := v.Overrides().Targets
 	return api.Status{
 		Overrides: len(byHand), ByHand: byHand[:min(maxByHand, len(byHand))],
-		Ownership: owning, Confirmed: confirmed,
+		Ownership: owning, Confirmed: confirmed, Pending: Pending(&s.Snapshot),
 		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
 			Wanted: v.from.Fleet.Reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
@@ -122,6 +123,14 @@ func (v *View) Status() api.Status {
 		Ready:  v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.Addresses(), Problems: v.Problems(),
 	}
+}
+
+// Pending returns the pending changes of a snapshot.
+func Pending(s *store.Snapshot) (all []api.Pending) {
+	for _, p := range s.Pending {
+		all = append(all, api.Pending{Place: p.Place, By: p.By, Since: p.Since, Until: p.Until})
+	}
+	return all
 }
 
 // maxByHand is the maximum number of overrides in a status.

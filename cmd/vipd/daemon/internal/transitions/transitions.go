@@ -143,7 +143,11 @@ func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
 	case last.Complete && was.Revision != id.Revision && r.reloads.Load() == 0:
-		r.o.Events.Record(reload("a file has changed", last, s, s.Reported(), nil))
+		cause := "a file has changed"
+		if !slices.Equal(was.Pending, id.Pending) {
+			cause = "a pending change has ended"
+		}
+		r.o.Events.Record(reload(cause, last, s, s.Reported(), nil))
 	}
 }
 

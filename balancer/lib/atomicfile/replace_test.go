@@ -1,0 +1,44 @@
+package atomicfile
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestReplace replaces a file through a link. Its text must be the new one, and its mode and the
+// link must stay. A missing file must be an error.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := Replace(path, nil); err == nil {
+		t.Error("a missing file was replaced, want an error")
+	}
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o664); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("file", link); err != nil {
+		t.Skip("no symbolic links: ", err)
+	}
+	if err := Replace(link, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(link)
+	if err != nil || string(text) != "new" || after.Mode() != before.Mode() || os.SameFile(before, after) {
+		t.Errorf("text = %q, %v; mode = %s, want %s; same file = %v", text, err, after.Mode(), before.Mode(), os.SameFile(before, after))
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("entries = %v, %v; want a file and a link", entries, err)
+	}
+}

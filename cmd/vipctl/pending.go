@@ -1,0 +1,137 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"vipd/balancer/lib/atomicfile"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
+	"vipd/store/tomlfile"
+)
+
+func confirmVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "confirm", Brief: "keep a pending change",
+		About: "Keeps the change that \"vipctl reload --confirm\" has started: replaces the configuration file by the new text, " +
+			"in one step and with the same mode and owner. If the file has changed since then, nothing is confirmed.",
+		Example: "vipctl confirm",
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run:     runConfirm,
+	}
+}
+
+func abortVerb() *cli.Verb {
+	return &cli.Verb{
+		Name: "abort", Brief: "revert a pending change now",
+		About:   "Reverts the change that \"vipctl reload --confirm\" has started, without waiting for its deadline.",
+		Example: "vipctl abort",
+		Formats: []string{cli.FormTable, cli.FormJSON},
+		Run:     runAbort,
+	}
+}
+
+// try starts a pending change with the text of a file.
+func try(c *cli.Call) error {
+	within, place := c.Flags.Duration("confirm"), c.Flags.String("file")
+	switch {
+	case !c.Flags.IsSet("confirm"):
+		return cli.WrongUse("-f needs --confirm; for example: vipctl reload --confirm 2m -f %s", place)
+	case within <= 0:
+		return cli.WrongUse("--confirm needs a time above 0, such as 2m")
+	case c.Flags.Bool("prune") || c.Flags.Bool("allow-empty"):
+		return cli.WrongUse("--confirm accepts only a file without errors, so it needs neither --prune nor --allow-empty")
+	case place == "":
+		return errors.New("nothing can be confirmed: vipd follows its files, so it already serves a saved change; write the new text to another file, and name it: vipctl reload --confirm 2m -f NEW")
+	}
+	name, text, err := readInput(c, place)
+	if err != nil {
+		return err
+	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	r, err := client.Try(c, api.PendingRequest{Name: name, Text: string(text), Within: within, By: operator(c)})
+	if err != nil {
+		return err
+	}
+	if r.Refused {
+		err := c.Show(r, func() string {
+			return problemLines(c.Printer, r.Problems) + fmt.Sprintf("%s: nothing was changed\n", wording.Count(len(r.Problems), "problem"))
+		})
+		return cmp.Or(err, cli.ErrReported)
+	}
+	return showReload(c, &r)
+}
+
+func runConfirm(c *cli.Call) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	p, err := client.Pending(c)
+	if err != nil {
+		return err
+	}
+	now, err := tomlfile.ReadFile(p.Place)
+	switch {
+	case err != nil:
+		return unreadable(p.Place, err)
+	case string(now) == p.Text:
+	case tomlfile.Sum(now) != p.Former:
+		return fmt.Errorf("%s has changed since the pending change started, so it is not replaced; \"vipctl abort\" reverts the pending change", p.Place)
+	default:
+		if err := atomicfile.Replace(p.Place, []byte(p.Text)); err != nil {
+			return fmt.Errorf("replacing %s: %w", p.Place, err)
+		}
+	}
+	r, err := client.Reload(c, operator(c), api.ReloadConfirm)
+	if err != nil {
+		return fmt.Errorf("%s has the new text, but vipd does not answer: %w", p.Place, err)
+	}
+	if len(r.Pending) > 0 {
+		return errors.New("the change is still pending, because " + p.Place + " has changed again")
+	}
+	return c.Show(r, func() string { return "confirmed: " + p.Place + " has the new text\n" })
+}
+
+func runAbort(c *cli.Call) error {
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	r, err := client.Abort(c, operator(c))
+	if err != nil {
+		return err
+	}
+	return showReload(c, &r)
+}
+
+// pendingText describes the pending changes in a clause; "" means none.
+func pendingText(c *cli.Call, all []api.Pending) string {
+	var b strings.Builder
+	for _, p := range all {
+		fmt.Fprintf(&b, "; the change of %s reverts %s unless \"vipctl confirm\" keeps it", p.Place, ahead(c.Printer, p.Until))
+	}
+	return b.String()
+}
+
+// pending writes the pending changes.
+func (out *sheet) pending(all []api.Pending) {
+	label := "pending"
+	for _, p := range all {
+		by := ""
+		if p.By != "" {
+			by = " by " + p.By
+		}
+		out.painted(label, fmt.Sprintf("%s was changed %s%s; it reverts at %s unless \"vipctl confirm\" keeps it",
+			p.Place, ago(out.Printer, p.Since), by, p.Until.Local().Format(time.DateTime)), table.Notice)
+		label = ""
+	}
+}

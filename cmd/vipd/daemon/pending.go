@@ -1,0 +1,78 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/store"
+	"vipd/store/tomlfile"
+)
+
+// Try starts a pending change of the configuration file on behalf of by. It refuses a text with
+// errors.
+func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
+	if q.Within <= 0 {
+		return api.Reload{}, errors.New("a pending change needs a time above 0 to confirm it")
+	}
+	if problems := d.mistakes(&q); len(problems) > 0 {
+		return api.Reload{Problems: problems, Refused: true}, nil
+	}
+	now := time.Now()
+	p := &store.Pending{By: by, Since: now, Until: now.Add(q.Within), Text: q.Text}
+	return d.Reload(ctx, signed("vipctl reload --confirm", by), tomlfile.Reload{Try: p})
+}
+
+// signed adds the author to the description of a command; "" means that the author is unknown.
+func signed(command, by string) string {
+	if by == "" {
+		return command
+	}
+	return command + " by " + by
+}
+
+// mistakes returns the errors in the text of q, with its name instead of the file's.
+func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
+	read := tomlfile.LoadText(d.ConfigFile, []byte(q.Text))
+	problems := read.Snapshot.Problems
+	if read.Main != nil {
+		problems = append(problems, settingsProblems(read.Main)...)
+		problems = append(problems, tomlfile.Emptied(read.Main, d.stateDir)...)
+	}
+	for _, p := range problems {
+		if p.Severity == balancer.SeverityError && p.Origin.File == d.ConfigFile {
+			p.Origin.File = q.Name
+			errors = append(errors, p)
+		}
+	}
+	return errors
+}
+
+// pended records a step of a pending change.
+func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
+	e := events.Event{Kind: events.Pending, Level: slog.LevelWarn}
+	until := p.Until.Format(time.DateTime)
+	switch how {
+	case store.Started:
+		e.Text = fmt.Sprintf("a change of %s is pending: it reverts at %s unless it is confirmed", p.Place, until)
+		e.Cause = signed("vipctl reload --confirm", by)
+	case store.Resumed:
+		e.Text = fmt.Sprintf("a change of %s is still pending: it reverts at %s unless it is confirmed", p.Place, until)
+		e.Cause = signed("vipctl reload --confirm", by) + " before vipd restarted"
+	case store.Confirmed:
+		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: the file has its text", p.Place)
+	case store.Aborted:
+		e.Level, e.Text, e.Cause = slog.LevelInfo, fmt.Sprintf("the pending change of %s is reverted", p.Place), signed("vipctl abort", by)
+	case store.Expired:
+		e.Text, e.Cause = fmt.Sprintf("the pending change of %s is reverted", p.Place), "it was not confirmed by "+until
+	}
+	if how != store.Started && how != store.Resumed {
+		e.Was, e.Lasted = "pending", time.Since(p.Since)
+	}
+	d.events.Record(e)
+}

@@ -1,0 +1,126 @@
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer/lib/atomicfile"
+	"vipd/cmd/internal/api"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// TestPendingChange starts changes of the file of a vipd that is killed with SIGKILL in between.
+// The pending text must be served until the abort or the deadline, and again after the kill. Then
+// the file must be served. A confirmed text must stay.
+func TestPendingChange(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	bin := program.Bin(t)
+	service := func(name string) string {
+		return header + "[services." + name + "]\nvips = [\"127.40.7.1\"]\nports = [{ port = 8080 }]\n"
+	}
+	program.Save(t, n.file(), service("old"))
+	restart := func(kill bool) {
+		n.end(kill)
+		n.spawn(bin)
+	}
+	n.spawn(bin)
+	serves := func(when, want string, pending int) {
+		t.Helper()
+		wait.For(t, 0, when+": "+want, func() bool {
+			services, err := n.client.Services(t.Context())
+			return err == nil && len(services) == 1 && string(services[0].Name) == want && len(n.status().Pending) == pending
+		})
+	}
+	try := func(name string, within time.Duration) api.Reload {
+		t.Helper()
+		r, err := n.client.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: service(name), Within: within, By: "ana"})
+		if err != nil || r.Refused {
+			t.Fatalf("%s: %+v, %v", name, r, err)
+		}
+		return r
+	}
+	if r := try("new", time.Hour); len(r.Pending) != 1 || len(r.Added) != 1 || len(r.Removed) != 1 {
+		t.Errorf("the first change: %+v", r)
+	}
+	serves("pending", "new", 1)
+	restart(true)
+	serves("after a kill", "new", 1)
+	if _, err := n.client.Try(t.Context(), api.PendingRequest{Name: "b", Text: service("b"), Within: time.Hour}); err == nil || !strings.Contains(err.Error(), " is pending already, until ") {
+		t.Errorf("another change: %v", err)
+	}
+	if _, err := n.client.Abort(t.Context(), "ana"); err != nil {
+		t.Error(err)
+	}
+	serves("aborted", "old", 0)
+	restart(true)
+	serves("aborted, after a kill", "old", 0)
+
+	const short = 3 * time.Second
+	try("new", short)
+	serves("until the deadline", "old", 0)
+	try("new", short)
+	n.end(true)
+	time.Sleep(short)
+	n.spawn(bin)
+	serves("after a deadline while vipd was down", "old", 0)
+
+	try("new", time.Hour)
+	p, err := n.client.Pending(t.Context())
+	if err == nil {
+		err = atomicfile.Replace(p.Place, []byte(p.Text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	restart(true)
+	serves("confirmed, after a kill", "new", 0)
+	text := eventTexts(t, n, "pending")
+	for _, want := range []string{" is confirmed: the file has its text", "a change of " + n.file() + " is still pending", "the pending change of " + n.file() + " is reverted"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("events lack %q:\n%s", want, text)
+		}
+	}
+}
+
+// eventTexts returns the texts of a kind's events in the history.
+func eventTexts(t *testing.T, n *node, kind string) string {
+	var lines strings.Builder
+	err := n.client.Events(t.Context(), api.EventsQuery{Kind: kind}, func(p api.EventPage) error {
+		for _, e := range p.Events {
+			lines.WriteString(e.Text + ": " + e.Cause + "\n")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return lines.String()
+}
+
+// TestPendingMistake requests changes with mistakes. They must be refused with the name of the new
+// file, and change nothing.
+func TestPendingMistake(t *testing.T) {
+	n := startNode(t, "")
+	for _, text := range []string{header + "[services.a]\nvips = [\"300.0.0.1\"]\n", header + "[sync]\nmin_intervall = \"1s\"\n", "[broken", ""} {
+		r, err := n.client.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: text, Within: time.Hour})
+		if err != nil || !r.Refused || len(r.Problems) == 0 || r.Problems[0].Origin.File != "new.toml" {
+			t.Errorf("%q: %+v, %v", text, r, err)
+		}
+	}
+	if s := n.status(); len(s.Pending) > 0 || s.Services > 0 {
+		t.Errorf("pending = %v, services = %d", s.Pending, s.Services)
+	}
+	if _, err := n.client.Pending(t.Context()); err == nil || err.Error() != "no change is pending" {
+		t.Errorf("error without a change = %v", err)
+	}
+	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change of "+n.file()+" is pending" {
+		t.Errorf("error of an abort without a change = %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "state", "pending.json")); err == nil {
+		t.Error("a refused change was recorded")
+	}
+}

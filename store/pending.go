@@ -1,0 +1,30 @@
+package store
+
+import "time"
+
+// Pending is a change that is served before it is confirmed. It ends by a confirmation, which keeps
+// the change, or by an abort or its deadline, which revert it.
+type Pending struct {
+	// Place is the file that the change would replace.
+	Place string `json:"place"`
+	// By is the author; "" means unknown.
+	By string `json:"by,omitempty"`
+	// Since is the time of the change, and Until its deadline.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	// Text is the new text, and Former the SHA-256 sum of the text that it replaces.
+	Text   string `json:"text"`
+	Former string `json:"former"`
+}
+
+// Outcome is a step in the life of a pending change.
+type Outcome string
+
+// The outcomes. Resumed means that a restarted process serves the change again.
+const (
+	Started   Outcome = "started"
+	Resumed   Outcome = "resumed"
+	Confirmed Outcome = "confirmed"
+	Aborted   Outcome = "aborted"
+	Expired   Outcome = "expired"
+)

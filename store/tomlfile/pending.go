@@ -1,0 +1,214 @@
+package tomlfile
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/statedir"
+)
+
+// A pending change gives the main file another text, but leaves the file as it is. The text is
+// recorded in state_dir before it is used. The change is confirmed once the file itself has the
+// text. Otherwise an abort or the deadline returns to the last good state before the change, in the
+// same way as a restart does.
+
+const pendingName = "pending.json"
+
+// pendingFile is the record of a pending change.
+type pendingFile struct {
+	Version int            `json:"version"`
+	Pending *store.Pending `json:"pending,omitempty"`
+}
+
+// trial is a pending change that is in use.
+type trial struct {
+	*store.Pending
+	// before is the last good state without it.
+	before *goodState
+	// overtaken reports whether the file has changed since the start.
+	overtaken bool
+}
+
+// pend starts or ends a pending change, before the files are read.
+func (w *watchRun) pend(what *look) error {
+	path, p := w.options.Main, w.loader.main.trial
+	if p == nil {
+		switch {
+		case what.Abort:
+			return fmt.Errorf("no change of %s is pending", path)
+		case what.Try != nil:
+			return w.start(what)
+		}
+		return nil
+	}
+	now, err := ReadFile(path)
+	switch {
+	case err == nil && string(now) == p.Text:
+		w.end(what, store.Confirmed)
+		if what.Abort {
+			return fmt.Errorf("the pending change is confirmed, because %s has its text already", path)
+		}
+	case what.Abort:
+		w.end(what, store.Aborted)
+	case !time.Now().Before(p.Until):
+		w.end(what, store.Expired)
+	default:
+		p.overtaken = err != nil || Sum(now) != p.Former
+	}
+	if what.Try == nil {
+		return nil
+	}
+	if w.loader.main.trial == nil {
+		return w.start(what)
+	}
+	return fmt.Errorf("a change of %s%s is pending already, until %s: vipctl confirm keeps it, and vipctl abort reverts it", path, signed(p.By), p.Until.Format(time.DateTime))
+}
+
+// signed returns the author of a change as " by NAME", or "" if the author is unknown.
+func signed(by string) string {
+	if by == "" {
+		return ""
+	}
+	return " by " + by
+}
+
+// Sum returns the sum of a file's text, as in [store.Pending].
+func Sum(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// start records the pending change of a request, and uses it.
+func (w *watchRun) start(what *look) error {
+	p := what.Try
+	path, err := filepath.Abs(w.options.Main) // vipctl has another working directory
+	if err != nil {
+		return err
+	}
+	former, err := ReadFile(path)
+	switch {
+	case err != nil:
+		return err
+	case string(former) == p.Text:
+		return fmt.Errorf("%s has this text already, so nothing is pending", path)
+	case w.record == nil:
+		return errors.New("without a state_dir, a change can't be pending")
+	}
+	p.Place, p.Former = path, Sum(former)
+	before, err := w.loader.copyGood()
+	if err == nil {
+		err = <-w.record.Write(statedir.Text(pendingFile{statedir.Version, p}))
+	}
+	if err != nil {
+		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version})) // a late write must not start it later
+		return fmt.Errorf("the change is not applied, because it can't be recorded: %w", err)
+	}
+	w.loader.try(p, before)
+	w.options.Pended(p, store.Started, p.By)
+	what.all, what.forced = true, true
+	return nil
+}
+
+// resume uses the pending change of an earlier process, unless its time is over. kept is the last
+// good state of that process, or nil.
+func (w *watchRun) resume(what *look, kept *goodState) {
+	var r pendingFile
+	if w.record == nil || !w.record.Read(&r) || r.Pending == nil || !samePath(r.Pending.Place, w.options.Main) {
+		return
+	}
+	p := r.Pending
+	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // the clock may be behind at this start
+	p.Until = time.Now().Add(left)
+	if kept == nil {
+		kept = &goodState{} // the files were never saved, so their present text is the state before
+	}
+	w.loader.try(p, kept)
+	what.all, what.forced = true, true
+	if left > 0 {
+		w.options.Pended(p, store.Resumed, p.By)
+	}
+}
+
+// end ends the pending change. A change that is not confirmed is reverted.
+func (w *watchRun) end(what *look, how store.Outcome) {
+	p, by := w.loader.main.trial, what.By
+	if how == store.Expired {
+		by = ""
+	}
+	if how == store.Confirmed {
+		w.loader.keep()
+	} else {
+		w.loader = w.loader.reverted()
+	}
+	// A write that fails is a problem of state_dir, and is repeated. Until then, a restart uses the
+	// change again, at most until its deadline.
+	<-w.record.Write(statedir.Text(pendingFile{Version: statedir.Version}))
+	w.options.Pended(p.Pending, how, by)
+	what.all, what.forced = true, true
+}
+
+// copyGood returns the last good state in the form that a restart would read.
+func (l *loader) copyGood() (*goodState, error) {
+	var text bytes.Buffer
+	w := bufio.NewWriter(&text)
+	if err := encodeKept(w, l.good()); err != nil {
+		return nil, err
+	}
+	if err := w.Flush(); err != nil {
+		return nil, err
+	}
+	return decodeKept(text.Bytes())
+}
+
+// try makes the main file have the text of p. The next load reads it.
+func (l *loader) try(p *store.Pending, before *goodState) {
+	l.main.trial = &trial{Pending: p, before: before}
+	l.readText = func(path string) (text, error) {
+		t, err := readText(path)
+		if path == l.path {
+			t.path, t.bytes, t.writers, err = path, []byte(p.Text), noWriters, nil // even if the file is missing
+		}
+		return t, err
+	}
+}
+
+// keep makes the text of the main file its own again. Its state stays.
+func (l *loader) keep() { l.main.trial, l.readText = nil, readText }
+
+// reverted returns a loader with the state before the trial. Values that have not changed keep
+// their pointers.
+func (l *loader) reverted() *loader {
+	back := newLoader(l.path, "")
+	back.follow, back.check, back.grace, back.state = l.follow, l.check, l.grace, l.state
+	back.begin(l.main.trial.before)
+	values := store.Snapshot{Services: back.merge.services.values, VIPs: back.merge.vips.values}.Keeping(l.state)
+	back.merge.services.values, back.merge.vips.values = values.Services, values.VIPs
+	return back
+}
+
+// pending returns the pending change for the snapshot.
+func (l *loader) pending() []*store.Pending {
+	if l.main.trial == nil {
+		return nil
+	}
+	return []*store.Pending{l.main.trial.Pending}
+}
+
+// overtakenProblem returns the problem of a file that has changed while a change of it is pending.
+func (l *loader) overtakenProblem() []balancer.Problem {
+	if l.main.trial == nil || !l.main.trial.overtaken {
+		return nil
+	}
+	return []balancer.Problem{{
+		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: l.path},
+		Text: "has changed while another change of it is pending; vipd reads it when that change ends, for example by vipctl abort",
+	}}
+}
