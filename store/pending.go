@@ -5,14 +5,16 @@ import "time"
 // Pending is a change that is served before it is confirmed. It ends by a confirmation, which keeps
 // the change, or by an abort or its deadline, which revert it.
 type Pending struct {
-	// Place is the file that the change would replace.
+	// Place is the file that the change would replace, or its key in etcd.
 	Place string `json:"place"`
 	// By is the author; "" means unknown.
 	By string `json:"by,omitempty"`
 	// Since is the time of the change, and Until its deadline.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// Text is the new text, and Former the SHA-256 sum of the text that it replaces.
+	// On are the nodes of a change in etcd; empty means all.
+	On []string `json:"on,omitempty"`
+	// Text is the new text of a file, and Former the SHA-256 sum of the text that it replaces.
 	Text   string `json:"text"`
 	Former string `json:"former"`
 }

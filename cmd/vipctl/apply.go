@@ -21,13 +21,18 @@ func applyVerb() *cli.Verb {
 			"which adds to its history. If someone else changed a service meanwhile, their change stays, and the error names " +
 			"them and the time. Settings of addresses ([vips.\"ADDRESS\"]) are written beside the services.\n\n" +
 			"Fields that this version does not know are errors, unless the service has them in etcd already. The last line " +
-			"names the revision that \"vipctl wait\" waits for.",
+			"names the revision that \"vipctl wait\" waits for.\n\n" +
+			"With --confirm, etcd keeps the changes beside the services, and the hosts of --on serve them at once. \"vipctl confirm\" then writes " +
+			"them for all hosts. Otherwise each host reverts them when the time is over, also without etcd, or by \"vipctl abort\". Removals, settings " +
+			"of addresses and services that need new addresses of pools can't be pending.",
 		Example: "vipctl apply -f services.toml --dry-run",
 		Flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
 			dryRunFlag(),
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
+			&cli.DurationFlag{Name: "confirm", Usage: "revert the changes after this `TIME`, such as 10m, unless they are confirmed"},
+			&cli.StringFlag{Name: "on", Usage: "with --confirm: only on these `NODES`, separated by commas: names, zone=ZONE, or a share such as 10%"},
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
@@ -45,6 +50,9 @@ func runApply(c *cli.Call) error {
 		return err
 	}
 	prune := c.Flags.Bool("prune")
+	if err := checkTrial(c); err != nil {
+		return err
+	}
 	if err := g.sufficient(places, prune); err != nil {
 		return err
 	}
@@ -64,6 +72,9 @@ func runApply(c *cli.Call) error {
 	}
 	if err := e.judge(); err != nil {
 		return err
+	}
+	if c.Flags.IsSet("confirm") && !c.Flags.Bool("dry-run") {
+		return e.try(g)
 	}
 	return e.finish(c.Flags.Bool("dry-run"))
 }

@@ -18,21 +18,24 @@ import (
 func confirmVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "confirm", Brief: "keep a pending change",
-		About: "Keeps the change that \"vipctl reload --confirm\" has started: replaces the configuration file by the new text, " +
-			"in one step and with the same mode and owner. If the file has changed since then, nothing is confirmed.",
+		About: "Keeps the change that \"vipctl reload --confirm\" has started on this host: replaces the configuration file by the new text, " +
+			"in one step and with the same mode and owner. If the file has changed since then, nothing is confirmed.\n\n" +
+			"Without such a change, or with --etcd, it keeps the change that \"vipctl apply --confirm\" has started: writes its services for all " +
+			"hosts, a transaction each. If someone else has changed one of the services since then, nothing is written.",
 		Example: "vipctl confirm",
-		Formats: []string{cli.FormTable, cli.FormJSON},
-		Run:     runConfirm,
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		Run: cli.Traced(runConfirm),
 	}
 }
 
 func abortVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "abort", Brief: "revert a pending change now",
-		About:   "Reverts the change that \"vipctl reload --confirm\" has started, without waiting for its deadline.",
+		About: "Reverts the change that \"vipctl reload --confirm\" has started on this host, without waiting for its deadline. Without such a " +
+			"change, or with --etcd, it reverts the change that \"vipctl apply --confirm\" has started.",
 		Example: "vipctl abort",
-		Formats: []string{cli.FormTable, cli.FormJSON},
-		Run:     runAbort,
+		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
+		Run: runAbort,
 	}
 }
 
@@ -71,14 +74,29 @@ func try(c *cli.Call) error {
 }
 
 func runConfirm(c *cli.Call) error {
+	return hereOrFleet(c, confirmFile, confirmFleet)
+}
+
+// hereOrFleet ends the pending change of this host's file or, if there is none, the change in etcd.
+func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client, *api.PendingText) error, fleet func(*cli.Call) error) error {
+	if c.NamesEtcd() {
+		return fleet(c)
+	}
+	var p api.PendingText
 	client, err := c.Client()
-	if err != nil {
-		return err
+	if err == nil {
+		p, err = client.Pending(c)
 	}
-	p, err := client.Pending(c)
-	if err != nil {
-		return err
+	switch {
+	case err == nil:
+		return here(c, client, &p)
+	case c.StoresInEtcd():
+		return fleet(c)
 	}
+	return err
+}
+
+func confirmFile(c *cli.Call, client *api.Client, p *api.PendingText) error {
 	now, err := tomlfile.ReadFile(p.Place)
 	switch {
 	case err != nil:
@@ -102,10 +120,10 @@ func runConfirm(c *cli.Call) error {
 }
 
 func runAbort(c *cli.Call) error {
-	client, err := c.Client()
-	if err != nil {
-		return err
-	}
+	return hereOrFleet(c, abortFile, abortFleet)
+}
+
+func abortFile(c *cli.Call, client *api.Client, _ *api.PendingText) error {
 	r, err := client.Abort(c, operator(c))
 	if err != nil {
 		return err
@@ -129,6 +147,9 @@ func (out *sheet) pending(all []api.Pending) {
 		by := ""
 		if p.By != "" {
 			by = " by " + p.By
+		}
+		if len(p.On) > 0 {
+			by += " on " + strings.Join(p.On, ", ")
 		}
 		out.painted(label, fmt.Sprintf("%s was changed %s%s; it reverts at %s unless \"vipctl confirm\" keeps it",
 			p.Place, ago(out.Printer, p.Since), by, p.Until.Local().Format(time.DateTime)), table.Notice)

@@ -9,12 +9,14 @@ import (
 
 // Pending is a change that is served, and that reverts unless it is confirmed.
 type Pending struct {
-	// Place is the file that the change would replace.
+	// Place is the file that the change would replace, or its key in etcd.
 	Place string `json:"place"`
 	By    string `json:"by,omitempty"`
 	// Since is the time of the change, and Until the time at which it reverts.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
+	// On are the nodes of a change in etcd; empty means all.
+	On []string `json:"on,omitempty"`
 }
 
 // PendingText is a pending change with the text to confirm.

@@ -258,6 +258,7 @@ func (d *Daemon) newSource() (err error) {
 	if d.fleet, err = fleet.New(fleet.Options{
 		Config: client.Config(c.Etcd), Name: c.Node, StateDir: d.stateDir, Defaults: c.Defaults,
 		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Events: d.events, Configured: d.configuration.Configure, Sources: d.reserved.Sources,
+		Zone: func() string { return d.configuration.Current().Zone }, Pended: d.pended,
 	}); err != nil {
 		return err
 	}

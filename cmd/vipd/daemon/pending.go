@@ -56,16 +56,20 @@ func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 // pended records a step of a pending change.
 func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	e := events.Event{Kind: events.Pending, Level: slog.LevelWarn}
-	until := p.Until.Format(time.DateTime)
+	until, command, kept := p.Until.Format(time.DateTime), "vipctl reload --confirm", "the file has its text"
+	if p.Text == "" {
+		command, kept = "vipctl apply --confirm", "its services are written"
+	}
 	switch how {
 	case store.Started:
 		e.Text = fmt.Sprintf("a change of %s is pending: it reverts at %s unless it is confirmed", p.Place, until)
-		e.Cause = signed("vipctl reload --confirm", by)
+		e.Cause = signed(command, by)
 	case store.Resumed:
 		e.Text = fmt.Sprintf("a change of %s is still pending: it reverts at %s unless it is confirmed", p.Place, until)
-		e.Cause = signed("vipctl reload --confirm", by) + " before vipd restarted"
+		e.Cause = signed(command, by) + " before vipd restarted"
 	case store.Confirmed:
-		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: the file has its text", p.Place)
+		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: %s", p.Place, kept)
+		e.Cause = signed("vipctl confirm", by)
 	case store.Aborted:
 		e.Level, e.Text, e.Cause = slog.LevelInfo, fmt.Sprintf("the pending change of %s is reverted", p.Place), signed("vipctl abort", by)
 	case store.Expired:

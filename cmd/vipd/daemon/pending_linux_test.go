@@ -86,21 +86,6 @@ func TestPendingChange(t *testing.T) {
 	}
 }
 
-// eventTexts returns the texts of a kind's events in the history.
-func eventTexts(t *testing.T, n *node, kind string) string {
-	var lines strings.Builder
-	err := n.client.Events(t.Context(), api.EventsQuery{Kind: kind}, func(p api.EventPage) error {
-		for _, e := range p.Events {
-			lines.WriteString(e.Text + ": " + e.Cause + "\n")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	return lines.String()
-}
-
 // TestPendingMistake requests changes with mistakes. They must be refused with the name of the new
 // file, and change nothing.
 func TestPendingMistake(t *testing.T) {

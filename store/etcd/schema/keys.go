@@ -101,6 +101,9 @@ func (k Keys) Ownership(key failover.Key) string {
 	return k.Prefix + OwnershipFolder + string(key.Kind) + "/" + key.Name
 }
 
+// Pending returns the key of the pending change.
+func (k Keys) Pending() string { return k.Prefix + "/pending" }
+
 // Secrets returns the key of the heartbeat keys.
 func (k Keys) Secrets() string { return k.Prefix + OwnershipFolder + "key" }
 
@@ -135,6 +138,7 @@ const (
 	PolicyKind
 	PoolKind
 	HostKind
+	PendingKind
 )
 
 // Subject is the object that a key is about.
@@ -155,6 +159,9 @@ const maxID = 253
 // Parse parses a key that a Source follows. If it returns an error, the subject contains the
 // service if the service is known.
 func (k Keys) Parse(key string) (Subject, error) {
+	if key == k.Pending() {
+		return Subject{Kind: PendingKind}, nil
+	}
 	rest, _ := strings.CutPrefix(key, k.Prefix)
 	folder, rest, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
 	switch "/" + folder + "/" {

@@ -20,6 +20,8 @@ const (
 	// and of all other values.
 	maxServiceText = 1 << 20
 	MaxEntryText   = 16 << 10
+	// MaxPendingText is the maximum length of a pending change, in bytes.
+	MaxPendingText = maxServiceText
 	// MaxEndpoints is the maximum number of endpoints of a service outside its text, and of its
 	// overrides. If there are more, the oldest are used.
 	MaxEndpoints = 10_000
@@ -30,9 +32,9 @@ const (
 )
 
 // DecodeValue decodes the value of a key. Depending on the kind of key, it returns a
-// *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *balancer.Node, or the name
-// of the service that holds an allocated address. It returns nil if a problem is an error. origin
-// is the key with its revisions.
+// *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, a *Pending, a *balancer.Node,
+// or the name of the service that holds an allocated address. It returns nil if a problem is an
+// error. origin is the key with its revisions.
 func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.Longest() {
 		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.Longest()))
@@ -46,6 +48,9 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	}
 	if s.Kind == HostKind {
 		return DecodeHost(text, origin)
+	}
+	if s.Kind == PendingKind {
+		return says(DecodePending(text, origin, defaults))
 	}
 	fields, err := ParseObject(text)
 	if err != nil {
@@ -92,7 +97,7 @@ func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 
 // Longest returns the maximum length of the value of a key, in bytes.
 func (s Subject) Longest() int {
-	if s.Kind == ServiceKind {
+	if s.Kind == ServiceKind || s.Kind == PendingKind {
 		return maxServiceText
 	}
 	return MaxEntryText

@@ -59,6 +59,7 @@ func (w *watchRun) publishDue() {
 	if connected {
 		next.Problems = append(next.Problems, w.contact.members...)
 	}
+	next.Services, next.Pending = w.overlaid(shown, now)
 	next.Connected, next.Kept = connected, !connected && w.state.Revision != 0
 	patient := !connected && (w.unread() || now.Sub(w.contact.since) < w.options.Patience)
 	switch {

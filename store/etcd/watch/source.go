@@ -36,6 +36,10 @@ type Options struct {
 	// Connection is called when etcd is followed, with its revision, and when it is lost, with the
 	// reason. The goroutine of Watch calls it. It must not block.
 	Connection func(revision int64, err error)
+	// Zone returns the zone of this node, and Pended receives each step of a pending change on this
+	// node, with its author. Both are called by the goroutine of Watch, and must not block.
+	Zone   func() string
+	Pended func(p *store.Pending, how store.Outcome, by string)
 	// Log receives errors about the file with the last good state.
 	Log *slog.Logger
 	// Patience is the duration after which an outage of etcd is published. At the start, it is the
@@ -93,6 +97,12 @@ func New(o Options) (*Source, error) {
 	}
 	if o.Connection == nil {
 		o.Connection = func(int64, error) {}
+	}
+	if o.Zone == nil {
+		o.Zone = func() string { return "" }
+	}
+	if o.Pended == nil {
+		o.Pended = func(*store.Pending, store.Outcome, string) {}
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
@@ -178,6 +188,7 @@ type watchRun struct {
 	// published.
 	published   store.Snapshot
 	publishedAt time.Time
+	trial       overlay            // the pending change that this node has served
 	configured  *schema.NodeConfig // the last configuration of this node that was passed on, or nil
 }
 
@@ -383,7 +394,7 @@ func (w *watchRun) decodeAgain(defaults map[string]any) {
 	now := w.timing.Now()
 	redo := func(s *state) {
 		for _, r := range s.records.All() {
-			if r.Kind == schema.ServiceKind {
+			if r.Kind == schema.ServiceKind || r.Kind == schema.PendingKind {
 				s.put(w.reader.again(r), now)
 			}
 		}

@@ -37,9 +37,12 @@ type state struct {
 	held snap.Map[holding, bool]
 	// config is the configuration of this node, or nil.
 	config *schema.NodeConfig
+	// pending is the pending change, which may have ended, or nil.
+	pending *schema.Pending
 	// cluster is the ID of etcd's cluster, or 0 if it is unknown.
 	cluster uint64
-	// expiry is a lower bound of the expiry of the first override, or zero if no override expires.
+	// expiry is a lower bound of the expiry of the first override and of the pending change, or
+	// zero if none of them expires.
 	expiry time.Time
 }
 
@@ -96,6 +99,9 @@ func (s *state) use(r *record, now time.Time) {
 		s.hold(r, true)
 	case *schema.NodeConfig:
 		s.config = value
+	case *schema.Pending:
+		s.pending = value
+		s.expireAt(value.Until, now)
 	case *balancer.VIP:
 		s.VIPs = s.VIPs.Set(r.VIP, value)
 	case *balancer.Pool:
@@ -114,7 +120,12 @@ func (s *state) useOverride(target balancer.Target, o *balancer.Override, now ti
 	if s.Overrides.At(target) != o {
 		s.Overrides = s.Overrides.Set(target, o)
 	}
-	if next := o.NextExpiry(); !next.IsZero() && (s.expiry.IsZero() || next.Before(s.expiry)) {
+	s.expireAt(o.NextExpiry(), now)
+}
+
+// expireAt makes expire run at a time in the future; zero means never.
+func (s *state) expireAt(next, now time.Time) {
+	if next.After(now) && (s.expiry.IsZero() || next.Before(s.expiry)) {
 		s.expiry = next
 	}
 }
@@ -131,6 +142,8 @@ func (s *state) disuse(r *record) {
 		s.hold(r, false)
 	case schema.NodeConfigKind:
 		s.config = nil
+	case schema.PendingKind:
+		s.pending = nil
 	case schema.PolicyKind:
 		s.VIPs = s.VIPs.Delete(r.VIP)
 	case schema.PoolKind:
@@ -146,6 +159,9 @@ func (s *state) expire(now time.Time) {
 		return
 	}
 	s.expiry = time.Time{}
+	if s.pending != nil {
+		s.expireAt(s.pending.Until, now)
+	}
 	for target, override := range s.Overrides.All() {
 		if !override.NextExpiry().IsZero() {
 			s.useOverride(target, override, now)

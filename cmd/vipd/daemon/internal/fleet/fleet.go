@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/traffic"
 	"vipd/dataplane"
+	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/etcd/client"
 	"vipd/store/etcd/fleet"
@@ -71,6 +72,9 @@ type Options struct {
 	Events *events.History
 	// Configured receives the fleet's configuration of this node.
 	Configured func(schema.NodeConfig)
+	// Zone and Pended have the meaning of the same fields of watch.Options.
+	Zone   func() string
+	Pended func(p *store.Pending, how store.Outcome, by string)
 	// Sources lists the addresses from which this node sends. If nil, no such address is known.
 	Sources func() []netip.Addr
 }
@@ -85,6 +89,7 @@ func New(o Options) (*Member, error) {
 	var err error
 	f.source, err = watch.New(watch.Options{
 		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: f.configured, Connection: f.connection,
+		Zone: o.Zone, Pended: o.Pended,
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,128 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+)
+
+// Pending is a change of services that nodes serve before it is confirmed. Its key is
+// PREFIX/pending.
+type Pending struct {
+	// By is the author of the change, and Ended by whom it was ended.
+	By    string `json:"by,omitempty"`
+	Ended string `json:"ended,omitempty"`
+	// Since is the time of the change, and Until the time at which nodes revert it, each by its own
+	// clock. An abort sets Until to Since.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	// Confirmed reports whether the services have been written for all nodes.
+	Confirmed bool `json:"confirmed,omitempty"`
+	// On selects the nodes of the change, as in [Pending.Covers].
+	On []string `json:"on,omitempty"`
+	// Services are the changed services.
+	Services map[balancer.Name]*PendingService `json:"services"`
+}
+
+// PendingService is the pending text of a service.
+type PendingService struct {
+	Fields map[string]any `json:"fields"`
+	// Base is the revision of the text that this one replaces; 0 means that there is none.
+	Base int64 `json:"base,omitempty"`
+	// Service is the service that the fields define.
+	Service *balancer.Service `json:"-"`
+}
+
+// Live reports whether the change is neither ended nor over at a time.
+func (p *Pending) Live(now time.Time) bool { return !p.Confirmed && now.Before(p.Until) }
+
+// Covers reports whether the change is for a node: its name, "zone=ZONE" or a percentage such as
+// "10%" is among On, or On is empty. A percentage chooses nodes by a hash of their names, so a
+// larger one includes the nodes of a smaller one.
+func (p *Pending) Covers(node, zone string) bool {
+	if len(p.On) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(p.On, func(on string) bool {
+		if share, ok := strings.CutSuffix(on, "%"); ok {
+			limit, err := strconv.ParseFloat(share, 64)
+			return err == nil && position(node) < limit
+		}
+		if of, ok := strings.CutPrefix(on, "zone="); ok {
+			return of == zone
+		}
+		return on == node
+	})
+}
+
+// position returns a number from 0 to less than 100 that depends only on the name.
+func position(node string) float64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(node)) // never fails
+	x := h.Sum64()
+	x ^= x >> 32 // the hash of similar names differs mostly in low bits
+	x *= 0x9e3779b97f4a7c15
+	return float64(x>>40) / (1 << 24) * 100
+}
+
+// ParseScope parses the nodes of a change: names, zone=ZONE and percentages, separated by commas.
+func ParseScope(text string) (on []string, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		share, percent := strings.CutSuffix(part, "%")
+		zone, zoned := strings.CutPrefix(part, "zone=")
+		limit, notNumber := strconv.ParseFloat(share, 64)
+		switch {
+		case percent && (notNumber != nil || !(limit > 0 && limit <= 100)):
+			return nil, fmt.Errorf("%q is not a percentage above 0 and up to 100", part)
+		case percent:
+		case zoned && zone == "":
+			return nil, errors.New("zone= needs the name of a zone")
+		case !zoned:
+			if err := CheckNode(part); err != nil {
+				return nil, err
+			}
+		}
+		on = append(on, part)
+	}
+	return on, nil
+}
+
+// DecodePending decodes the value of the key. A service with an error is not part of the result.
+func DecodePending(text []byte, origin balancer.Origin, defaults map[string]any) (*Pending, []balancer.Problem) {
+	var raw struct {
+		Pending
+		Services map[balancer.Name]struct {
+			Fields json.RawMessage `json:"fields"`
+			Base   int64           `json:"base"`
+		} `json:"services"`
+	}
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return nil, Problem("", origin, "the value can't be read: "+err.Error())
+	}
+	p := raw.Pending
+	p.Services = map[balancer.Name]*PendingService{}
+	var problems []balancer.Problem
+	for _, name := range slices.Sorted(maps.Keys(raw.Services)) {
+		s := raw.Services[name]
+		fields, err := ParseObject(s.Fields)
+		if err != nil {
+			problems = append(problems, Problem(name, origin, "the pending text "+err.Error())...)
+			continue
+		}
+		service, found := balancer.DecodeService(name, fields, defaults, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
+		problems = append(problems, found...)
+		if service != nil {
+			p.Services[name] = &PendingService{Fields: fields, Base: s.Base, Service: service}
+		}
+	}
+	return &p, problems
+}

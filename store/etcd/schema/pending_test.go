@@ -1,0 +1,46 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestPendingCovers checks the scope of a change. Its parts are a union. A larger percentage must
+// include the nodes of a smaller one, and choose about its share of many names.
+func TestPendingCovers(t *testing.T) {
+	for text, want := range map[string]bool{"n1": true, "n2": false, "n2,n1": true, "zone=a": true, "zone=b, n2": false, "zone=b,zone=a": true, "100%": true, "n2,100%": true} {
+		on, err := ParseScope(text)
+		if got := (&Pending{On: on}).Covers("n1", "a"); err != nil || got != want {
+			t.Errorf("%q: covers = %t, %v; want %t", text, got, err, want)
+		}
+	}
+	if !(&Pending{}).Covers("n1", "") {
+		t.Error("a change without a scope does not cover all nodes")
+	}
+	for _, text := range []string{"", "n1,", "0%", "101%", "x%", "NaN%", "zone=", "a/b"} {
+		if on, err := ParseScope(text); err == nil {
+			t.Errorf("%q: scope = %v, want an error", text, on)
+		}
+	}
+	const nodes = 2000
+	var before []string
+	for _, share := range []int{1, 10, 50, 90, 100} {
+		p := &Pending{On: []string{fmt.Sprint(share, "%")}}
+		var covered []string
+		for n := range nodes {
+			if name := fmt.Sprintf("node-%d.example.org", n); p.Covers(name, "") {
+				covered = append(covered, name)
+			}
+		}
+		if got := 100 * len(covered) / nodes; got < share-4 || got > share+4 {
+			t.Errorf("%d%% covers %d%% of the nodes", share, got)
+		}
+		for _, name := range before {
+			if !slices.Contains(covered, name) {
+				t.Fatalf("%d%% lacks %s, which a smaller share covers", share, name)
+			}
+		}
+		before = covered
+	}
+}

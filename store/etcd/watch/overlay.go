@@ -1,0 +1,81 @@
+package watch
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store"
+	"vipd/store/etcd/schema"
+)
+
+// overlay is the pending change that this node has served.
+type overlay struct {
+	of *schema.Pending
+	// form is its form in snapshots; nil means that the change has ended.
+	form *store.Pending
+	// changed are its services that were written since its start.
+	changed map[balancer.Name]bool
+}
+
+// is reports whether p is the same change, perhaps after its end.
+func (o *overlay) is(p *schema.Pending) bool {
+	return o.of != nil && p != nil && o.of.By == p.By && o.of.Since.Equal(p.Since)
+}
+
+// overlaid returns the services of s with the pending change over them, if it is for this node. A
+// service that was written since the start of the change keeps that text. After a confirmation, the
+// pending text of each service stays until its written text is seen, because the keys are followed
+// separately.
+func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *balancer.Service], []*store.Pending) {
+	services, p, t := s.Services, s.pending, &w.trial
+	live := p != nil && p.Live(now) && p.Covers(w.options.Node, w.options.Zone())
+	w.notePending(p, live, now)
+	if live || t.is(p) && p.Confirmed && now.Before(p.Until) {
+		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
+			next, stored := p.Services[name], int64(0)
+			if r := s.records.At(rawKey(s.keys.Service(name))); r != nil {
+				stored = r.now.modified
+			}
+			if stored > next.Base {
+				t.changed[name] = true
+			}
+			if removed := stored == 0 && next.Base > 0; !removed && !t.changed[name] {
+				services = services.Set(name, s.allocated(next.Service))
+			}
+		}
+	}
+	if t.form == nil {
+		return services, nil
+	}
+	return services, []*store.Pending{t.form}
+}
+
+// notePending reports the start and the end of the pending change on this node.
+func (w *watchRun) notePending(p *schema.Pending, live bool, now time.Time) {
+	t := &w.trial
+	if t.form != nil && live && t.is(p) {
+		return
+	}
+	if ended := t.form; ended != nil {
+		how, by := store.Aborted, ""
+		if t.is(p) {
+			by = p.Ended
+		}
+		switch {
+		case t.is(p) && p.Confirmed:
+			how = store.Confirmed
+		case by == "" && !now.Before(t.of.Until):
+			how = store.Expired
+		}
+		t.form = nil
+		w.options.Pended(ended, how, by)
+	}
+	if live {
+		form := &store.Pending{Place: w.keys.Pending(), By: p.By, Since: p.Since, Until: p.Until, On: p.On}
+		*t = overlay{p, form, map[balancer.Name]bool{}}
+		w.options.Pended(form, store.Started, p.By)
+	}
+}

@@ -1,0 +1,182 @@
+package watch
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd/client"
+	"vipd/store/etcd/schema"
+)
+
+// follower is a source whose messages and clock a test provides.
+type follower struct {
+	*watchRun
+	now      time.Time
+	revision int64
+	values   map[string]*mvccpb.KeyValue
+	last     store.Snapshot
+	outcomes map[store.Outcome]int
+}
+
+func newFollower(t *testing.T) *follower {
+	f := &follower{now: time.Unix(1_800_000_000, 0), values: map[string]*mvccpb.KeyValue{}, outcomes: map[store.Outcome]int{}}
+	f.restart(t)
+	return f
+}
+
+// restart replaces the process by one that has read all keys, which its file may have kept.
+func (f *follower) restart(t *testing.T) {
+	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/p"}, Node: "n1", Pended: func(_ *store.Pending, how store.Outcome, _ string) {
+		f.outcomes[how]++
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.timing.Now = func() time.Time { return f.now }
+	f.watchRun = &watchRun{Source: s, publish: func(s store.Snapshot) { f.last = s }, reader: reader{keys: s.keys}, state: state{keys: s.keys}}
+	for _, kv := range f.values {
+		f.put(kv)
+	}
+	f.state.Revision = f.revision
+	f.contact.connected = true
+	f.publishDue()
+}
+
+func (f *follower) put(kv *mvccpb.KeyValue) {
+	f.state.put(f.reader.record(kv, f.state.records.At(rawKey(kv.Key))), f.now)
+}
+
+// write makes a value, which put delivers later.
+func (f *follower) write(key, text string) *mvccpb.KeyValue {
+	f.revision++
+	kv := &mvccpb.KeyValue{Key: []byte("/p/" + key), Value: []byte(text), CreateRevision: f.revision, ModRevision: f.revision}
+	if old := f.values[key]; old != nil {
+		kv.CreateRevision = old.CreateRevision
+	}
+	f.values[key] = kv
+	return kv
+}
+
+// sees delivers values in an order, with a publication after each.
+func (f *follower) sees(t *testing.T, when, want string, values ...*mvccpb.KeyValue) {
+	t.Helper()
+	for _, kv := range values {
+		f.put(kv)
+		f.state.Revision = f.revision
+		f.expect(t, when, want)
+	}
+}
+
+func (f *follower) expect(t *testing.T, when, want string) {
+	t.Helper()
+	f.publishDue()
+	if got := f.served(); got != want {
+		t.Fatalf("%s: served = %s, want %s", when, got, want)
+	}
+}
+
+func (f *follower) served() string {
+	s := f.last.Services.At("web")
+	if s == nil {
+		return "none"
+	}
+	return fmt.Sprint(s.VIPs[0].As4()[3])
+}
+
+func numbered(n int) string {
+	return fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":80}]}`, n)
+}
+
+// pendingText is the value of a pending change of web.
+func pendingText(p *schema.Pending, n int, base int64) string {
+	fields, _ := schema.ParseObject([]byte(numbered(n)))
+	p.Services = map[balancer.Name]*schema.PendingService{"web": {Fields: fields, Base: base}}
+	text, _ := schema.Encode(p)
+	return string(text)
+}
+
+// TestPendingHistories compares random histories of writes, changes, confirmations, aborts,
+// deadlines, restarts and outages of etcd with a model. Before the deadline, the old or the pending
+// text must be served, and afterwards exactly the old or the confirmed text. The keys of a
+// confirmation arrive in any order.
+func TestPendingHistories(t *testing.T) {
+	seen := map[store.Outcome]int{}
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		f := newFollower(t)
+		stored, pending, base := 1, 0, int64(0)
+		p := &schema.Pending{By: "ana"}
+		web := func() int64 { return f.values["services/web"].ModRevision }
+		served := func() string {
+			if pending > 0 && f.now.Before(p.Until) && base == web() {
+				return fmt.Sprint(pending)
+			}
+			return fmt.Sprint(stored)
+		}
+		f.sees(t, "the first state", "1", f.write("services/web", numbered(stored)))
+		for step := range 40 {
+			when := fmt.Sprintf("seed %d, step %d", seed, step)
+			if !f.now.Before(p.Until) {
+				pending = 0
+			}
+			switch next := 2 + random.IntN(200); random.IntN(7) {
+			case 0:
+				stored = next
+				kv := f.write("services/web", numbered(stored))
+				f.sees(t, when+", a write", served(), kv)
+			case 1:
+				if pending > 0 {
+					continue // it would be refused
+				}
+				pending, base = next, web()
+				*p = schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute)}
+				if random.IntN(4) == 0 {
+					p.On, pending = []string{"n2", "zone=z"}, 0
+				}
+				f.sees(t, when+", a change", served(), f.write("pending", pendingText(p, next, base)))
+			case 2:
+				if pending == 0 || base != web() {
+					continue
+				}
+				p.Confirmed, p.Ended, stored = true, "bob", pending
+				values := []*mvccpb.KeyValue{f.write("services/web", numbered(stored)), f.write("pending", pendingText(p, pending, base))}
+				random.Shuffle(2, func(i, j int) { values[i], values[j] = values[j], values[i] })
+				pending = 0
+				f.sees(t, when+", a confirmation", served(), values...)
+			case 3:
+				if pending == 0 {
+					continue
+				}
+				p.Until, p.Ended = p.Since, "bob"
+				kv := f.write("pending", pendingText(p, pending, base))
+				pending = 0
+				f.sees(t, when+", an abort", served(), kv)
+			case 4:
+				f.now = f.now.Add(time.Duration(random.IntN(50)) * time.Second)
+				f.expect(t, when+", later", served())
+			case 5:
+				f.restart(t)
+				f.expect(t, when+", a restart", served())
+			case 6:
+				f.contact.connected = !f.contact.connected
+				f.contact.since = f.now
+				f.expect(t, when+", etcd is away or back", served())
+			}
+			f.now = f.now.Add(time.Second)
+		}
+		for how, n := range f.outcomes {
+			seen[how] += n
+		}
+	}
+	for _, how := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
+		if seen[how] == 0 {
+			t.Errorf("outcome %s never occurred: %v", how, seen)
+		}
+	}
+}
