@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"vipd/balancer/lib/atomicfile"
 )
@@ -75,43 +74,7 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		l = fresh() // null instead of a map is invalid, because vipd never writes it
 		l.changed = true
 	}
-	return l, l.purge()
-}
-
-// purge removes entries that vipd never writes, such as sysctls that it does not set, and returns
-// an error that names them. This is a safety measure, because vipd trusts the ledger as root.
-func (l *ledger) purge() error {
-	var names []string
-	for name, r := range l.Sysctls {
-		if !r.isOurs(name) {
-			names = append(names, fmt.Sprintf("sysctl %q", name))
-			l.dropSysctl(name)
-		}
-	}
-	for name := range l.Links {
-		if !isDeviceName(name) {
-			names = append(names, fmt.Sprintf("device %q", name))
-			l.dropLink(name)
-		}
-	}
-	for a := range l.Addresses {
-		if i := slices.IndexFunc(l.devices(a), func(d string) bool { return !isDeviceName(d) }); i >= 0 || !a.IsValid() {
-			names = append(names, fmt.Sprintf("address %s", a))
-			l.dropAddress(a)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	return fmt.Errorf("the ledger %s names what vipd never writes, which is left alone: %s", l.path, strings.Join(names, ", "))
-}
-
-// isDeviceName reports whether the kernel accepts a name for a device: at most 15 bytes, without
-// slashes and white space.
-func isDeviceName(name string) bool {
-	const maxBytes = 15
-	return name != "" && name != "." && name != ".." && len(name) <= maxBytes && !strings.ContainsAny(name, "/: \t\n\v\f\r")
+	return l, nil
 }
 
 // setLink records a device that vipd has made or is about to make.

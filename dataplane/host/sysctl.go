@@ -120,20 +120,6 @@ func virtualServers(release string, roams bool) []minimum {
 	return wanted
 }
 
-// isOurs reports whether vipd can have written a record. vipd sets only these sysctls, and only to
-// numbers.
-func (r sysctlRecord) isOurs(name string) bool {
-	const reusing = "5.0" // on this version vipd sets all its sysctls
-	for _, m := range append(append(strictARP(), virtualServers(reusing, true)...), minimum{name: forward4}, minimum{name: liberal}) {
-		if m.name == name {
-			_, notOld := strconv.Atoi(r.Old)
-			_, notSet := strconv.Atoi(r.Set)
-			return notOld == nil && notSet == nil
-		}
-	}
-	return false
-}
-
 // raise raises the sysctls to their minima, and records their old values first. It returns failures
 // as problems. If leave is not empty, raise changes nothing, and returns lower values as problems
 // with that reason. again is called for each sysctl that vipd had already raised before.
