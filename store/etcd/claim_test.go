@@ -10,7 +10,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestClaims writes services with few and many claims. A writer's own claims must not make its
+// TestClaims writes services with few and many claims. A writer's own claims must not make its next
 // changes stale. After claims of another writer, the writer must read everything again. The same
 // applies to claims of a version that writes a key for each claim.
 func TestClaims(t *testing.T) {
@@ -26,7 +26,7 @@ func TestClaims(t *testing.T) {
 		return definitions.Change{Name: balancer.Name(fmt.Sprintf("s%d", n)), Fields: fields}
 	}
 	look := apply(t, w, at(1, 1)).Revision
-	checked := func(c definitions.Change) definitions.Change { c.Checked = look; return c }
+	checked := func(c definitions.Change) definitions.Change { c.Checked = &look; return c }
 	for n, ports := range []int{60, 1, 60, 60, 2, 1, 60} {
 		apply(t, w, checked(at(10+n, ports)))
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,13 +29,6 @@ type StaleError struct {
 // Error names the service and the remedy.
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: look at all services again and repeat your change", e.Name, e.Checked)
-}
-
-// ownClaims is a range of revisions in which only this writer has added claims. Until is the
-// revision of the last of them.
-type ownClaims struct {
-	mu           sync.Mutex // guards the fields below
-	since, until int64
 }
 
 // addsClaims reports whether a change gives a service a claim that it did not have. before and
@@ -67,17 +59,16 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 	return &joined
 }
 
-// ops returns the operation of a transaction that adds claims, the condition of the transaction,
-// and the read in case the condition fails. If checked is 0, there is no condition.
-func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
+// claimOps returns the operation of a transaction that adds claims, the condition of the
+// transaction, and the read in case the condition fails. If checked is nil, there is no condition.
+func claimOps(keys schema.Keys, name balancer.Name, checked *int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
 	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}
-	if checked == 0 {
+	if checked == nil {
 		return nil, then, nil
 	}
-	last := o.last(checked)
-	ask := &etcdserverpb.RangeRequest{Key: []byte(all.Key), RangeEnd: []byte(all.End), KeysOnly: true, Limit: 1, MinModRevision: last + 1}
-	return []*etcdserverpb.Compare{notSince(all, last)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
+	ask := &etcdserverpb.RangeRequest{Key: []byte(all.Key), RangeEnd: []byte(all.End), KeysOnly: true, Limit: 1, MinModRevision: *checked + 1}
+	return []*etcdserverpb.Compare{notSince(all, *checked)}, then, []*etcdserverpb.RequestOp{client.Read(ask)}
 }
 
 // notSince returns the condition that no key of a scope was written after a revision. The condition
@@ -85,30 +76,4 @@ func (o *ownClaims) ops(keys schema.Keys, name balancer.Name, checked int64) (if
 func notSince(s client.Scope, revision int64) *etcdserverpb.Compare {
 	c := clientv3.Compare(clientv3.ModRevision(s.Key).WithRange(s.End), "<", revision+1)
 	return c.GetCompare()
-}
-
-// last returns the end of the range of revisions from checked in which only this writer has added
-// claims.
-func (o *ownClaims) last(checked int64) int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.since <= checked {
-		return max(checked, o.until)
-	}
-	return checked
-}
-
-// add records that this writer added claims at a revision, and that no other writer has done so
-// since checked. If checked is 0, others may have added claims.
-func (o *ownClaims) add(checked, revision int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case checked == 0:
-		o.since, o.until = revision, revision
-	case o.since > checked || o.until <= checked:
-		o.since, o.until = checked, revision
-	default:
-		o.until = max(o.until, revision)
-	}
 }

@@ -79,7 +79,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 	s := p.Steps[n]
 	for readings := range maxReadings {
 		c := s.allowed()
-		c.Checked = p.revision
+		c.Checked = &p.revision
 		r, err := p.w.Apply(ctx, c)
 		var stale *StaleError
 		if !errors.As(err, &stale) {

@@ -25,7 +25,6 @@ type Writer struct {
 	keys   schema.Keys
 
 	addresses allocator
-	claims    ownClaims
 }
 
 // NewWriter returns a writer.
@@ -50,9 +49,10 @@ type Change struct {
 	// Rollback is the number of the text in the history that is written again, or 0.
 	Rollback int
 	// Checked is the revision at which all services were read, and no other service had the claims
-	// of this service. If another Writer has added a claim since, nothing is written, and the error
-	// is a StaleError. If Checked is 0, claims are not checked.
-	Checked int64
+	// of this service. If a claim was added since, nothing is written, and the error is a
+	// StaleError. If the change adds claims, Apply sets Checked to its own revision, for the next
+	// change of the same writer. If Checked is nil, claims are not checked.
+	Checked *int64
 	// AllowUnknown permits fields that this version does not know. Otherwise they are errors.
 	AllowUnknown bool
 }
@@ -261,17 +261,17 @@ func (w *Writer) claim(
 	if !claims {
 		return w.client.Commit(ctx, what, ifs, then)
 	}
-	unclaimed, write, otherwise := w.claims.ops(w.keys, c.Name, c.Checked)
+	unclaimed, write, otherwise := claimOps(w.keys, c.Name, c.Checked)
 	answer, err := w.client.Transact(ctx, what+" or "+w.keys.Prefix+schema.ClaimFolder, &etcdserverpb.TxnRequest{
 		Compare: append(ifs, unclaimed...), Success: append(then, write...), Failure: otherwise,
 	})
 	switch {
 	case err != nil:
 		return 0, false, err
-	case answer.Succeeded:
-		w.claims.add(c.Checked, answer.Header.Revision)
+	case answer.Succeeded && c.Checked != nil:
+		*c.Checked = answer.Header.Revision
 	case len(otherwise) > 0 && len(answer.Responses[0].GetResponseRange().GetKvs()) > 0:
-		return 0, false, &StaleError{c.Name, c.Checked}
+		return 0, false, &StaleError{c.Name, *c.Checked}
 	}
 	return answer.Header.Revision, answer.Succeeded, nil
 }
