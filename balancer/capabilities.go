@@ -13,6 +13,10 @@ type Capabilities struct {
 	Mode string
 	// Protocols are the supported protocols. Ports with another protocol are not served.
 	Protocols []Protocol
+	// MaxPorts is the maximum number of ports of a range. 0 means that ranges are not served.
+	MaxPorts int
+	// MovesRanges reports whether a range can lead to another range of the endpoints' ports.
+	MovesRanges bool
 	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
 	// supported, exactly or by an equivalent.
 	Nearest map[Scheduler]Scheduler
@@ -106,6 +110,25 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
+// serves reports whether the mode serves port i of the service, and the reason if it does not.
+func (u *compiledService) serves(c *Capabilities, i int) bool {
+	p := &u.service.Ports[i]
+	switch {
+	case !slices.Contains(c.Protocols, p.Protocol):
+		u.problem(SeverityError, element("ports", i, "protocol"), "%s mode does not support %s: port %s is not served. It supports %s",
+			c.Mode, p.Protocol, p.Port, joinWords(c.Protocols))
+	case p.Port.IsRange() && c.MaxPorts == 0:
+		u.problem(SeverityError, element("ports", i, "port"), "%s mode does not support ranges of ports: port %s is not served", c.Mode, p.Port)
+	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
+		u.problem(SeverityError, element("ports", i, "port"), "%s mode supports ranges of up to %d ports: port %s is not served", c.Mode, c.MaxPorts, p.Port)
+	case p.TargetPort != p.Port && p.Port.IsRange() && !c.MovesRanges:
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't lead a range to other ports: port %s is not served. Leave target_port out", c.Mode, p.Port)
+	default:
+		return true
+	}
+	return false
+}
+
 // reportSmallWeights reports endpoints whose weight is so small, compared with the weights of other
 // endpoints, that they get more than twice their share.
 func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpoint) {
@@ -194,7 +217,7 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 		if p.NodePort != 0 {
 			nearest(at+".node_port", "forward node ports by "+string(s.Forward)+", because endpoints lack the node's address", "it forwards them by nat")
 		}
-		mismatch := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port })
+		mismatch := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port.First() })
 		if mismatch < 0 {
 			continue
 		}
@@ -202,7 +225,7 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 			at += ".target_port"
 		}
 		e := endpoints[mismatch]
-		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets keep port %d", s.Forward, e.Address, e.TargetPort(p), p.Port),
+		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets keep port %s", s.Forward, e.Address, e.TargetPort(p), p.Port),
 			"it forwards by nat")
 	}
 	if s.SNAT == AlwaysSNAT {
@@ -219,7 +242,7 @@ func (c *Capabilities) fit(f *Frontend) {
 		f.Forward = NATForward
 	}
 	if slices.Contains(c.Untranslated, f.Forward) {
-		if f.NodePort || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port }) {
+		if f.NodePort || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
 			f.Forward = NATForward
 		} else {
 			f.SNAT = NeverSNAT

@@ -59,16 +59,14 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	vips := u.allowedVIPs(env, in)
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
-			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not support %s: port %d is not served. It supports %s",
-				env.Capabilities.Mode, p.Protocol, p.Port, joinWords(env.Capabilities.Protocols))
+		if !u.serves(&env.Capabilities, i) {
 			continue
 		}
 		for _, vip := range u.unreservedVIPs(env, i, vips) {
 			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
 		}
 		for _, a := range u.nodePortAddresses(env, i) {
-			u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
+			u.claim(env, c, p, Key{a, PortRange(p.NodePort), p.Protocol}, true)
 		}
 	}
 	if len(c.joined.used) == 0 && len(u.claims) > 0 && in.looksUp(s) {
@@ -131,14 +129,14 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 // choosesConsistently reports whether another host would forward an established connection to the
 // same endpoint, unchanged. If the source is translated, the connection would break.
 func (f *Frontend) choosesConsistently() bool {
-	return f.Proto == TCP && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
+	return f.Proto == TCP && !f.Key.Port.IsRange() && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
 
 // reportLoop reports an endpoint of port p at key, which is the service's own frontend.
 func (u *compiledService) reportLoop(p *Port, key Key) {
 	field := "endpoints"
 	for i := range u.service.Endpoints {
-		if e := &u.service.Endpoints[i]; e.Address == key.Addr && e.TargetPort(p) == key.Port {
+		if e := &u.service.Endpoints[i]; e.Address == key.Addr && e.TargetPort(p) == key.Port.First() {
 			field = fmt.Sprintf("endpoints[%d].address", i)
 		}
 	}
@@ -166,7 +164,7 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 		}
 		holder := ""
 		if fromEtcd(u.service) {
-			holder = env.reservedPort(Key{a, p.NodePort, p.Protocol})
+			holder = env.reservedPort(Key{a, PortRange(p.NodePort), p.Protocol})
 		}
 		switch {
 		case holder != "":
@@ -194,11 +192,15 @@ func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (op
 	for _, vip := range vips {
 		key := Key{vip, p.Port, p.Protocol}
 		reservedFor := ""
-		if fromEtcd(u.service) && slices.Contains(env.Local, vip) {
+		if (fromEtcd(u.service) || p.Port.IsRange()) && slices.Contains(env.Local, vip) {
 			reservedFor = env.reservedPort(key)
 		}
 		if reservedFor == "" {
 			open = append(open, vip)
+			continue
+		}
+		if p.Port.IsRange() {
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and programs of this node need %s. Choose a smaller range or another VIP", key, reservedFor)
 			continue
 		}
 		u.refuse(PortReserved, fmt.Sprintf("ports[%d].port", i), "%s is not served: it is this node's own address, %s, and %s", key, reservedFor, portAdvice)
@@ -353,7 +355,7 @@ func (n NoEndpoints) clientOutcome() string {
 // PortWords describes port p of s for messages: "80/tcp". It adds the family of vip if s has VIPs
 // of both families.
 func (s *Service) PortWords(p *Port, vip netip.Addr) string {
-	words := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+	words := fmt.Sprintf("%s/%s", p.Port, p.Protocol)
 	switch bothFamilies := slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }); {
 	case bothFamilies && vip.Is4():
 		return words + " (IPv4)"

@@ -1,6 +1,8 @@
 package balancer
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -28,7 +30,7 @@ type Compiler struct {
 	in        Inputs
 	out       Desired
 	compiled  map[Name]*compiledService
-	claimants map[Key][]*Service // unsorted
+	claimants claimants
 	index     AddressIndex
 }
 
@@ -81,7 +83,7 @@ func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip
 func (c *Compiler) compile(env Env, in Inputs) Desired {
 	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}, map[netip.Addr]bool{}}
 	if c.compiled == nil {
-		c.compiled, c.claimants = map[Name]*compiledService{}, map[Key][]*Service{}
+		c.compiled, c.claimants = map[Name]*compiledService{}, newClaimants()
 	}
 	c.markEnvChanges(&w, &env, &in)
 	c.markInputChanges(&w, &in)
@@ -90,6 +92,11 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 		c.recompile(name, &w)
 	}
 	for key := range w.keys {
+		if !key.Port.IsRange() {
+			c.resolve(key, &w)
+		}
+	}
+	for _, key := range c.affectedRanges(&w) {
 		c.resolve(key, &w)
 	}
 	for a := range w.addresses {
@@ -130,7 +137,8 @@ func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 	if all || nodePorts || len(reserved) > 0 {
 		for name, s := range in.Services.All() {
 			if all || slices.ContainsFunc(s.Ports, func(p Port) bool {
-				return nodePorts && p.NodePort != 0 || fromEtcd(s) && (reserved[p.Port] || p.NodePort != 0 && reserved[p.NodePort])
+				return nodePorts && p.NodePort != 0 || p.Port.IsRange() && len(reserved) > 0 ||
+					fromEtcd(s) && (reserved[p.Port.First()] || p.NodePort != 0 && reserved[p.NodePort])
 			}) {
 				w.services[name] = true
 			}
@@ -171,7 +179,7 @@ func (c *Compiler) recompile(name Name, w *work) {
 	if old != nil {
 		for _, f := range old.claims {
 			w.keys[f.Key] = true
-			c.unclaim(f.Key, old.service)
+			c.claimants.remove(f.Key, old.service)
 		}
 		c.markSharers(w, old)
 		delete(c.compiled, name)
@@ -187,22 +195,30 @@ func (c *Compiler) recompile(name Name, w *work) {
 	c.markSharers(w, u)
 	for _, f := range u.claims {
 		w.keys[f.Key] = true
-		c.claimants[f.Key] = append(c.claimants[f.Key], s)
+		c.claimants.add(f.Key, s)
 	}
 }
 
-func (c *Compiler) unclaim(key Key, s *Service) {
-	remaining := slices.DeleteFunc(c.claimants[key], func(t *Service) bool { return t == s })
-	if len(remaining) == 0 {
-		delete(c.claimants, key)
-		return
+// affectedRanges returns the marked ranges, and the ranges on the addresses of marked keys, the
+// narrowest first: a range depends on the narrower frontends inside it.
+func (c *Compiler) affectedRanges(w *work) []Key {
+	ranges := map[Key]bool{}
+	for key := range w.keys {
+		if key.Port.IsRange() {
+			ranges[key] = true
+		}
+		for _, r := range c.claimants.ranges[key.Addr] {
+			ranges[r] = true
+		}
 	}
-	c.claimants[key] = remaining
+	return slices.SortedFunc(maps.Keys(ranges), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
+	})
 }
 
 // resolve decides which service gets key, and publishes its frontend.
 func (c *Compiler) resolve(key Key, w *work) {
-	claimants := c.claimants[key]
+	claimants := c.claimants.of[key]
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
@@ -220,13 +236,18 @@ func (c *Compiler) resolve(key Key, w *work) {
 		c.updateCounts(old, nil)
 		return
 	}
-	s := winner(key, claimants, &c.in)
-	if len(claimants) > 1 {
+	s, contested := c.claimants.winner(key, &c.in)
+	if contested {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
+	}
+	if !slices.Contains(claimants, s) {
+		c.out.Frontends = c.out.Frontends.Delete(key)
+		c.updateCounts(old, nil)
+		return
 	}
 	u := c.compiled[s.Name]
 	i, _ := slices.BinarySearchFunc(u.claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
-	f := withForeign(withMemory(u.claims[i], &c.in), u, c.neighbours(key.Addr))
+	f := withForeign(withMemory(u.claims[i], &c.in), u, c.neighbours(key.Addr)).withOpen(c.out.Frontends)
 	if old != nil && !f.NodePort {
 		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState
 	}
@@ -267,7 +288,7 @@ func (c *Compiler) updateProblems(name Name) {
 		c.out.Problems = c.out.Problems.Delete(name)
 		return
 	}
-	winnerOf := func(k Key) *Service { return winner(k, c.claimants[k], &c.in) }
+	winnerOf := func(k Key) *Service { s, _ := c.claimants.winner(k, &c.in); return s }
 	problems := slices.Concat(u.problems, u.endpointsAtVIPs(&c.env, c.out.Frontends), u.lostClaims(winnerOf))
 	old := c.out.Problems.At(name)
 	switch {

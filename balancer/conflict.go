@@ -32,7 +32,7 @@ func (c ClaimConflict) Problem() Problem {
 	rival := c.Rival.Name
 	at := c.Rival.Origin.Text()
 	if !c.Key.Addr.IsValid() {
-		claim = fmt.Sprintf("node port %d/%s", c.Key.Port, c.Key.Proto)
+		claim = fmt.Sprintf("node port %s/%s", c.Key.Port, c.Key.Proto)
 	}
 	more := ""
 	if c.More > 0 {
@@ -92,7 +92,7 @@ func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 		all = append(all, pooledConflicts(before[name], s, given)...)
 		wants := s.Claims()
 		for _, key := range slices.SortedFunc(maps.Keys(wants), Key.Compare) {
-			rivals, more, isNew := holders[key].rivals(name)
+			rivals, more, isNew := holdersOf(key, holders).rivals(name)
 			for _, rival := range rivals {
 				all = append(all, ClaimConflict{Service: s, Key: key, Field: wants[key], Rival: after[rival], New: isNew})
 			}
@@ -102,6 +102,22 @@ func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 		}
 	}
 	return all
+}
+
+// holdersOf returns the services with a claim to key, or to a range that conflicts with it.
+func holdersOf(key Key, holders map[Key]claimHolders) claimHolders {
+	all := holders[key]
+	if !key.Port.IsRange() {
+		return all
+	}
+	for other, c := range holders {
+		if other != key && other.Addr == key.Addr && other.Proto == key.Proto && other.Port.conflicts(key.Port) {
+			all.old, all.added = slices.Concat(all.old, c.old), slices.Concat(all.added, c.added)
+		}
+	}
+	slices.Sort(all.old)
+	slices.Sort(all.added)
+	return claimHolders{slices.Compact(all.old), slices.Compact(all.added)}
 }
 
 // pooledConflicts returns the addresses that the new definition claims although a pool gave them to

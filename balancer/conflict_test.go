@@ -106,7 +106,7 @@ func crowded(r *rand.Rand, name Name) *Service {
 		s.Allocated = append(s.Allocated, address())
 	}
 	for i := range 1 + r.IntN(2) {
-		p := Port{Port: uint16(80 + i), Protocol: []Protocol{TCP, UDP}[r.IntN(2)]}
+		p := Port{Port: PortRange(80 + i), Protocol: []Protocol{TCP, UDP}[r.IntN(2)]}
 		if r.IntN(3) == 0 {
 			p.NodePort = uint16(30000 + r.IntN(3))
 		}

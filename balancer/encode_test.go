@@ -98,7 +98,7 @@ func (r random) service() *balancer.Service {
 func (r random) ports(s *balancer.Service) {
 	n := 1 + r.IntN(3)
 	for i := range n {
-		p := balancer.Port{Port: uint16(1 + i*20000 + r.IntN(20000)), Protocol: balancer.TCP}
+		p := balancer.Port{Port: balancer.PortRange(1 + i*20000 + r.IntN(20000)), Protocol: balancer.TCP}
 		if n > 1 || r.maybe() {
 			p.Name = fmt.Sprintf("p%d", i)
 		}
@@ -107,10 +107,10 @@ func (r random) ports(s *balancer.Service) {
 		}
 		p.TargetPort = p.Port
 		if s.Forward == balancer.NATForward && r.maybe() {
-			p.TargetPort = r.port()
+			p.TargetPort = balancer.PortRange(r.port())
 		}
 		if r.maybe() {
-			p.NodePort = p.Port
+			p.NodePort = p.Port.First()
 		}
 		s.Ports = append(s.Ports, p)
 	}

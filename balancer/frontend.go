@@ -18,6 +18,9 @@ type Frontend struct {
 	// Service and Port name the definition, for people and counters.
 	Service Name
 	Port    string
+	// Open are the parts of a range of ports that no narrower frontend on the address has, sorted.
+	// It is empty for a single port.
+	Open []PortRange
 	// Backends are sorted by address, without duplicates. They include backends that get no new
 	// connections but whose established connections continue (see Backend.State).
 	Backends []Backend
@@ -77,6 +80,25 @@ func (b Backend) Expired(now time.Time) bool { return !b.Until.IsZero() && !now.
 // FrontendsOn yields the frontends on an address, in key order.
 func FrontendsOn(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key, *Frontend] {
 	return frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a })
+}
+
+// FrontendAt returns the frontend that gets connections to an address and port, and its key: the
+// frontend of that port, or of the narrowest range that contains it.
+func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
+	if f, ok := frontends.Get(at); ok {
+		return at, f
+	}
+	var best Key
+	firstRange := Key{Addr: at.Addr, Port: 1 << 16}
+	for k := range frontends.While(firstRange, func(k Key) bool { return k.Addr == at.Addr }) {
+		if k.Proto == at.Proto && k.Port.Contains(at.Port.First()) && (best.Port == 0 || best.Port == AllPorts) {
+			best = k
+		}
+	}
+	if best.Port == 0 {
+		return at, nil
+	}
+	return best, frontends.At(best)
 }
 
 // Target returns the endpoint of b, a backend of f.
@@ -140,7 +162,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g || f == nil || g == nil {
 		return f == g
 	}
-	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) && slices.Equal(f.Foreign, g.Foreign) &&
+	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) && slices.Equal(f.Foreign, g.Foreign) && slices.Equal(f.Open, g.Open) &&
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 

@@ -159,11 +159,16 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	}
 	for i := range 1 + h.IntN(2) {
 		p := balancer.Port{
-			Name: fmt.Sprintf("p%d", i), Port: uint16(80 + h.IntN(3)), TargetPort: uint16(8000 + h.IntN(3)),
+			Name: fmt.Sprintf("p%d", i), Port: balancer.PortRange(80 + h.IntN(3)), TargetPort: balancer.PortRange(8000 + h.IntN(3)),
 			Protocol: pickOne(h, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
 		}
 		if h.IntN(3) == 0 {
 			p.NodePort = uint16(80 + h.IntN(3))
+		}
+		if h.IntN(3) == 0 {
+			first := uint16(79 + h.IntN(3))
+			p.Port = pickOne(h, balancer.AllPorts, balancer.NewPortRange(first, first+1+uint16(h.IntN(3))))
+			p.TargetPort, p.NodePort = p.Port, 0
 		}
 		s.Ports = append(s.Ports, p)
 	}

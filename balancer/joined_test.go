@@ -56,7 +56,7 @@ func TestTooManyRegistered(t *testing.T) {
 	s.VIPs = append(s.VIPs, netip.MustParseAddr("10.97.0.1"))
 	s.Ports = nil
 	for i := range 100 {
-		s.Ports = append(s.Ports, balancer.Port{Name: fmt.Sprintf("p%d", i), Port: uint16(80 + i), Protocol: balancer.TCP, TargetPort: 8080})
+		s.Ports = append(s.Ports, balancer.Port{Name: fmt.Sprintf("p%d", i), Port: balancer.PortRange(80 + i), Protocol: balancer.TCP, TargetPort: 8080})
 	}
 	var in balancer.Inputs
 	in.Services = in.Services.Set("web", s)

@@ -56,7 +56,7 @@ func ProtocolOf(number byte) Protocol {
 // Key identifies a frontend by its address, port and protocol.
 type Key struct {
 	Addr  netip.Addr
-	Port  uint16
+	Port  PortRange
 	Proto Protocol
 }
 
@@ -71,11 +71,19 @@ func (k Key) Compare(other Key) int {
 	return cmp.Compare(k.Proto, other.Proto)
 }
 
-// AddrPort returns the address and port of the key.
-func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port) }
+// AddrPort returns the address and the first port of the key.
+func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port.First()) }
 
-// String formats the key as 10.96.0.10:80/tcp or [fd00::1]:80/tcp.
-func (k Key) String() string { return k.AddrPort().String() + "/" + string(k.Proto) }
+// Place formats the address and port of the key, such as 10.96.0.10:80 or [fd00::1]:8000-8999.
+func (k Key) Place() string {
+	if !k.Port.IsRange() {
+		return k.AddrPort().String()
+	}
+	return strings.TrimSuffix(netip.AddrPortFrom(k.Addr, 0).String(), "0") + k.Port.String()
+}
+
+// String formats the key as 10.96.0.10:80/tcp or [fd00::1]:8000-8999/tcp.
+func (k Key) String() string { return k.Place() + "/" + string(k.Proto) }
 
 // MarshalText formats the key like String.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
@@ -86,19 +94,22 @@ func (k *Key) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseKey parses ADDRESS:PORT[/PROTOCOL]. The default protocol is TCP.
+// ParseKey parses ADDRESS:PORT[/PROTOCOL]. The port may be a range, or "all". The default protocol
+// is TCP.
 func ParseKey(text string) (Key, error) {
 	where, proto, ok := strings.Cut(text, "/")
 	if !ok {
 		proto = string(TCP)
 	}
-	at, err := netip.ParseAddrPort(where)
-	if err != nil || at.Port() == 0 {
+	colon := strings.LastIndexByte(where, ':') + 1
+	at, err := netip.ParseAddrPort(where[:colon] + "0")
+	port, portErr := ParsePortRange(where[colon:])
+	if err != nil || portErr != nil {
 		return Key{}, fmt.Errorf("%q is not ADDRESS:PORT[/tcp|udp|sctp], such as 10.96.0.10:80 or [fd00::1]:53/udp", text)
 	}
 	switch Protocol(proto) {
 	case TCP, UDP, SCTP:
-		return Key{at.Addr().Unmap(), at.Port(), Protocol(proto)}, nil
+		return Key{at.Addr().Unmap(), port, Protocol(proto)}, nil
 	}
 	return Key{}, fmt.Errorf("%q has the protocol %q; tcp, udp and sctp are possible", text, proto)
 }

@@ -87,7 +87,7 @@ func (s *Service) Claims() map[Key]string {
 			claims[Key{Addr: vip, Port: p.Port, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].port", i)
 		}
 		if p.NodePort != 0 {
-			claims[Key{Port: p.NodePort, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].node_port", i)
+			claims[Key{Port: PortRange(p.NodePort), Proto: p.Protocol}] = fmt.Sprintf("ports[%d].node_port", i)
 		}
 	}
 	return claims
@@ -97,12 +97,13 @@ func (s *Service) Claims() map[Key]string {
 type Port struct {
 	// Name identifies the port. It is required if the service has several ports.
 	Name string `toml:"name"`
-	// Port is open on the VIPs, 1 to 65535.
-	Port uint16 `toml:"port" range:"1,65535"`
+	// Port is open on the VIPs, 1 to 65535. It may be a range, or AllPorts.
+	Port PortRange `toml:"port" range:"1,65535"`
 	// Protocol defaults to TCP.
 	Protocol Protocol `toml:"protocol"`
-	// TargetPort is the endpoints' port. Default: Port.
-	TargetPort uint16 `toml:"target_port"`
+	// TargetPort is the endpoints' port. Default: Port. For a range of ports, it is a range of the
+	// same length.
+	TargetPort PortRange `toml:"target_port" range:"0,65535"`
 	// NodePort is a port that is also open on the node's own addresses, or 0.
 	NodePort uint16 `toml:"node_port"`
 }
@@ -115,7 +116,7 @@ type Endpoint struct {
 	Name string `toml:"-"`
 	// From is the lookup that found the address. It is not part of a definition.
 	From Lookup `toml:"-"`
-	// Port replaces the target port of every port of the service. 0 disables it.
+	// Port replaces the target port of every single port of the service. 0 disables it.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
 	Ports map[string]uint16 `toml:"ports"`
@@ -158,13 +159,16 @@ func (e *Endpoint) Host() string {
 	return e.Address.String()
 }
 
-// TargetPort returns the port of e that serves p.
-func (e *Endpoint) TargetPort(p *Port) uint16 {
-	if port, ok := e.Ports[p.Name]; ok {
-		return port
+// TargetPort returns the port of e that serves p, or the first of its ports for a range.
+func (e *Endpoint) TargetPort(p *Port) uint16 { return e.TargetPorts(p).First() }
+
+// TargetPorts returns the ports of e that serve p.
+func (e *Endpoint) TargetPorts(p *Port) PortRange {
+	if port, ok := e.Ports[p.Name]; ok && !p.Port.IsRange() {
+		return PortRange(port)
 	}
-	if e.Port != 0 {
-		return e.Port
+	if e.Port != 0 && !p.Port.IsRange() {
+		return PortRange(e.Port)
 	}
 	return p.TargetPort
 }

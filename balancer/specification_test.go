@@ -13,20 +13,20 @@ func Compile(env Env, in Inputs) Desired {
 		out.Addresses = out.Addresses.Set(a, 0)
 	}
 	units := map[Name]*compiledService{}
-	claimants := map[Key][]*Service{}
+	claimants := newClaimants()
 	for name, s := range in.Services.All() {
 		u := compileService(&env, s, &in)
 		units[name] = u
 		for _, f := range u.claims {
-			claimants[f.Key] = append(claimants[f.Key], s)
+			claimants.add(f.Key, s)
 		}
 	}
-	for key, all := range claimants {
-		if len(all) > 1 {
-			out.Contested = out.Contested.Set(key, winner(key, all, &in).Name)
+	for key := range claimants.of {
+		if s, contested := claimants.winner(key, &in); contested {
+			out.Contested = out.Contested.Set(key, s.Name)
 		}
 	}
-	winnerOf := func(k Key) *Service { return winner(k, claimants[k], &in) }
+	winnerOf := func(k Key) *Service { s, _ := claimants.winner(k, &in); return s }
 	for _, u := range units {
 		for _, f := range u.claims {
 			if winnerOf(f.Key) != u.service {
@@ -37,6 +37,9 @@ func Compile(env Env, in Inputs) Desired {
 				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
 			}
 		}
+	}
+	for k, f := range out.Frontends.All() {
+		out.Frontends = out.Frontends.Set(k, f.withOpen(out.Frontends))
 	}
 	for name, u := range units {
 		problems := slices.Concat(u.problems, u.endpointsAtVIPs(&env, out.Frontends), u.lostClaims(winnerOf))

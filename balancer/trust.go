@@ -82,15 +82,23 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 }
 
 // reservedPort describes the program that needs a port of the node's own addresses, so no service
-// from etcd may claim it. It returns "" if the port is free.
+// from etcd may claim it. It returns "" if the port is free. For a range, it lists all such ports.
 func (env *Env) reservedPort(key Key) string {
-	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool {
-		return r.Port == key.Port && r.Proto == key.Proto && (!r.Addr.IsValid() || r.Addr == key.Addr)
-	})
-	if i < 0 {
-		return ""
+	var inside []string
+	for _, r := range env.Reserved {
+		switch {
+		case r.Port == 0 || !key.Port.Contains(r.Port) || r.Proto != key.Proto || r.Addr.IsValid() && r.Addr != key.Addr:
+		case !key.Port.IsRange():
+			return r.Description
+		default:
+			inside = append(inside, fmt.Sprintf("port %d (%s)", r.Port, r.Description))
+		}
 	}
-	return env.Reserved[i].Description
+	const maxNamed = 5
+	if more := len(inside) - maxNamed; more > 0 {
+		inside = append(inside[:maxNamed], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(inside, ", ")
 }
 
 // portAdvice ends the texts about reserved ports.
@@ -188,22 +196,22 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 	if !own && !node && !etcd {
 		return ""
 	}
-	ofEtcd := func(port uint16) bool {
-		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port == port && port != 0 })
+	ofEtcd := func(port PortRange) bool {
+		return slices.ContainsFunc(env.Reserved, func(r Reserved) bool { return r.Etcd && r.Port != 0 && port.Contains(r.Port) })
 	}
-	low := func(port uint16) bool { return port < firstNodePort }
+	low := func(port PortRange) bool { return port.First() < firstNodePort }
 	switch {
 	case s.checksPort(e, ofEtcd):
 		return etcdCheck
 	case named:
 		return ""
-	case slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && ofEtcd(e.TargetPort(&p)) }):
+	case slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == TCP && ofEtcd(e.TargetPorts(&p)) }):
 		return etcdPort
 	case containsAddr(env.AllowedEndpoints, e.Address):
 		return ""
 	case own:
 		return ownAddress
-	case node && (s.checksPort(e, low) || slices.ContainsFunc(s.Ports, func(p Port) bool { return low(e.TargetPort(&p)) })):
+	case node && (s.checksPort(e, low) || slices.ContainsFunc(s.Ports, func(p Port) bool { return low(e.TargetPorts(&p)) })):
 		return nodePort
 	}
 	return ""
@@ -237,12 +245,12 @@ func isMetadata(a netip.Addr) bool {
 }
 
 // checksPort reports whether checks of e have a port of their own that matches.
-func (s *Service) checksPort(e *Endpoint, port func(uint16) bool) bool {
+func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 	if s.Health == nil || e.IsUnchecked() {
 		return false
 	}
 	own := e.CheckPort(s.Health)
-	return own != 0 && port(own)
+	return own != 0 && port(PortRange(own))
 }
 
 // trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this

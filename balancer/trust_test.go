@@ -160,7 +160,7 @@ func TestReservedPorts(t *testing.T) {
 	} {
 		for _, s := range []balancer.Service{{VIPs: []netip.Addr{netip.MustParseAddr(c.vip)}}, {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(c.vip)}}} {
 			s.Name, s.Scheduler, s.Forward = "web", balancer.WeightedRoundRobin, balancer.NATForward
-			s.Ports = []balancer.Port{{Port: c.port, TargetPort: 80, Protocol: balancer.TCP, NodePort: c.nodePort}}
+			s.Ports = []balancer.Port{{Port: balancer.PortRange(c.port), TargetPort: 80, Protocol: balancer.TCP, NodePort: c.nodePort}}
 			s.Origin.Key = "/vipd/services/web"
 			d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)})
 			var keys []string
@@ -452,7 +452,7 @@ func TestOwnEndpoints(t *testing.T) {
 		}
 		for _, from := range []string{"a file", "etcd", "etcd, apart", "etcd, apart from a file"} {
 			s := oneService("web", 0, 1)
-			s.VIPs, s.Ports[0].TargetPort = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::10")}, c.port
+			s.VIPs, s.Ports[0].TargetPort = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::10")}, balancer.PortRange(c.port)
 			e := s.Endpoints[0]
 			e.Address, e.Port = netip.MustParseAddr(c.endpoint), 0
 			s.Endpoints[0] = e

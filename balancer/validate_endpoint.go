@@ -32,6 +32,7 @@ func (r *tableReader) checkEndpoints(s *Service) {
 		}
 	}
 	if portsRead {
+		r.checkRangeOverrides(s)
 		r.checkDuplicates(s)
 	}
 }
@@ -79,6 +80,24 @@ func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 	}
 }
 
+// checkRangeOverrides reports ports of endpoints that would replace a range of ports.
+func (r *tableReader) checkRangeOverrides(s *Service) {
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		for j := range s.Ports {
+			p := &s.Ports[j]
+			if !p.Port.IsRange() {
+				continue
+			}
+			if _, named := e.Ports[p.Name]; named {
+				r.errorf(decode.Join(element("endpoints", i, "ports"), p.Name), "can't replace a range of ports: set target_port of ports[%d]", j)
+			} else if e.Port != 0 && len(s.Ports) == 1 {
+				r.errorf(element("endpoints", i, "port"), "can't replace a range of ports: set target_port of ports[%d]", j)
+			}
+		}
+	}
+}
+
 // checkOwnHealth reports settings of checks in endpoint i of a service without checks.
 func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 	if e.HealthPort != 0 {
@@ -115,7 +134,7 @@ func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		target := e.TargetPort(p)
-		open := func(q Port) bool { return q.Port == target && q.Port != p.Port && q.Protocol == p.Protocol }
+		open := func(q Port) bool { return q.Port.Contains(target) && q.Port != p.Port && q.Protocol == p.Protocol }
 		if target != 0 && slices.ContainsFunc(s.Ports, open) {
 			return true
 		}

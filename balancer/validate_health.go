@@ -169,6 +169,10 @@ func (r *tableReader) checkProbed(s *Service) {
 	if len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, ownPort) {
 		return
 	}
+	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 {
+		r.errorf("health.port", "needs the port to check, because ports[%d] is a range", i)
+		return
+	}
 	proto := TCP
 	switch s.Health.Type {
 	case "", ExecHealth, DNSHealth:

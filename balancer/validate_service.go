@@ -101,7 +101,7 @@ func (r *tableReader) checkPorts(ports []Port) {
 		r.errorf("ports", "needs at least one table with a port, such as port = 80")
 	}
 	type portKey struct {
-		port  uint16
+		port  PortRange
 		proto Protocol
 	}
 	names, open, node := map[string]int{}, map[portKey]int{}, map[portKey]int{}
@@ -111,17 +111,44 @@ func (r *tableReader) checkPorts(ports []Port) {
 		if p.Port == 0 {
 			r.errorf(element("ports", i, "port"), "needs a port, 1 to 65535")
 		} else if j, again := open[portKey{p.Port, p.Protocol}]; again {
-			r.errorf(element("ports", i, "port"), "port %d/%s is a duplicate of ports[%d]", p.Port, p.Protocol, j)
+			r.errorf(element("ports", i, "port"), "port %s/%s is a duplicate of ports[%d]", p.Port, p.Protocol, j)
 		} else {
 			open[portKey{p.Port, p.Protocol}] = i
 		}
+		r.checkRange(ports, i)
 		if p.NodePort == 0 {
 			continue
 		}
-		if j, again := node[portKey{p.NodePort, p.Protocol}]; again {
+		if j, again := node[portKey{PortRange(p.NodePort), p.Protocol}]; again {
 			r.errorf(element("ports", i, "node_port"), "node port %d/%s is a duplicate of ports[%d]", p.NodePort, p.Protocol, j)
 		} else {
-			node[portKey{p.NodePort, p.Protocol}] = i
+			node[portKey{PortRange(p.NodePort), p.Protocol}] = i
+		}
+	}
+}
+
+// checkRange checks port i with its target if either is a range.
+func (r *tableReader) checkRange(ports []Port, i int) {
+	p := &ports[i]
+	if p.Port == 0 || r.isBroken(element("ports", i, "target_port")) {
+		return
+	}
+	switch {
+	case p.TargetPort.Len() == p.Port.Len():
+	case p.Port.IsRange():
+		r.errorf(element("ports", i, "target_port"), "%s must have as many ports as port, which has %d: leave it out to keep the client's port", p.TargetPort, p.Port.Len())
+	default:
+		r.errorf(element("ports", i, "target_port"), "%s is a range, but port %s is a single port", p.TargetPort, p.Port)
+	}
+	if !p.Port.IsRange() {
+		return
+	}
+	if p.NodePort != 0 {
+		r.errorf(element("ports", i, "node_port"), "a range of ports can't have a node port: leave it out")
+	}
+	for j := range i {
+		if q := &ports[j]; q.Protocol == p.Protocol && q.Port != p.Port && q.Port.conflicts(p.Port) {
+			r.errorf(element("ports", i, "port"), "%s/%s overlaps ports[%d]", p.Port, p.Protocol, j)
 		}
 	}
 }
@@ -182,20 +209,20 @@ func (r *tableReader) checkForward(s *Service) {
 	if s.Forward == NATForward {
 		return
 	}
-	const text = "%d differs from port %d: forward = %q passes packets on as they are, so endpoints must listen on the VIP's port"
+	const text = "%d differs from port %s: forward = %q passes packets on as they are, so endpoints must listen on the VIP's port"
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.TargetPort != p.Port {
-			r.errorf(element("ports", i, "target_port"), text, p.TargetPort, p.Port, s.Forward)
+			r.errorf(element("ports", i, "target_port"), text, p.TargetPort.First(), p.Port, s.Forward)
 		}
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		for j := range s.Ports {
 			p := &s.Ports[j]
-			if port, named := e.Ports[p.Name]; named && port != p.Port {
+			if port, named := e.Ports[p.Name]; named && PortRange(port) != p.Port {
 				r.errorf(decode.Join(element("endpoints", i, "ports"), p.Name), text, port, p.Port, s.Forward)
-			} else if !named && e.Port != 0 && e.Port != p.Port {
+			} else if !named && e.Port != 0 && PortRange(e.Port) != p.Port {
 				r.errorf(element("endpoints", i, "port"), text, e.Port, p.Port, s.Forward)
 				break
 			}

@@ -9,6 +9,20 @@ func TestWrongService(t *testing.T) {
 			`vips: needs at least one address, such as "10.96.0.10"`,
 			`ports: needs at least one table with a port, such as port = 80`,
 		}},
+		{fields: `"vips": ["10.0.0.1"], "health": {"type": "tcp"}, "endpoints": [{"address": "10.0.0.2", "port": 9}],
+			"ports": [{"port": "8000-8999", "target_port": 80, "node_port": 30000}]`, want: []string{
+			`ports[0].target_port: 80 must have as many ports as port, which has 1000: leave it out to keep the client's port`,
+			`ports[0].node_port: a range of ports can't have a node port: leave it out`,
+			`endpoints[0].port: can't replace a range of ports: set target_port of ports[0]`,
+			`health.port: needs the port to check, because ports[0] is a range`,
+		}},
+		{fields: `"vips": ["10.0.0.1"], "ports": [{"name": "a", "port": "8000-8999"}, {"name": "b", "port": "8900-9000"}, {"name": "c", "port": 8080},
+			{"name": "d", "port": "all"}, {"name": "e", "port": 80, "target_port": "80-81"}]`, want: []string{
+			`ports[1].port: 8900-9000/tcp overlaps ports[0]`,
+			`ports[4].target_port: 80-81 is a range, but port 80 is a single port`,
+		}},
+		{fields: `"vips": ["10.0.0.1"], "ports": [{"port": "9-8"}]`, want: []string{`ports[0].port: "9-8" ends before it starts: write "8-9"`}},
+		{fields: `"vips": ["10.0.0.1"], "ports": [{"port": "80"}]`, want: []string{`ports[0].port: needs a number without quotes: write 80`}},
 		{name: "Web_1", fields: web, want: []string{`the name "Web_1" is not possible: names are DNS labels, ` + label}},
 		{name: "-web", fields: web, want: []string{`the name "-web" is not possible: names are DNS labels, ` + label}},
 		{fields: web + `, "endpoint": [], "node_port": 30080, "zzz": 1`, want: []string{
@@ -196,7 +210,7 @@ func TestWrongEndpoints(t *testing.T) {
 		{fields: web + `, "locality": "node_only"`},
 		// Problems that follow from another are not reported.
 		{fields: vip + `, "ports": [{"port": "http"}], "endpoints": [{"address": "10.0.0.1", "ports": {"x": 1}}, {"address": "10.0.0.1"}]`, want: []string{
-			`ports[0].port: needs a whole number, not the text "http"`,
+			`ports[0].port: "http" is not a port, a range such as "8000-8999", or "all"`,
 		}},
 	})
 }

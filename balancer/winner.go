@@ -2,9 +2,68 @@ package balancer
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+
+	"vipd/balancer/snap"
 )
+
+// claimants has the services that claim each key.
+type claimants struct {
+	of map[Key][]*Service // unsorted
+	// ranges has the claimed ranges of ports on each address, unsorted.
+	ranges map[netip.Addr][]Key
+}
+
+func newClaimants() claimants {
+	return claimants{map[Key][]*Service{}, map[netip.Addr][]Key{}}
+}
+
+func (c *claimants) add(key Key, s *Service) {
+	if key.Port.IsRange() && len(c.of[key]) == 0 {
+		c.ranges[key.Addr] = append(c.ranges[key.Addr], key)
+	}
+	c.of[key] = append(c.of[key], s)
+}
+
+func (c *claimants) remove(key Key, s *Service) {
+	c.of[key] = slices.DeleteFunc(c.of[key], func(t *Service) bool { return t == s })
+	if len(c.of[key]) > 0 {
+		return
+	}
+	delete(c.of, key)
+	if !key.Port.IsRange() {
+		return
+	}
+	c.ranges[key.Addr] = slices.DeleteFunc(c.ranges[key.Addr], func(k Key) bool { return k == key })
+	if len(c.ranges[key.Addr]) == 0 {
+		delete(c.ranges, key.Addr)
+	}
+}
+
+// winner returns the service that gets key, and whether others lose it. A range also loses against
+// a better claim to a range that overlaps it: then the winner is another service, without a claim
+// to key.
+func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) {
+	best, contested = winner(key, c.of[key], in), len(c.of[key]) > 1
+	if !key.Port.IsRange() {
+		return best, contested
+	}
+	holds := in.Holders.At(key) == best.Name
+	for _, other := range c.ranges[key.Addr] {
+		if other == key || other.Proto != key.Proto || !other.Port.conflicts(key.Port) {
+			continue
+		}
+		contested = true
+		s := winner(other, c.of[other], in)
+		switch held := in.Holders.At(other) == s.Name; {
+		case held && !holds, held == holds && compareClaims(s, best) < 0:
+			best, holds = s, held
+		}
+	}
+	return best, contested
+}
 
 // winner returns the service that gets key: the former holder, or otherwise the first by
 // compareClaims.
@@ -16,6 +75,42 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 		}
 	}
 	return slices.MinFunc(claimants, compareClaims)
+}
+
+// withOpen returns f with its field Open. Frontends has all narrower frontends on the address.
+func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
+	if !f.Key.Port.IsRange() {
+		return f
+	}
+	open := []PortRange{f.Key.Port}
+	for k := range FrontendsOn(frontends, f.Addr) {
+		if k.Proto == f.Proto && k.Port != f.Key.Port && k.Port.Len() < f.Key.Port.Len() {
+			open = without(open, k.Port)
+		}
+	}
+	if slices.Equal(open, f.Open) {
+		return f
+	}
+	g := *f
+	g.Open = open
+	return &g
+}
+
+// without returns the ports in all, sorted ranges, that hole does not have.
+func without(all []PortRange, hole PortRange) (left []PortRange) {
+	for _, p := range all {
+		if !p.Overlaps(hole) {
+			left = append(left, p)
+			continue
+		}
+		if p.First() < hole.First() {
+			left = append(left, NewPortRange(p.First(), hole.First()-1))
+		}
+		if p.Last() > hole.Last() {
+			left = append(left, NewPortRange(hole.Last()+1, p.Last()))
+		}
+	}
+	return left
 }
 
 // lostClaims returns the problems of the frontends that the service claims and other services have

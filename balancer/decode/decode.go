@@ -37,6 +37,10 @@ type exampler interface{ Example() string }
 // OtherNames maps each such name to the replacement.
 type renamer interface{ OtherNames() map[string]string }
 
+// Number is implemented by unsigned types that are written as a number or as text. Number returns
+// the number, or false if the value is written as text.
+type Number interface{ Number() (n int64, ok bool) }
+
 // Values is implemented by string types with a fixed set of values.
 type Values interface{ Values() []string }
 
@@ -249,6 +253,10 @@ func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 			*t = table
 		}
 	case encoding.TextUnmarshaler:
+		if _, isText := raw.(string); !isText && v.CanUint() {
+			d.valueByKind(v, raw, allowed)
+			return
+		}
 		d.unmarshal(t, raw)
 	default:
 		d.valueByKind(v, raw, allowed)

@@ -30,6 +30,11 @@ func (e *encoder) table(v, defaults reflect.Value) map[string]any {
 }
 
 func (e *encoder) value(v reflect.Value) any {
+	if t, ok := v.Interface().(Number); ok {
+		if n, ok := t.Number(); ok {
+			return n
+		}
+	}
 	switch t := v.Interface().(type) {
 	case time.Duration:
 		return FormatDuration(t)

@@ -215,7 +215,7 @@ func TestIncrementalTargets(t *testing.T) {
 			case 1:
 				n := name()
 				s := service(n, checks[r.IntN(len(checks))],
-					balancer.Port{Name: "x", TargetPort: uint16(80 + r.IntN(2)), Protocol: []balancer.Protocol{balancer.TCP, balancer.UDP}[r.IntN(2)]})
+					balancer.Port{Name: "x", TargetPort: balancer.PortRange(80 + r.IntN(2)), Protocol: []balancer.Protocol{balancer.TCP, balancer.UDP}[r.IntN(2)]})
 				s.Endpoints = []balancer.Endpoint{endpoint(r.IntN(3)), endpoint(r.IntN(3))}
 				if r.IntN(2) == 0 {
 					s.Origin.Key = "/k"

@@ -202,7 +202,7 @@ func describedPorts(p *cli.Printer, s *api.Service) *table.Table {
 	)
 	for _, p := range s.Ports {
 		in, out := transferred(p.In, p.Out)
-		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), number(int(p.NodePort)),
+		t.Row(p.Name, fmt.Sprintf("%s/%s", p.Port, p.Protocol), p.TargetPort.String(), number(int(p.NodePort)),
 			fmt.Sprintf("%d/%d", p.Up, p.Of), strconv.FormatUint(p.Connections, 10), in, out)
 	}
 	return t

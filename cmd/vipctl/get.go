@@ -302,7 +302,7 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 		var ports []string
 		var connections uint64
 		for _, port := range s.Ports {
-			ports = append(ports, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
+			ports = append(ports, fmt.Sprintf("%s/%s", port.Port, port.Protocol))
 			connections += port.Connections
 		}
 		up := api.UseOf(s.Endpoints).Text("/")

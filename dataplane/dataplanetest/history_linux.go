@@ -87,7 +87,7 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		s.Ports[0].Port = uint16(vipPort + h.random.IntN(2)) // another frontend
+		s.Ports[0].Port = balancer.PortRange(vipPort + h.random.IntN(2)) // another frontend
 	}
 }
 

@@ -104,7 +104,7 @@ func checkEveryClientKind(r *rig, lay layout) {
 // checkReachesAll sends requests for one cycle of round robin. Each server answers, and sees the
 // right address.
 func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
-	if key.Port = kind.port; key.Port == nodePort {
+	if key.Port = balancer.PortRange(kind.port); key.Port == nodePort {
 		key.Addr = r.w.node.of(key.Addr)
 	}
 	for _, from := range kind.from(r.w) {

@@ -143,7 +143,7 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 		default:
 		}
 		found := false
-		err := conn.Each(r.Context(), conntrack.Filter{Proto: key.Proto, Dst: key.Addr, Port: key.Port}, func(f *conntrack.Flow) error {
+		err := conn.Each(r.Context(), conntrack.Filter{Proto: key.Proto, Dst: key.Addr, Port: key.Port.First()}, func(f *conntrack.Flow) error {
 			found = found || f.Client().Port() == port
 			return nil
 		})
@@ -175,7 +175,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	port := freshPort(r)
 	switch x.key.Proto {
 	case balancer.SCTP:
-		init := sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}
+		init := sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}
 		if name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered); err == nil {
 			r.Errorf("%s: %s: %s answers while it is muted", x.name, x.key, name)
 		}
@@ -249,7 +249,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 			})
 		case balancer.SCTP:
 			if mute { // otherwise the server treats INIT as its peer's restart
-				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s2")
+				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s2")
 			}
 		}
 	}
@@ -283,7 +283,7 @@ func reuseForged(r *rig, all []exit) {
 					err = alive(conns[i], atOnce)
 				}
 			case balancer.SCTP:
-				init := sctpPacket{from: ports[i], to: x.key.Port, chunk: sctpInit, own: sctpClientTag}
+				init := sctpPacket{from: ports[i], to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}
 				_, _ = askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered)
 				err = echoCookie(r, x, ports[i])
 			}
@@ -297,7 +297,7 @@ func reuseForged(r *rig, all []exit) {
 // associate opens an association with the first server.
 func associate(r *rig, x exit, port uint16) {
 	r.Helper()
-	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port, chunk: sctpInit, own: sctpClientTag}, "s1")
+	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s1")
 	if err := echoCookie(r, x, port); err != nil {
 		r.Fatalf("%s: %s: %v", x.name, x.key, err)
 	}
@@ -305,7 +305,7 @@ func associate(r *rig, x exit, port uint16) {
 
 // echoCookie sends COOKIE ECHO, which the first server must answer.
 func echoCookie(r *rig, x exit, port uint16) error {
-	echo := sctpPacket{from: port, to: x.key.Port, tag: sctpServerTag, chunk: sctpCookieEcho, own: sctpClientTag}
+	echo := sctpPacket{from: port, to: x.key.Port.First(), tag: sctpServerTag, chunk: sctpCookieEcho, own: sctpClientTag}
 	name, err := askSCTP(r, r.w.client, x.key, echo, sctpCookieAck, atOnce)
 	if err == nil && name != "s1" {
 		err = fmt.Errorf("COOKIE ECHO is answered by %s, want s1", name)

@@ -26,7 +26,7 @@ func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.Affinit
 func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		for i := range s.Ports {
-			s.Ports[i].Port += n
+			s.Ports[i].Port += balancer.PortRange(n)
 		}
 	})
 }

@@ -146,7 +146,7 @@ func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 // openSCTP sends INIT from a port, and returns the server that answered.
 func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
-	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
+	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port.First(), chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
 }
 
 // askSCTP sends a packet and returns the cookie of its answer, the name of a server.
@@ -172,8 +172,8 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // of another test, or another kernel's
 		case err != nil:
 			return "", err
-		case p.from != key.Port || p.tag != ask.own:
-			return "", fmt.Errorf("the answer comes from port %d with tag %d, want %d and %d", p.from, p.tag, key.Port, ask.own)
+		case p.from != key.Port.First() || p.tag != ask.own:
+			return "", fmt.Errorf("the answer comes from port %d with tag %d, want %d and %d", p.from, p.tag, key.Port.First(), ask.own)
 		default:
 			return p.cookie, nil
 		}

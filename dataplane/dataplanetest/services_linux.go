@@ -54,7 +54,7 @@ func weighted(servers []*server, weights []int) []balancer.Endpoint {
 }
 
 func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
-	return balancer.Key{Addr: a, Port: port, Proto: proto}
+	return balancer.Key{Addr: a, Port: balancer.PortRange(port), Proto: proto}
 }
 
 // keysOf returns the keys of a service at its VIP in both families, for each protocol.

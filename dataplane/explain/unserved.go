@@ -92,7 +92,7 @@ func (n *Inputs) unserved(a *Answer) {
 	}
 }
 
-func place(k balancer.Key) string { return fmt.Sprintf("%d/%s", k.Port, k.Proto) }
+func place(k balancer.Key) string { return fmt.Sprintf("%s/%s", k.Port, k.Proto) }
 
 // places lists ports. It shortens long lists.
 func places(keys []balancer.Key) string {
@@ -113,7 +113,7 @@ func places(keys []balancer.Key) string {
 func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {
-		return 1<<17*inet.CommonBits(f.Addr, k.Addr) - distance(f.Key.Port, k.Port)
+		return 1<<17*inet.CommonBits(f.Addr, k.Addr) - distance(f.Key.Port.First(), k.Port.First())
 	}
 	for _, f := range n.Desired.Frontends.All() {
 		if f.Addr.Is4() == k.Addr.Is4() && (best == nil || cmp.Compare(score(f), score(best)) > 0) {

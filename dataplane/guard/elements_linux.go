@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 )
@@ -46,7 +47,7 @@ func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	x.Addr, _ = netip.AddrFromSlice(key[:size])
 	if len(key) >= size+8 {
 		x.Proto = key[size]
-		x.Port = binary.BigEndian.Uint16(key[size+4:])
+		x.Port = balancer.PortRange(binary.BigEndian.Uint16(key[size+4:]))
 	}
 	if len(e.Data) >= 2 {
 		x.MSS = binary.BigEndian.Uint16(e.Data)

@@ -400,10 +400,10 @@ func (l *layout) write(tx *nft.Tx, chains []chainRules) {
 func element(e setEntry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
 	if e.To.IsValid() {
-		return nft.Elem{Key: key.Port(e.Port).Addr(e.To.Addr()).Port(e.To.Port())}
+		return nft.Elem{Key: key.Port(e.Port.First()).Addr(e.To.Addr()).Port(e.To.Port())}
 	}
 	if e.Port != 0 {
-		key = key.Proto(e.Proto).Port(e.Port)
+		key = key.Proto(e.Proto).Port(e.Port.First())
 	}
 	if e.MSS != 0 {
 		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}

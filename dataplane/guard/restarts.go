@@ -40,10 +40,10 @@ const (
 // endpointsThat returns a function that returns the endpoints of a frontend that meet a condition.
 // Their key has no protocol, because nft allows at most four fields in a set's key. If services of
 // TCP and SCTP share an address and a port, an endpoint of both that meets the condition for one
-// also meets it for the other.
+// also meets it for the other. Ranges of ports have none, because no element could match them.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
-		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {
+		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) || f.Key.Port.IsRange() {
 			return nil
 		}
 		for _, b := range f.Backends {
@@ -109,7 +109,7 @@ func endsOf(key []byte, of inet.Family) (a, b netip.AddrPort, ok bool) {
 // endpointOf decodes an element of a set that contains endpoints of frontends.
 func endpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	if at, to, ok := endsOf(e.Key, of); ok {
-		x = setEntry{Addr: at.Addr(), Port: at.Port(), To: to}
+		x = setEntry{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), To: to}
 	}
 	return x
 }

@@ -11,7 +11,7 @@ import (
 type setEntry struct {
 	Addr  netip.Addr
 	Proto byte
-	Port  uint16
+	Port  balancer.PortRange
 	// Net is a network of clients. Its prefix length is at least 1.
 	Net netip.Prefix
 	// MSS is the maximum segment size that a map assigns to the place.

@@ -125,7 +125,7 @@ func answers(f *balancer.Frontend) (entries []setEntry) {
 		return nil
 	}
 	for _, b := range f.Backends {
-		if e := (setEntry{Addr: b.Addr.Addr(), Port: b.Addr.Port(), Proto: f.Proto.Number()}); e.Addr.Is4() == f.Addr.Is4() {
+		if e := (setEntry{Addr: b.Addr.Addr(), Port: balancer.PortRange(b.Addr.Port()), Proto: f.Proto.Number()}); e.Addr.Is4() == f.Addr.Is4() {
 			entries = append(entries, e)
 		}
 	}

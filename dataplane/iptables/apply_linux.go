@@ -225,7 +225,7 @@ func (y *familyRules) clear(set string, keys []balancer.Key) error {
 	}
 	of := map[ipset.Element]bool{}
 	for _, k := range keys {
-		of[ipset.Element{Addr: k.Addr, Proto: ipset.ProtocolOf(k.Proto), Port: k.Port}] = true
+		of[ipset.Element{Addr: k.Addr, Proto: ipset.ProtocolOf(k.Proto), Port: k.Port.First()}] = true
 	}
 	theirs := slices.DeleteFunc(entries, func(e ipset.Element) bool { return !of[ipset.Element{Addr: e.Addr, Proto: e.Proto, Port: e.Port}] })
 	return y.sets.Delete(set, theirs)

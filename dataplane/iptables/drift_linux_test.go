@@ -138,7 +138,7 @@ func TestNoticesAtOnce(t *testing.T) {
 		var many []*balancer.Frontend
 		for i := range 2000 {
 			f := r.web(balancer.TCP, 2, 3, 4)
-			f.Port, f.Key.Port = fmt.Sprint("p", i), uint16(1000+i)
+			f.Port, f.Key.Port = fmt.Sprint("p", i), balancer.PortRange(1000+i)
 			many = append(many, f)
 		}
 		r.apply(many...)
@@ -193,7 +193,7 @@ func TestLostRoot(t *testing.T) {
 		var all []*balancer.Frontend
 		for i := range 100 { // enough for a tree
 			f := r.web(balancer.TCP, 2)
-			f.Port, f.Key.Port = fmt.Sprint("p", i), uint16(80+i)
+			f.Port, f.Key.Port = fmt.Sprint("p", i), balancer.PortRange(80+i)
 			all = append(all, f)
 		}
 		r.apply(all...)

@@ -66,7 +66,7 @@ func (y *familyRules) findSticky(f *balancer.Frontend, client netip.Addr, slots 
 	if f.AffinityTimeout <= 0 {
 		return nil
 	}
-	entry := ipset.Element{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Second: client}
+	entry := ipset.Element{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port.First(), Second: client}
 	for _, w := range targetsOf(f) {
 		set := stickySet(slots[w.addr], inet.Of(f.Addr))
 		in, err := y.sets.Has(set, entry)

@@ -112,7 +112,7 @@ func (v *foreignEditor) restart() {
 // change adds, changes or removes a frontend.
 func (v *foreignEditor) change() {
 	v.Helper()
-	k := balancer.Key{Addr: netip.MustParseAddr([]string{"10.96.0.20", "10.96.0.21", "fd00::20"}[v.IntN(3)]), Port: uint16(80 + v.IntN(3)), Proto: balancer.TCP}
+	k := balancer.Key{Addr: netip.MustParseAddr([]string{"10.96.0.20", "10.96.0.21", "fd00::20"}[v.IntN(3)]), Port: balancer.PortRange(80 + v.IntN(3)), Proto: balancer.TCP}
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Scheduler: []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Maglev}[v.IntN(3)]}}
 	if v.IntN(3) == 0 {
 		f.AffinityTimeout = 600e9

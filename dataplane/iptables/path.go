@@ -45,7 +45,7 @@ func pathOf(k balancer.Key) path {
 // key returns the key of a whole path.
 func (p path) key() balancer.Key {
 	addr, _ := netip.AddrFromSlice(p.bits[:p.addr/8])
-	return balancer.Key{Addr: addr, Port: p.port(), Proto: p.proto()}
+	return balancer.Key{Addr: addr, Port: balancer.PortRange(p.port()), Proto: p.proto()}
 }
 
 func (p path) proto() balancer.Protocol { return protocols()[p.bits[p.addr/8]] }

@@ -29,19 +29,19 @@ func keySources() []keySource {
 			return balancer.Key{Addr: v4(10<<24 | 96<<16 | r.Uint32N(1<<20)), Port: 80, Proto: balancer.TCP}
 		}},
 		{"sequential", func(r *rand.Rand) balancer.Key {
-			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: uint16(80 + r.IntN(3)), Proto: proto(r)}
+			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: balancer.PortRange(80 + r.IntN(3)), Proto: proto(r)}
 		}},
 		{"many ports of two addresses", func(r *rand.Rand) balancer.Key {
 			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: port(r), Proto: proto(r)}
 		}},
 		{"nested", func(r *rand.Rand) balancer.Key { // every prefix of one address has its own neighbour
-			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: uint16(1) << r.IntN(16), Proto: proto(r)}
+			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: balancer.PortRange(1) << r.IntN(16), Proto: proto(r)}
 		}},
 		{"nested IPv6", func(r *rand.Rand) balancer.Key {
 			var a [16]byte
 			bit := r.IntN(128)
 			a[bit/8] = 1 << (bit % 8)
-			return balancer.Key{Addr: netip.AddrFrom16(a), Port: uint16(1) << r.IntN(16), Proto: proto(r)}
+			return balancer.Key{Addr: netip.AddrFrom16(a), Port: balancer.PortRange(1) << r.IntN(16), Proto: proto(r)}
 		}},
 		{"random IPv6", func(r *rand.Rand) balancer.Key {
 			a := [16]byte{0: 0xfd}

@@ -62,7 +62,7 @@ func TestMessagesOfOneChange(t *testing.T) {
 			p.observe()
 			var frontends []*balancer.Frontend
 			for n := range all {
-				frontends = append(frontends, web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2, 3))
+				frontends = append(frontends, web(balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}, 1, 2, 3))
 			}
 			p.apply(frontends...)
 			f := frontends[all/2]

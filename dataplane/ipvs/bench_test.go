@@ -11,7 +11,7 @@ import (
 func BenchmarkApply(b *testing.B) {
 	var all []*balancer.Frontend
 	for n := range 10_000 {
-		all = append(all, web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+		all = append(all, web(balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 	}
 	k, dir := newKernel(), b.TempDir()
 	p := start(b, k, dir)

@@ -32,7 +32,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 		if err != nil {
 			return err
 		}
-		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
+		k := balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto}
 		service, ours := services[k]
 		if !ours || c.Template {
 			continue
@@ -82,7 +82,7 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 		if err != nil {
 			break
 		}
-		k := balancer.BackendKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
+		k := balancer.BackendKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto}, Backend: c.Backend}
 		if n, drains := flows[k]; drains && idle(&c) {
 			flows[k] = n + 1
 		}

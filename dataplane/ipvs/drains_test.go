@@ -181,7 +181,7 @@ func TestManyLeave(t *testing.T) {
 		var frontends []*balancer.Frontend
 		var removals []dataplane.Change
 		for n := range 3 * fewDrains {
-			f := web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2)
+			f := web(balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}, 1, 2)
 			frontends = append(frontends, f)
 			removals = append(removals, dataplane.Change{Key: f.Key, Old: f})
 		}
@@ -221,7 +221,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 		p := start(t, newKernel(), dir)
 		p.observe()
 		for n := range 2 * fewDrains {
-			f := web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2)
+			f := web(balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}, 1, 2)
 			p.apply(f)
 			p.k.connect(t, f, 1, 1, 0)
 			p.remove(f)

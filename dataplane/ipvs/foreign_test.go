@@ -17,7 +17,7 @@ func TestKilledBesideForeign(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k, dir := newKernel(), t.TempDir()
 			at := func(n int) balancer.Key {
-				return balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}
+				return balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}
 			}
 			var all []*balancer.Frontend
 			for i := range n {

@@ -158,7 +158,7 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
 	for n := range 10_000 {
-		l.set(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, record{drain: time.Minute})
+		l.set(balancer.Key{Addr: key(0).Addr, Port: balancer.PortRange(1 + n), Proto: balancer.TCP}, record{drain: time.Minute})
 	}
 	if err := l.save(); err != nil {
 		t.Fatal(err)

@@ -170,7 +170,7 @@ func (c choice) chain(k balancer.Key) string {
 	}
 	name := fmt.Sprintf("%s-%d", c.method, c.n)
 	if c.method == inTurn {
-		name = fmt.Sprintf("%s-%s/%s/%d", c.method, plain(k.Addr), k.Proto, k.Port)
+		name = fmt.Sprintf("%s-%s/%s/%s", c.method, plain(k.Addr), k.Proto, k.Port)
 	}
 	if c.sticky > 0 {
 		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds()))

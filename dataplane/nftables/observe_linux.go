@@ -342,7 +342,7 @@ func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 		return k, 0, false
 	}
 	a, _ := netip.AddrFromSlice(b[:size])
-	k = balancer.Key{Addr: a, Port: binary.BigEndian.Uint16(b[size+4:]), Proto: balancer.ProtocolOf(b[size])}
+	k = balancer.Key{Addr: a, Port: balancer.PortRange(binary.BigEndian.Uint16(b[size+4:])), Proto: balancer.ProtocolOf(b[size])}
 	if k.Proto == "" {
 		return k, 0, false
 	}

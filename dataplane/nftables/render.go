@@ -89,7 +89,7 @@ func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
 
 // key returns the frontend's key in maps.
 func key(k balancer.Key) nft.Bytes {
-	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port)
+	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port.First())
 }
 
 // data encodes a backend as the value of a map.

@@ -67,5 +67,5 @@ func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 }
 
 func keyAt(at netip.AddrPort, proto balancer.Protocol) balancer.Key {
-	return balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: proto}
+	return balancer.Key{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), Proto: proto}
 }

@@ -30,7 +30,7 @@ func (w *world) explained(r row, network string) string {
 	}
 	client := addressOf(r.client, to.Addr())
 	a, err := n.Explain(w.t.Context(), explain.Question{
-		Client: client, To: balancer.Key{Addr: to.Addr(), Port: to.Port(), Proto: balancer.Protocol(network)},
+		Client: client, To: balancer.Key{Addr: to.Addr(), Port: balancer.PortRange(to.Port()), Proto: balancer.Protocol(network)},
 	})
 	if err != nil {
 		return err.Error()

@@ -81,11 +81,11 @@ func RulesOf(h *balancer.Health) *CheckRules {
 
 // Port is one port of a service.
 type Port struct {
-	Name       string            `json:"name,omitempty"`
-	Port       uint16            `json:"port"`
-	Protocol   balancer.Protocol `json:"protocol"`
-	TargetPort uint16            `json:"target_port"`
-	NodePort   uint16            `json:"node_port,omitempty"`
+	Name       string             `json:"name,omitempty"`
+	Port       balancer.PortRange `json:"port"`
+	Protocol   balancer.Protocol  `json:"protocol"`
+	TargetPort balancer.PortRange `json:"target_port"`
+	NodePort   uint16             `json:"node_port,omitempty"`
 	// Up is the number of endpoints that get new connections at this port. Of is the number of all
 	// endpoints.
 	Up int `json:"up"`

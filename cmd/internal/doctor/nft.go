@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"vipd/balancer"
 )
 
 // nftObject is an entry of nft -j's output: a chain, a rule, or a kind that checks don't need.
@@ -183,8 +184,14 @@ func named(o *observed, r *nftRule) (places []string) {
 	in := func(a netip.AddrPort) bool {
 		return (port == 0 || port == a.Port()) && slices.ContainsFunc(hosts, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
 	}
+	inFrontend := func(k balancer.Key) bool {
+		if k.Port.IsRange() && k.Port.Contains(port) {
+			return in(netip.AddrPortFrom(k.Addr, port))
+		}
+		return in(k.AddrPort())
+	}
 	for _, f := range o.Frontends {
-		if in(netip.AddrPortFrom(f.Addr, f.Port)) {
+		if inFrontend(f.Key) {
 			places = append(places, fmt.Sprintf("%s (%s)", f.Key, f.Service))
 		}
 		for _, b := range f.Backends {

@@ -37,7 +37,7 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	seen := map[packet]bool{}
 	for _, f := range o.Frontends {
 		for _, e := range f.Backends {
-			to := packet{balancer.Key{Addr: e.Addr(), Port: e.Port(), Proto: f.Proto}, e.Addr().IsLoopback() || here[e.Addr()]}
+			to := packet{balancer.Key{Addr: e.Addr(), Port: balancer.PortRange(e.Port()), Proto: f.Proto}, e.Addr().IsLoopback() || here[e.Addr()]}
 			if seen[to] || e.Addr().Is4() != (b.family == "iptables") {
 				continue
 			}

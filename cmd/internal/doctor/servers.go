@@ -43,7 +43,7 @@ func (s System) servers() []server {
 		switch proto {
 		case balancer.TCP, balancer.UDP, balancer.SCTP:
 			if at, ok := hexAddrPort(f[1]); ok {
-				all = append(all, server{key: balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: proto}})
+				all = append(all, server{key: balancer.Key{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), Proto: proto}})
 			}
 		case "fwm":
 			if mark, err := strconv.ParseUint(f[1], 16, 32); err == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,7 +20,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	}
 	owners, shared, waiting := sync.OnceValue(o.Owners), sharedVIPs(o), foreignSockets(o)
 	for _, f := range o.Frontends {
-		for _, s := range waiting[f.Port] {
+		for _, s := range socketsIn(waiting, f.Port) {
 			if !s.Takes(f.Key) {
 				continue
 			}
@@ -34,12 +35,12 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 }
 
 // foreignSockets returns listening sockets by port that don't belong to this process.
-func foreignSockets(o *observed) map[uint16][]sockets.Socket {
+func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	var own map[string]bool
 	if o.Own != nil {
 		own = o.Own()
 	}
-	all := map[uint16][]sockets.Socket{}
+	all := map[balancer.PortRange][]sockets.Socket{}
 	for _, file := range sockets.Files() {
 		for _, s := range file.In(strings.NewReader(o.text(sockets.Folder + file.Name))) {
 			if !own[s.Inode] {
@@ -48,6 +49,20 @@ func foreignSockets(o *observed) map[uint16][]sockets.Socket {
 		}
 	}
 	return all
+}
+
+// socketsIn returns the sockets at a port, or in a range of ports.
+func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortRange) (in []sockets.Socket) {
+	if !ports.IsRange() {
+		return all[ports]
+	}
+	for port := range all {
+		if ports.Contains(port.First()) {
+			in = append(in, all[port]...)
+		}
+	}
+	slices.SortFunc(in, func(a, b sockets.Socket) int { return a.At.Compare(b.At) })
+	return in
 }
 
 // sharedVIPs returns the VIPs that are also addresses of the host, at which clients use the host's
@@ -71,7 +86,7 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)
-	show := fmt.Sprintf("ss -lntup 'sport = :%d'", f.Port)
+	show := fmt.Sprintf("ss -lntup 'sport = :%s'", at.Port)
 	switch {
 	case o.binds():
 		return []Finding{problem(what, "vipd has to listen there itself in userspace mode without redirects", show)}

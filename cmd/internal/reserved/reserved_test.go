@@ -146,7 +146,7 @@ func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"
 	socket := func(at, inode string, proto balancer.Protocol) sockets.Socket {
 		a := netip.MustParseAddrPort(at)
-		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: a.Port(), Proto: proto}, Inode: inode}
+		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: balancer.PortRange(a.Port()), Proto: proto}, Inode: inode}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex // guards these

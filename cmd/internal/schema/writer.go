@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/decode"
 )
 
@@ -56,6 +57,10 @@ func (w *writer) value(t reflect.Type, allowed, section string) node {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return node{"type": "string", "pattern": duration}
+	case t == reflect.TypeFor[balancer.PortRange]():
+		n := integer(t, allowed)
+		n["type"], n["pattern"] = []string{"integer", "string"}, "^(all|[0-9]+-[0-9]+)$"
+		return n
 	case t == reflect.TypeFor[netip.Addr](), t == reflect.TypeFor[netip.Prefix](), reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return node{"type": "string"}
 	}

@@ -26,7 +26,7 @@ type Socket struct {
 func (s Socket) Takes(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
-	return meets && s.At.Port == key.Port && s.At.Proto == key.Proto
+	return meets && key.Port.Contains(s.At.Port.First()) && s.At.Proto == key.Proto
 }
 
 // Folder is the directory of Files.
@@ -61,7 +61,7 @@ func (f File) In(text io.Reader) (all []Socket) {
 			continue
 		}
 		if at, ok := parse(words[1]); ok {
-			all = append(all, Socket{balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: f.Proto}, words[9]})
+			all = append(all, Socket{balancer.Key{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), Proto: f.Proto}, words[9]})
 		}
 	}
 	return all

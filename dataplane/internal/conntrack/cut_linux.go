@@ -66,6 +66,14 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	return deleted, nil
 }
 
+// singlePort returns the port to search for: 0, any port, for a range.
+func singlePort(p balancer.PortRange) uint16 {
+	if p.IsRange() {
+		return 0
+	}
+	return p.First()
+}
+
 // searches returns searches that find all flows of keys, and perhaps others, in a table with the
 // given number of flows.
 func searches(keys map[balancer.Key]bool, flows uint64) []selection {
@@ -82,7 +90,7 @@ func searches(keys map[balancer.Key]bool, flows uint64) []selection {
 		if exact[of] == nil {
 			exact[of] = map[selection]bool{}
 		}
-		exact[of][Filter{Proto: k.Proto, Dst: k.Addr, Port: k.Port}.selection()] = true
+		exact[of][Filter{Proto: k.Proto, Dst: k.Addr, Port: singlePort(k.Port)}.selection()] = true
 	}
 	var all []selection
 	for of, each := range exact {

@@ -46,7 +46,7 @@ type Tuple struct {
 // Frontend returns the protocol and the original destination. If the flow belongs to a frontend,
 // the result is the frontend's key.
 func (f *Flow) Frontend() balancer.Key {
-	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: f.Orig.Dst.Port(), Proto: f.Proto}
+	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: balancer.PortRange(f.Orig.Dst.Port()), Proto: f.Proto}
 }
 
 // Client returns the source of the flow.

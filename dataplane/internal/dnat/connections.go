@@ -90,7 +90,7 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 	}
 	defer func() { _ = conn.Close() }() // the connection was only used to read
 	wanted, idle := fl.frontends(), idle()
-	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
+	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port.First()}
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
 		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
 		if !ours || !q.Names(&c) {

@@ -99,7 +99,7 @@ func (s *socket) key(k balancer.Key) {
 	s.Native16(serviceFamily, familyOf(k.Addr))
 	s.Native16(serviceProtocol, uint16(k.Proto.Number()))
 	s.Addr(serviceAddr, k.Addr)
-	s.Wire16(servicePort, k.Port)
+	s.Wire16(servicePort, k.Port.First())
 }
 
 func (s *socket) service(v *Service) {
@@ -202,7 +202,7 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 		case serviceAddr:
 			addr = a.Value
 		case servicePort:
-			v.Key.Port = a.be16()
+			v.Key.Port = balancer.PortRange(a.be16())
 		case serviceScheduler:
 			v.Scheduler = unix.ByteSliceToString(a.Value)
 		case serviceFlags:

@@ -329,7 +329,7 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if (balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}) == key {
+		if (balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto}) == key {
 			all = append(all, c)
 		}
 	}

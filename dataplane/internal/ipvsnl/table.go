@@ -92,7 +92,7 @@ func (t *tableReader) line(line []byte) error {
 	if len(scheduler) == 0 {
 		return errLine
 	}
-	t.key = balancer.Key{Addr: addr.Addr(), Port: addr.Port(), Proto: proto}
+	t.key = balancer.Key{Addr: addr.Addr(), Port: balancer.PortRange(addr.Port()), Proto: proto}
 	t.entry = TableService{Scheduler: t.name(scheduler)}
 	if cap(t.destinations)-len(t.destinations) < 64 {
 		t.destinations = make([]TableDestination, 0, 1024)

@@ -182,7 +182,7 @@ func randomTable(r *rand.Rand) map[balancer.Key]TableService {
 				randomAddrPort(r, six), oneOf(r, methods[:4]), r.IntN(1 << r.IntN(32)), r.Uint32(), r.Uint32(),
 			})
 		}
-		table[balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: oneOf(r, []balancer.Protocol{"tcp", "udp", "sctp"})}] = e
+		table[balancer.Key{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), Proto: oneOf(r, []balancer.Protocol{"tcp", "udp", "sctp"})}] = e
 	}
 	return table
 }

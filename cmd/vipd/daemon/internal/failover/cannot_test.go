@@ -32,7 +32,7 @@ func TestCannotByRequire(t *testing.T) {
 	} {
 		s := &model.State{Env: balancer.Env{Local: []netip.Addr{own}}}
 		add := func(service balancer.Name, addr netip.Addr, port uint16, backends []balancer.Backend) {
-			k := balancer.Key{Addr: addr, Port: port, Proto: balancer.TCP}
+			k := balancer.Key{Addr: addr, Port: balancer.PortRange(port), Proto: balancer.TCP}
 			s.Desired.Frontends = s.Desired.Frontends.Set(k, &balancer.Frontend{Key: k, Service: service, Backends: backends})
 		}
 		add("web", vip, 80, c.web)

@@ -17,7 +17,7 @@ func TestUncheckedOfMany(t *testing.T) {
 		Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Health: &balancer.Health{Type: balancer.TCPHealth},
 	}
-	for port := range uint16(100) {
+	for port := range balancer.PortRange(100) {
 		s.Ports = append(s.Ports, balancer.Port{Name: fmt.Sprintf("p%d", port), Port: 1 + port, Protocol: balancer.TCP})
 	}
 	v := &View{State: &model.State{}}

@@ -1,0 +1,202 @@
+package balancer
+
+import (
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"vipd/balancer/snap"
+)
+
+// TestPortRangeText formats and parses ports and ranges, as text and as JSON.
+func TestPortRangeText(t *testing.T) {
+	for text, want := range map[string]PortRange{"80": 80, "8000-8999": NewPortRange(8000, 8999), "80-80": 80, "all": AllPorts, "1-65535": AllPorts, "65535": 65535} {
+		p, err := ParsePortRange(text)
+		if p != want || err != nil {
+			t.Errorf("ParsePortRange(%q) = %v, %v, want %v", text, p, err, want)
+		}
+		raw, err := json.Marshal(want)
+		var back PortRange
+		if err != nil || json.Unmarshal(raw, &back) != nil || back != want {
+			t.Errorf("%s as JSON = %s, read as %s", want, raw, back)
+		}
+		key := Key{netip.MustParseAddr("fd00::1"), want, TCP}
+		if got, err := ParseKey(key.String()); got != key || err != nil {
+			t.Errorf("ParseKey(%q) = %v, %v", key, got, err)
+		}
+	}
+	for _, text := range []string{"", "0", "65536", "-1", "80-", "9000-8000", "a-b", "1-2-3", "0-5"} {
+		if p, err := ParsePortRange(text); err == nil {
+			t.Errorf("ParsePortRange(%q) = %s, want an error", text, p)
+		}
+	}
+}
+
+// TestFrontendAt looks ports up next to, inside and outside ranges. The narrowest frontend must get
+// the port, and the open parts of the ranges must agree.
+func TestFrontendAt(t *testing.T) {
+	vip := netip.MustParseAddr("10.96.0.10")
+	key := func(p PortRange) Key { return Key{vip, p, TCP} }
+	var all snap.Map[Key, *Frontend]
+	for _, p := range []PortRange{80, 8080, NewPortRange(8000, 8999), AllPorts} {
+		all = all.Set(key(p), &Frontend{Key: key(p)})
+	}
+	all = all.Set(Key{vip, 443, UDP}, &Frontend{})
+	for port, want := range map[PortRange]PortRange{
+		80: 80, 8080: 8080, 8000: NewPortRange(8000, 8999), 8999: NewPortRange(8000, 8999), 7999: AllPorts, 443: AllPorts, 65535: AllPorts,
+	} {
+		if got, f := FrontendAt(all, key(port)); got != key(want) || f == nil {
+			t.Errorf("FrontendAt(%s) = %s, want %s", port, got.Port, want)
+		}
+		for _, p := range []PortRange{NewPortRange(8000, 8999), AllPorts} {
+			open := all.At(key(p)).withOpen(all).Open
+			if in := slices.ContainsFunc(open, func(q PortRange) bool { return q.Contains(port.First()) }); in != (p == want) {
+				t.Errorf("open parts of %s are %s, and port %s belongs to %s", p, open, port, want)
+			}
+		}
+	}
+	if _, f := FrontendAt(all, Key{netip.MustParseAddr("10.96.0.11"), 80, TCP}); f != nil {
+		t.Error("a frontend is found on another address")
+	}
+}
+
+// rangesMode is a mode that serves ranges of up to 2000 ports, and the whole address.
+var rangesMode = Capabilities{Mode: "test", Protocols: []Protocol{TCP, UDP}, Forwards: []Forward{NATForward}, MaxPorts: 65535}
+
+// rangeService returns a service with an endpoint and these ports.
+func rangeService(name Name, vip string, ports ...PortRange) *Service {
+	s := &Service{Name: name, VIPs: []netip.Addr{netip.MustParseAddr(vip)}, Policy: Policy{Forward: NATForward, NoEndpoints: RejectClients, ProxyProtocol: NoProxyProtocol}}
+	for _, p := range ports {
+		s.Ports = append(s.Ports, Port{Name: "p" + p.String(), Port: p, Protocol: TCP, TargetPort: p})
+	}
+	s.Endpoints = []Endpoint{{Address: netip.MustParseAddr("192.168.1.11"), Weight: 1}}
+	return s
+}
+
+// TestRangeConflicts compiles services that share a VIP. A narrower claim must get its ports, and
+// of two ranges that overlap only the first is served.
+func TestRangeConflicts(t *testing.T) {
+	const vip = "10.96.0.10"
+	for name, c := range map[string]struct {
+		services []*Service
+		want     map[PortRange]Name
+		problems map[Name]string
+	}{
+		"exact port in a range": {
+			[]*Service{rangeService("a", vip, NewPortRange(8000, 8999)), rangeService("b", vip, 8080)},
+			map[PortRange]Name{NewPortRange(8000, 8999): "a", 8080: "b"}, nil,
+		},
+		"range in all": {
+			[]*Service{rangeService("a", vip, AllPorts), rangeService("b", vip, NewPortRange(8000, 8999))},
+			map[PortRange]Name{AllPorts: "a", NewPortRange(8000, 8999): "b"}, nil,
+		},
+		"overlap": {
+			[]*Service{rangeService("a", vip, NewPortRange(8000, 8999)), rangeService("b", vip, NewPortRange(8900, 9100))},
+			map[PortRange]Name{NewPortRange(8000, 8999): "a"},
+			map[Name]string{"b": "10.96.0.10:8900-9100/tcp is held by service a: choose another address or port"},
+		},
+		"all twice": {
+			[]*Service{rangeService("a", vip, AllPorts), rangeService("b", vip, AllPorts)},
+			map[PortRange]Name{AllPorts: "a"},
+			map[Name]string{"b": "10.96.0.10:all/tcp is held by service a: choose another address or port"},
+		},
+		"neighbours": {
+			[]*Service{rangeService("a", vip, NewPortRange(1, 10)), rangeService("b", vip, NewPortRange(11, 20))},
+			map[PortRange]Name{NewPortRange(1, 10): "a", NewPortRange(11, 20): "b"}, nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var in Inputs
+			for _, s := range c.services {
+				in.Services = in.Services.Set(s.Name, s)
+			}
+			d := Compile(Env{Capabilities: rangesMode}, in)
+			if d.Frontends.Len() != len(c.want) {
+				t.Errorf("%d frontends, want %d", d.Frontends.Len(), len(c.want))
+			}
+			for p, want := range c.want {
+				if f := d.Frontends.At(Key{netip.MustParseAddr(vip), p, TCP}); f == nil || f.Service != want {
+					t.Errorf("frontend of %s = %v, want service %s", p, f, want)
+				}
+			}
+			for name, all := range d.Problems.All() {
+				if len(*all) != 1 || (*all)[0].Text != c.problems[name] {
+					t.Errorf("problems of %s = %v, want %q", name, *all, c.problems[name])
+				}
+			}
+			if d.Problems.Len() != len(c.problems) {
+				t.Errorf("%d services with problems, want %d", d.Problems.Len(), len(c.problems))
+			}
+		})
+	}
+}
+
+// TestRangeOnOwnAddress claims ranges on an address of the node, where a program listens. A range
+// with that port must be refused and name it; others are served.
+func TestRangeOnOwnAddress(t *testing.T) {
+	const vip = "192.168.1.1"
+	env := Env{Capabilities: rangesMode, Local: []netip.Addr{netip.MustParseAddr(vip)}, Reserved: []Reserved{{Port: 22, Proto: TCP, Description: "a program of this node listens on it"}}}
+	for port, served := range map[PortRange]bool{AllPorts: false, NewPortRange(20, 30): false, NewPortRange(23, 30): true, 22: true} {
+		var in Inputs
+		in.Services = in.Services.Set("a", rangeService("a", vip, port))
+		d := Compile(env, in)
+		if got := d.Frontends.Len() > 0; got != served {
+			t.Errorf("%s is served = %v, want %v", port, got, served)
+		}
+		problems := d.Problems.At("a")
+		if !served && (problems == nil || (*problems)[0].Field != "ports[0].port" || (*problems)[0].Kind != PortReserved) {
+			t.Errorf("problems of %s = %v", port, problems)
+		}
+	}
+}
+
+// TestRangesBeyondTheMode compiles ranges for modes that can't serve them. Each must be reported
+// and not served.
+func TestRangesBeyondTheMode(t *testing.T) {
+	moved := rangeService("a", "10.96.0.10", NewPortRange(8000, 8999))
+	moved.Ports[0].TargetPort = NewPortRange(9000, 9999)
+	plain := rangeService("a", "10.96.0.10", NewPortRange(8000, 8999))
+	for name, c := range map[string]struct {
+		service *Service
+		max     int
+		moves   bool
+		want    string
+	}{
+		"none":      {plain, 0, false, "test mode does not support ranges of ports: port 8000-8999 is not served"},
+		"too many":  {plain, 999, false, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
+		"served":    {plain, 1000, false, ""},
+		"moved":     {moved, 1000, true, ""},
+		"not moved": {moved, 1000, false, "test mode can't lead a range to other ports: port 8000-8999 is not served. Leave target_port out"},
+	} {
+		mode := rangesMode
+		mode.MaxPorts, mode.MovesRanges = c.max, c.moves
+		var in Inputs
+		in.Services = in.Services.Set("a", c.service)
+		d := Compile(Env{Capabilities: mode}, in)
+		if got := d.Frontends.Len() > 0; got != (c.want == "") {
+			t.Errorf("%s: served = %v", name, got)
+		}
+		if all := d.Problems.At("a"); c.want != "" && (all == nil || (*all)[0].Text != c.want) {
+			t.Errorf("%s: problems = %v, want %q", name, all, c.want)
+		}
+	}
+}
+
+// TestEncodeRanges decodes and encodes ports. Single ports must remain numbers, and ranges texts.
+func TestEncodeRanges(t *testing.T) {
+	ports := []any{
+		map[string]any{"name": "a", "port": int64(80), "target_port": int64(8080)},
+		map[string]any{"name": "b", "port": "8000-8999"},
+		map[string]any{"name": "c", "port": "9000-9001", "target_port": "19000-19001"},
+		map[string]any{"name": "d", "port": "all"},
+	}
+	s, problems := DecodeService("web", map[string]any{"vips": []any{"10.96.0.10"}, "ports": ports}, nil, nil, SeverityError)
+	if s == nil {
+		t.Fatal(problems)
+	}
+	if got := EncodeService(s)["ports"]; !reflect.DeepEqual(got, ports) {
+		t.Errorf("ports = %v, want %v", got, ports)
+	}
+}
