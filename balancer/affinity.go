@@ -134,32 +134,33 @@ func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	return netip.PrefixFrom(client, f.AffinityPrefix).Masked().Addr()
 }
 
-// AffinityEndpoint returns the form in which the memories of f hold backend i. It is the backend's
-// address and port, or beyond PortScope its address and its rank among the backends with that
-// address, because an endpoint has other ports at other frontends.
-func (f *Frontend) AffinityEndpoint(i int) netip.AddrPort {
-	at := f.Backends[i].Addr
+// AffinityEndpoint returns the form in which the memories of f hold the backend at an address. It is
+// that address and port, or beyond PortScope the address and the backend's rank among the backends
+// with that address, because an endpoint has other ports at other frontends.
+func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	if !f.AffinityScope.beyondPort() {
 		return at
 	}
-	rank := 0
-	for rank < i && f.Backends[i-rank-1].Addr.Addr() == at.Addr() {
-		rank++
-	}
-	return netip.AddrPortFrom(at.Addr(), uint16(rank))
+	first := netip.AddrPortFrom(at.Addr(), 0)
+	return netip.AddrPortFrom(at.Addr(), uint16(f.search(at)-f.search(first)))
 }
 
-// AffinityBackend is the inverse of AffinityEndpoint. It returns -1 if f does not have the
-// endpoint.
+// AffinityBackend is the inverse of AffinityEndpoint. It returns the index of the backend, or -1 if
+// f does not have the endpoint.
 func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
-	at, rank := endpoint, 0
+	i := f.search(endpoint)
 	if f.AffinityScope.beyondPort() {
-		at, rank = netip.AddrPortFrom(endpoint.Addr(), 0), int(endpoint.Port())
+		i = f.search(netip.AddrPortFrom(endpoint.Addr(), 0)) + int(endpoint.Port())
 	}
-	i, _ := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
-	if i += rank; i >= len(f.Backends) || f.AffinityEndpoint(i) != endpoint {
+	if i >= len(f.Backends) || f.AffinityEndpoint(f.Backends[i].Addr) != endpoint {
 		return -1
 	}
+	return i
+}
+
+// search returns the index at which a backend with that address is, or would be.
+func (f *Frontend) search(at netip.AddrPort) int {
+	i, _ := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
 	return i
 }
 

@@ -23,7 +23,7 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 	for _, scope := range []AffinityScope{"", PortScope, ServiceScope, VIPScope} {
 		f, g := scoped(scope, all...), scoped(scope, others...)
 		for i := range all {
-			e := f.AffinityEndpoint(i)
+			e := f.AffinityEndpoint(f.Backends[i].Addr)
 			if got := f.AffinityBackend(e); got != i {
 				t.Errorf("scope %q: AffinityBackend(%s) = %d, want %d", scope, e, got, i)
 			}

@@ -226,6 +226,8 @@ func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 			y.ensureChain(e, name, choice{method: byNone})
 		case unserved:
 			next.number = unservedNumber
+		case next.choice.ownChain:
+			y.ensureChain(e, name, next.choice.withOwn())
 		default:
 			next.number = y.ensureChain(e, name, next.choice)
 		}

@@ -25,11 +25,13 @@ func Capabilities() balancer.Capabilities {
 			balancer.LeastConn: balancer.Random, balancer.WeightedLeastConn: balancer.Random,
 			balancer.ShortestDelay: balancer.Random, balancer.NeverQueue: balancer.Random,
 		},
-		Forwards:     []balancer.Forward{balancer.NATForward},
-		KeepsSource:  true,
-		DropsClients: true,
-		Slots:        maxSlots,
-		SlotsEach:    slotsEach,
+		Forwards:       []balancer.Forward{balancer.NATForward},
+		KeepsSource:    true,
+		DropsClients:   true,
+		Slots:          maxSlots,
+		SlotsEach:      slotsEach,
+		AffinityScopes: []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope},
+		AffinityPrefix: true,
 	}
 }
 

@@ -1,9 +1,13 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash/fnv"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -144,6 +148,70 @@ type choice struct {
 	method method
 	n      uint32
 	sticky time.Duration // 0 means no affinity
+	memory memory
+	// foreign has the ids of foreign endpoints, in 4 bytes each. Clients for which memory has one of
+	// them are in own, and continue in ownChain, the chain of withOwn.
+	foreign  string
+	own      memory
+	ownChain string
+}
+
+// memory is the part of a [balancer.AffinityMemory] that rules contain; packets have the rest. The
+// zero value is the memory of a port.
+type memory struct {
+	// wide reports whether ports share it: all ports of service, or of the VIP if that is "".
+	wide    bool
+	service balancer.Name
+	prefix  int
+}
+
+func newMemory(id balancer.AffinityMemory) memory { return memory{id.Port == 0, id.Service, id.Prefix} }
+
+// String identifies the memory in names of chains. It is "" for the zero value.
+func (m memory) String() (s string) {
+	switch {
+	case m.service != "":
+		s = "-service-" + string(m.service)
+	case m.wide:
+		s = "-vip"
+	}
+	if m.prefix > 0 {
+		s += fmt.Sprintf("-prefix-%d", m.prefix)
+	}
+	return s
+}
+
+// seed returns a seed of the hashes of clients. It distinguishes memories.
+func (m memory) seed(seed uint32) uint32 {
+	if m == (memory{}) {
+		return seed
+	}
+	h := fnv.New32a()
+	_, _ = fmt.Fprint(h, seed, m) // a hash never fails
+	return h.Sum32()
+}
+
+// withOwn returns the choice of clients for which c.memory has a foreign endpoint.
+func (c choice) withOwn() choice {
+	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own}
+}
+
+// foreignIDs decodes c.foreign.
+func (c choice) foreignIDs() (ids []uint32) {
+	for id := range slices.Chunk([]byte(c.foreign), 4) {
+		ids = append(ids, binary.BigEndian.Uint32(id))
+	}
+	return ids
+}
+
+// ownChainOf returns the ownChain of a chain's choice, or "".
+func ownChainOf(chain string) string {
+	before, rest, _ := strings.Cut(chain, "-vip")
+	_, own, ok := strings.Cut(rest, "-or")
+	if !ok || strings.Contains(before, "-service-") { // the service's name has the words
+		return ""
+	}
+	return before + own
 }
 
 // indirect reports whether the number is mapped to the id of a backend, and the id to the backend.
@@ -173,7 +241,12 @@ func (c choice) chain(k balancer.Key) string {
 		name = fmt.Sprintf("%s-%s/%s/%s", c.method, plain(k.Addr), k.Proto, k.Port)
 	}
 	if c.sticky > 0 {
-		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds()))
+		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds())) + c.memory.String()
+	}
+	if c.foreign != "" {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(c.foreign)) // a hash never fails
+		name += fmt.Sprintf("-not-%08x-or%s", h.Sum32(), c.own)
 	}
 	return name
 }
@@ -197,9 +270,23 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
-// clientHash returns 32 of the 64 bits that identify a client at a frontend in sticky.
-func (s *schema) clientHash(seed uint32) nft.Jhash {
-	return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, s.frontends.Key.(nft.Concat)...), Mod: 1<<32 - 1, Seed: seed}
+// clientHash returns 32 of the 64 bits that identify a client of a memory in sticky.
+func (s *schema) clientHash(m memory, seed uint32) nft.Jhash {
+	of := nft.Concat{nft.Saddr}
+	if m.prefix > 0 {
+		of = nft.Concat{nft.Network{Field: nft.Saddr, Bits: m.prefix}}
+	}
+	if m.wide {
+		of = append(of, nft.Daddr)
+	} else {
+		of = append(of, s.frontends.Key.(nft.Concat)...)
+	}
+	return nft.Jhash{Of: of, Mod: 1<<32 - 1, Seed: m.seed(seed)}
+}
+
+// client returns the key of a client of a memory in sticky.
+func (s *schema) client(m memory) nft.Concat {
+	return nft.Concat{s.clientHash(m, stickySeed), s.clientHash(m, stickyAlso)}
 }
 
 // rules returns the rules of the chain.
@@ -218,7 +305,7 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
 		return rules
 	}
-	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
+	client := s.client(c.memory)
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
 	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.backends}}
@@ -227,6 +314,12 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 		return rules
 	}
 	add(marked(mark))
+	if c.foreign != "" {
+		add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})
+	}
+	for _, id := range c.foreignIDs() {
+		add(nft.Is{Field: nft.Priority, Value: id}, nft.Goto(c.ownChain))
+	}
 	add(choose)
 	add(note) // a known client keeps its id, and its timeout restarts
 	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})

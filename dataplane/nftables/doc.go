@@ -13,6 +13,8 @@
 //	hash-256              marks it, maps a hash of the client's address to a backend id in slots, and translates to
 //	                      backends[(address, protocol, port, the id)]
 //	...-sticky-10800      any of these with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
+//	...-sticky-10800-vip  all services of a VIP share the memory of clients, see [balancer.AffinityMemory]; with -not-0123abcd-or-service-web,
+//	                      clients with a foreign endpoint continue in ...-sticky-10800-service-web
 //	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
 //	pass-1                lets the connection of a withdrawn frontend continue unchanged
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids

@@ -80,9 +80,10 @@ func (x *lookup) findSticky() error {
 	if x.form.choice.sticky == 0 {
 		return nil
 	}
-	who := append(nft.Bytes{}.Addr(x.client), key(x.f.Key)...)
-	client := nft.Bytes{}.Number(x.clientHash(stickySeed).Sum(who)).Number(x.clientHash(stickyAlso).Sum(who))
-	known, err := x.find(x.sticky, client)
+	known, err := x.findClient(x.form.choice.memory)
+	if err == nil && len(known) > 0 && slices.Contains(x.form.choice.foreignIDs(), numberIn(known[0].Data)) {
+		known, err = x.findClient(x.form.choice.own)
+	}
 	if err != nil || len(known) == 0 {
 		return err
 	}
@@ -94,6 +95,17 @@ func (x *lookup) findSticky() error {
 		x.out.Sticky, x.out.Left = backendOf(led[0].Data), known[0].Expires
 	}
 	return err
+}
+
+// findClient returns the client's element of a memory in sticky.
+func (x *lookup) findClient(m memory) ([]nft.FoundElem, error) {
+	who := nft.Bytes{}.Addr(x.f.AffinityClient(x.client))
+	if m.wide {
+		who = who.Addr(x.f.Addr)
+	} else {
+		who = append(who, key(x.f.Key)...)
+	}
+	return x.find(x.sticky, nft.Bytes{}.Number(x.clientHash(m, stickySeed).Sum(who)).Number(x.clientHash(m, stickyAlso).Sum(who)))
 }
 
 // findShares reads the slots that a packet may select, and their counters.

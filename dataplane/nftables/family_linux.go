@@ -64,6 +64,9 @@ type front struct {
 
 // uses returns the names of the chains that the frontend needs.
 func (f *front) uses() (all []string) {
+	if own := ownChainOf(f.chain); own != "" { // the rules of f.chain refer to it, so it is created first
+		all = append(all, own)
+	}
 	if f.chain != "" {
 		all = append(all, f.chain)
 	}

@@ -106,7 +106,7 @@ func (y *familyTable) try() error {
 	s.table.Name = trialName
 	var tx nft.Tx
 	s.writeBase(&tx, y.mark)
-	for _, c := range []choice{{byChance, 1, 0}, {inTurn, 1, 0}, {byClient, 1, 0}, {byChance, 1, time.Second}} {
+	for _, c := range []choice{{method: byChance, n: 1}, {method: inTurn, n: 1}, {method: byClient, n: 1}, {method: byChance, n: 1, sticky: time.Second}} {
 		s.writeChoice(&tx, c.chain(balancer.Key{Proto: balancer.TCP}), c, y.mark)
 	}
 	s.writeChoice(&tx, clearing, choice{method: byNone}, y.mark)

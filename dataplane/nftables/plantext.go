@@ -36,12 +36,19 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 // the existing chains.
 func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (hasIDs bool) {
 	form := render(f)
-	chain := form.choice.chain(f.Key)
-	if made[chain] == 0 {
-		s.writeChoice(tx, chain, form.choice, mark)
-		made[chain] = uint32(len(made) + 1)
-		tx.Create(s.table, s.choices, choiceElem(made[chain], chain))
+	ensure := func(c choice) uint32 {
+		chain := c.chain(f.Key)
+		if made[chain] == 0 {
+			s.writeChoice(tx, chain, c, mark)
+			made[chain] = uint32(len(made) + 1)
+			tx.Create(s.table, s.choices, choiceElem(made[chain], chain))
+		}
+		return made[chain]
 	}
+	if form.choice.foreign != "" {
+		ensure(form.choice.withOwn())
+	}
+	number := ensure(form.choice)
 	var eps, slots, ids []nft.Elem
 	for i, a := range form.slots {
 		at := key(f.Key).Number(uint32(i))
@@ -62,6 +69,6 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 	tx.Create(s.table, s.eps, eps...)
 	tx.Create(s.table, s.slots, slots...)
 	tx.Create(s.table, s.backends, ids...)
-	tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(made[chain]), Comment: form.label})
+	tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(number), Comment: form.label})
 	return form.ids != nil
 }

@@ -1,8 +1,11 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"hash/fnv"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -65,20 +68,54 @@ func render(f *balancer.Frontend) form {
 		made.choice.sticky = (min(f.AffinityTimeout, maxTimeout) + time.Second - 1).Truncate(time.Second)
 	}
 	if made.choice.indirect() {
-		made.ids = idsOf(backends)
+		made.ids = idsOf(f, backends)
 	}
+	made.choice.remember(f, made.ids)
 	return made
+}
+
+// remember sets the memories of f, whose backends have these ids.
+func (c *choice) remember(f *balancer.Frontend, ids map[netip.AddrPort]uint32) {
+	m := f.AffinityMemories()
+	if len(m) > 0 {
+		c.memory = newMemory(m[0])
+	}
+	if len(m) > 1 {
+		c.foreign = foreignIDs(f, ids)
+	}
+	if c.foreign != "" {
+		c.own = newMemory(m[1])
+		c.ownChain = c.withOwn().chain(f.Key)
+	}
+}
+
+// idOf returns the id of an endpoint of affinity, see [balancer.Frontend.AffinityEndpoint].
+func idOf(endpoint netip.AddrPort) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(endpoint.String())) // a hash never fails
+	return max(1, h.Sum32())
+}
+
+// foreignIDs returns the ids of the foreign endpoints of f that differ from the ids of its own, see
+// choice.foreign.
+func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
+	var ids []byte
+	taken := slices.Collect(maps.Values(own))
+	for _, a := range f.Foreign {
+		if id := idOf(netip.AddrPortFrom(a, 0)); !slices.Contains(taken, id) {
+			ids = binary.BigEndian.AppendUint32(ids, id)
+		}
+	}
+	return string(ids)
 }
 
 // idsOf assigns each backend an id that depends on its address, so remembered clients find it again
 // after a restart, and after it was removed for a time. On a collision, the later backend gets the
 // next free id.
-func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
+func idsOf(f *balancer.Frontend, backends []balancer.Backend) map[netip.AddrPort]uint32 {
 	ids, taken := make(map[netip.AddrPort]uint32, len(backends)), make(map[uint32]bool, len(backends))
 	for _, b := range backends {
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(b.Addr.String())) // a hash never fails
-		id := max(1, h.Sum32())
+		id := idOf(f.AffinityEndpoint(b.Addr))
 		for taken[id] {
 			id = max(1, id+1)
 		}

@@ -125,7 +125,7 @@ func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {
 		backends := randomBackends(r, 200, 1)
-		ids := idsOf(backends)
+		ids := idsOf(&balancer.Frontend{Backends: backends}, backends)
 		seen := map[uint32]bool{}
 		for a, id := range ids {
 			if id == 0 || seen[id] {
@@ -133,7 +133,7 @@ func TestIDs(t *testing.T) {
 			}
 			seen[id] = true
 		}
-		for a, id := range idsOf(backends[:1]) {
+		for a, id := range idsOf(&balancer.Frontend{Backends: backends[:1]}, backends[:1]) {
 			if ids[a] != id {
 				t.Errorf("id of %s alone = %d, among others = %d", a, id, ids[a])
 			}

@@ -40,7 +40,7 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	case ok && c.mayKnow(endpoint, tried): // it rests or is full: this connection uses another backend, and the client's affinity remains
 		m.Store(who, endpoint, now)
 	default:
-		m.Store(who, c.AffinityEndpoint(c.index(b.addr)), now)
+		m.Store(who, c.AffinityEndpoint(b.addr), now)
 	}
 	return b, c, err
 }

@@ -229,7 +229,7 @@ func (f *frontend) adoptConn(x inherited) error {
 		who, now := conf.AffinityClient(x.Client.Addr()), time.Now()
 		m := f.memories.of(conf.Frontend, who, now)
 		if _, known := m.Lookup(who, now); !known { // otherwise it has moved since
-			m.Store(who, conf.AffinityEndpoint(i), now)
+			m.Store(who, conf.AffinityEndpoint(x.Backend), now)
 		}
 	}
 	f.mu.Unlock()

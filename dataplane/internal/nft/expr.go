@@ -1,7 +1,9 @@
 package nft
 
 import (
+	"bytes"
 	"fmt"
+	"net/netip"
 	"strings"
 )
 
@@ -177,6 +179,39 @@ func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 // typeof writes the description of a number generator, because nft 1.0.6 crashes when it lists a
 // set that is declared with a hash.
 func (Jhash) typeof(u *userdata, f TableFamily) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
+
+// Network is the network of an address: the first Bits bits of Field.
+type Network struct {
+	Field Field // Saddr or Daddr
+	Bits  int
+}
+
+// mask returns the mask of the network.
+func (n Network) mask(f TableFamily) netip.Addr {
+	all := bytes.Repeat([]byte{0xff}, n.Field.kind(f).size)
+	a, _ := netip.AddrFromSlice(all) // 4 or 16 bytes
+	return netip.PrefixFrom(a, n.Bits).Masked().Addr()
+}
+
+func (n Network) text(f TableFamily) string {
+	return fmt.Sprintf("%s & %s", n.Field.text(f), n.mask(f))
+}
+
+func (n Network) kind(f TableFamily) kind { return n.Field.kind(f) }
+
+func (n Network) load(m *message, f TableFamily, reg, temp int) {
+	n.Field.load(m, f, reg, temp)
+	mask := n.mask(f).AsSlice()
+	m.expr(listElem, "bitwise", func() {
+		m.Wire32(1, register(reg))          // NFTA_BITWISE_SREG
+		m.Wire32(2, register(reg))          // NFTA_BITWISE_DREG
+		m.Wire32(3, uint32(len(mask)))      // NFTA_BITWISE_LEN
+		m.value(4, mask)                    // NFTA_BITWISE_MASK
+		m.value(5, make([]byte, len(mask))) // NFTA_BITWISE_XOR
+	})
+}
+
+func (n Network) typeof(u *userdata, f TableFamily) { n.Field.typeof(u, f) }
 
 // Lookup is the value of a key in a map. If the map does not have the key, the rule ends.
 type Lookup struct {

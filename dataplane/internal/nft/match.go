@@ -18,7 +18,7 @@ func (s Is) text(f TableFamily) string {
 	switch s.Field {
 	case L4proto:
 		value = protocol(byte(s.Value))
-	case Mark, CtMark:
+	case Mark, CtMark, Priority:
 		value = fmt.Sprintf("0x%08x", s.Value)
 	default:
 		value = fmt.Sprint(s.Value)
