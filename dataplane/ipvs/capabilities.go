@@ -36,6 +36,7 @@ func Capabilities() balancer.Capabilities {
 		// ip_vs_sched_persist follows a persistence template without checking thresholds.
 		AffinityUnbounded: true,
 		DropsClients:      true,
+		AffinityPrefix:    true,
 	}
 }
 

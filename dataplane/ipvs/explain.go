@@ -44,7 +44,7 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxTemplateSearch)
 	defer cancel()
-	err = d.findTemplate(ctx, f.Key, client, &e)
+	err = d.findTemplate(ctx, f, client, &e)
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.Choice += fmt.Sprintf("; where the kernel remembers the client was not found within %s", maxTemplateSearch)
 		err = nil
@@ -85,12 +85,13 @@ func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice st
 
 // findTemplate searches the client's persistence template. A destination of weight 0 gets no new
 // connections despite a template (net.ipv4.vs.expire_quiescent_template).
-func (d *Dataplane) findTemplate(ctx context.Context, k balancer.Key, client netip.Addr, e *dataplane.Explanation) error {
+func (d *Dataplane) findTemplate(ctx context.Context, f *balancer.Frontend, client netip.Addr, e *dataplane.Explanation) error {
+	k, group := f.Key, f.AffinityClient(client)
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
 			return err
 		}
-		if c.Template && c.Proto == k.Proto && c.Frontend == k.AddrPort() && c.Client.Addr() == client && e.Led(c.Backend) > 0 {
+		if c.Template && c.Proto == k.Proto && c.Frontend == k.AddrPort() && c.Client.Addr() == group && e.Led(c.Backend) > 0 {
 			e.Sticky, e.Left = c.Backend, c.Expires
 			return nil
 		}

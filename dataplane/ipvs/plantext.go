@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,11 @@ func line(op ipvsnl.Op) string {
 		words = []string{"-A", command(op.Service.Key), "-s", op.Service.Scheduler}
 		if op.Service.Flags&ipvsnl.Persistent != 0 {
 			words = append(words, "-p", strconv.Itoa(int(op.Service.Timeout/time.Second)))
+		}
+		if prefix := op.Service.Prefix; prefix > 0 && op.Service.Key.Addr.Is4() {
+			words = append(words, "-M", net.IP(net.CIDRMask(prefix, 32)).String())
+		} else if prefix > 0 {
+			words = append(words, "-M", strconv.Itoa(prefix))
 		}
 		if op.Service.Flags&ipvsnl.Fallback != 0 {
 			words = append(words, "-b", op.Service.Scheduler+"-fallback")

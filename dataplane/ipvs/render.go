@@ -26,6 +26,7 @@ func render(f *balancer.Frontend) ipvsnl.Service {
 	}
 	if f.AffinityTimeout > 0 {
 		s.Flags |= ipvsnl.Persistent
+		s.Prefix = f.AffinityPrefix
 		s.Timeout = min((f.AffinityTimeout+time.Second-1)/time.Second*time.Second, ipvsnl.MaxTimeout)
 	}
 	return s
@@ -140,7 +141,7 @@ func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[a
 // derive from f, and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,
+		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, AffinityPrefix: f.AffinityPrefix, Withdrawn: f.Withdrawn,
 		Policy:   balancer.Policy{Scheduler: f.Scheduler, Forward: f.Forward, DrainTimeout: f.DrainTimeout},
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}

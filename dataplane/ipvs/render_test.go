@@ -10,7 +10,7 @@ import (
 
 func TestRender(t *testing.T) {
 	sticky := web(key(0), 1, 2)
-	sticky.AffinityTimeout, sticky.Scheduler = 1500*time.Millisecond, balancer.SourceHash
+	sticky.AffinityTimeout, sticky.AffinityPrefix, sticky.Scheduler = 1500*time.Millisecond, 20, balancer.SourceHash
 	bounded := with(web(key(1), 1, 2), 2, func(b *balancer.Backend) { b.Weight, b.MaxConnections = 65535, 10 })
 	bounded.Scheduler = balancer.Random
 	direct := drained(web(key(3), 1, 2, 3), 2, balancer.Draining, time.Time{})
@@ -21,7 +21,7 @@ func TestRender(t *testing.T) {
 	want := strings.TrimLeft(`
 -A --sctp-service 10.96.0.0:80 -s nq
 -a --sctp-service 10.96.0.0:80 -r 10.2.0.1:8080 -i -w 1
--A -t 10.96.0.0:80 -s sh -p 2 -b sh-fallback
+-A -t 10.96.0.0:80 -s sh -p 2 -M 255.255.240.0 -b sh-fallback
 -a -t 10.96.0.0:80 -r 10.2.0.1:8080 -m -w 1
 -a -t 10.96.0.0:80 -r 10.2.0.2:8080 -m -w 1
 -A -u 10.96.0.0:80 -s wrr

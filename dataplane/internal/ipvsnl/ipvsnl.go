@@ -76,9 +76,10 @@ type Service struct {
 	Scheduler string
 	Flags     Flags
 	// Timeout is the time for which a client is sent to the same destination after its last
-	// connection, if Flags contains Persistent. It is in whole seconds, and at most MaxTimeout. A
-	// client is a single address.
+	// connection, if Flags contains Persistent. It is in whole seconds, and at most MaxTimeout.
 	Timeout time.Duration
+	// Prefix is the prefix length by which clients are grouped. If 0, each address is a client.
+	Prefix int
 }
 
 // MaxTimeout is the maximum Timeout of a Service. Longer timeouts overflow in kernels with 1,000

@@ -30,6 +30,7 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 		Scheduler: pick(r, append(ipvsnltest.KernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
 		Flags:     ipvsnl.Flags(r.IntN(64)),
 		Timeout:   pick(r, 0, time.Second, 3*time.Hour, ipvsnl.MaxTimeout, ipvsnl.MaxTimeout+time.Second, -time.Second, time.Millisecond),
+		Prefix:    pick(r, 0, 0, 1, 24, 31, 64, 128, -1),
 	}
 	d := ipvsnl.Destination{
 		Addr: netip.AddrPortFrom(netip.MustParseAddr(pick(r,

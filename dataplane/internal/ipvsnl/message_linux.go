@@ -1,7 +1,9 @@
 package ipvsnl
 
 import (
+	"cmp"
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"time"
 
@@ -108,17 +110,25 @@ func (s *socket) service(v *Service) {
 	s.B = binary.NativeEndian.AppendUint32(s.B, uint32(v.Flags))
 	s.B = binary.NativeEndian.AppendUint32(s.B, ^uint32(0))
 	s.Native32(serviceTimeout, uint32(v.Timeout/time.Second))
-	s.netmask(v.Key.Addr.BitLen())
+	s.netmask(cmp.Or(v.Prefix, v.Key.Addr.BitLen()), v.Key.Addr.Is4())
 }
 
-// netmask makes each persistent client a single address. IPv4 uses a mask. IPv6 uses a prefix
-// length, which the kernel requires even without persistence.
-func (s *socket) netmask(bits int) {
-	if bits == 32 {
-		s.Native32(serviceNetmask, ^uint32(0))
+// netmask sets the prefix length of persistent clients. IPv4 uses a mask. IPv6 uses the length,
+// which the kernel requires even without persistence.
+func (s *socket) netmask(prefix int, is4 bool) {
+	if is4 {
+		s.Wire32(serviceNetmask, ^uint32(0)<<(32-prefix))
 		return
 	}
-	s.Native32(serviceNetmask, uint32(bits))
+	s.Native32(serviceNetmask, uint32(prefix))
+}
+
+// prefixOf is the inverse of netmask. It returns 0 for whole addresses.
+func prefixOf(netmask uint32, is4 bool) int {
+	if is4 {
+		return bits.OnesCount32(netmask) % 32
+	}
+	return int(netmask) % 128
 }
 
 func (s *socket) destination(d *Destination, identity bool) {
@@ -192,6 +202,7 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 		return v, false, err
 	}
 	var family uint16
+	var netmask uint32
 	var addr, stats, stats64 []byte
 	for a.Next() {
 		switch a.Kind {
@@ -209,6 +220,8 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 			v.Flags = Flags(a.u32()) &^ hashed
 		case serviceTimeout:
 			v.Timeout = time.Duration(a.u32()) * time.Second
+		case serviceNetmask:
+			netmask = a.u32()
 		case serviceStats:
 			stats = a.Value
 		case serviceStats64:
@@ -221,6 +234,7 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 	if v.Key.Addr, ok = addrOf(addr, family); !ok {
 		return v, false, nlsock.ErrMalformed
 	}
+	v.Prefix = prefixOf(netmask, v.Key.Addr.Is4())
 	v.Stats, err = readStats(stats, stats64)
 	return v, err == nil, err
 }

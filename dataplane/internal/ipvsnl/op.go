@@ -114,6 +114,8 @@ func (o Op) Invalid() error {
 		err = fmt.Errorf("protocol %q is none of tcp, udp and sctp", s.Key.Proto)
 	case o.Verb <= EditService && (s.Timeout < 0 || s.Timeout > MaxTimeout || s.Timeout%time.Second != 0):
 		err = fmt.Errorf("a timeout of %s is not 0 to %s in whole seconds", s.Timeout, MaxTimeout)
+	case o.Verb <= EditService && (s.Prefix < 0 || s.Prefix >= s.Key.Addr.BitLen()):
+		err = fmt.Errorf("prefix length %d: %w", s.Prefix, syscall.ERANGE)
 	case o.Verb <= EditService && len(s.Scheduler) >= schedulerSize:
 		err = fmt.Errorf("scheduler %q: %w", s.Scheduler, ErrNoScheduler)
 	case o.Verb >= AddDestination && !plain(d.Addr.Addr()):
