@@ -162,6 +162,19 @@ const (
 // Values lists the possible values.
 func (OnFailure) Values() []string { return []string{"keep", "cut"} }
 
+// HealthNeed determines how many of a service's checks an endpoint must pass. The zero value means
+// all.
+type HealthNeed string
+
+// The values.
+const (
+	NeedAllHealth HealthNeed = "all"
+	NeedAnyHealth HealthNeed = "any"
+)
+
+// Values lists the possible values.
+func (HealthNeed) Values() []string { return []string{"all", "any"} }
+
 // HealthFrom determines whether each node runs the checks for itself, or the fleet shares them.
 type HealthFrom string
 

@@ -280,15 +280,16 @@ func (u *compiledService) reportUntrusted(env *Env) {
 	if field, path := env.RefusedFile(u.service); field != "" {
 		u.refuse(Refused, field, "%q is not in %s, so checks from etcd may not use it, and this check does not run. Move it, or set health.tls_dir", path, env.tlsDir())
 	}
-	h := u.service.Health
+	checks := u.service.Checks()
+	wanted, program := indexWantedUser(u.service), u.service.indexProgram()
 	switch {
-	case WantsUser(u.service):
-		u.refuse(Refused, "health.user", "exec checks from etcd run as %s, never as %s, so this check does not run. Remove health.user, or define the service in the node's own file", ExecUser, h.User)
-	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
-	case h.From != HealthFromFleet:
-		u.refuse(Refused, "health.type", "exec checks from etcd run only on nodes with health.allow_exec = true")
+	case wanted >= 0:
+		u.refuse(Refused, u.service.CheckField(wanted, "user"), "exec checks from etcd run as %s, never as %s, so this check does not run. Remove health.user, or define the service in the node's own file", ExecUser, checks[wanted].User)
+	case !fromEtcd(u.service) || program < 0 || env.AllowExec:
+	case checks[0].From != HealthFromFleet:
+		u.refuse(Refused, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true")
 	case !env.FleetExec:
-		u.problem(SeverityWarning, "health.type", "exec checks from etcd run only on nodes with health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
+		u.problem(SeverityWarning, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
 	}
 }
 

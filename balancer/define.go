@@ -33,6 +33,7 @@ func DecodeService(name Name, fields, defaults map[string]any, where Locator, un
 	}
 	d := newServiceTable()
 	r.decode(d, fields)
+	r.shareHealth(d.Checks)
 	d.fillDerived()
 	r.checkService(d)
 	problems, ok := r.result()
@@ -60,6 +61,7 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 	}
 	d := newServiceTable()
 	r.decode(d, r.own)
+	r.shareHealth(d.Checks)
 	d.fillDerived()
 	r.checkSettings(&d.Service)
 	problems, _ := r.result()
@@ -106,8 +108,15 @@ func inheritedFields(fields, defaults map[string]any) map[string]any {
 type serviceTable struct {
 	VIPs      []vipEntry      `toml:"vips"`
 	Endpoints []endpointTable `toml:"endpoints"`
+	Checks    healthTables    `toml:"health"`
 	Service
 }
+
+// healthTables are the checks of a service. A single check may be written without a list.
+type healthTables []Health
+
+// Lone marks the list for package decode.
+func (healthTables) Lone() {}
 
 // endpointTable is an endpoint with the fields of its table.
 type endpointTable struct {
@@ -194,7 +203,7 @@ func (h *Health) SetDefaults() {
 	h.Verify = true
 	h.Interval = 2 * time.Second
 	h.Rise, h.Fall = 2, 3
-	h.From = HealthFromNode
+	h.From, h.Need = HealthFromNode, NeedAllHealth
 }
 
 // fillDerived sets the defaults that depend on other fields, splits vips into addresses and pools,
@@ -217,8 +226,13 @@ func (d *serviceTable) fillDerived() {
 		p := &d.Ports[i]
 		p.TargetPort = cmp.Or(p.TargetPort, p.Port)
 	}
-	if d.Health != nil {
-		d.Health.fillDerived()
+	for i := range d.Checks {
+		d.Checks[i].fillDerived()
+		if i > 0 {
+			d.MoreHealth = append(d.MoreHealth, &d.Checks[i])
+		} else {
+			d.Health = &d.Checks[i]
+		}
 	}
 }
 

@@ -113,7 +113,7 @@ func TestDefaults(t *testing.T) {
 	}
 	checks := balancer.Health{
 		Type: "http", Path: "/", Status: "200-399", Method: "GET", Verify: true, Interval: 2 * time.Second,
-		FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, From: "node",
+		FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, From: "node", Need: "all",
 	}
 	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "http"}}`), nil, where, "")
 	if len(problems) > 0 {

@@ -25,8 +25,8 @@ func EncodeService(s *Service) map[string]any {
 		}
 		d.Ports[i] = p
 	}
-	if s.Health != nil {
-		d.Health = s.Health.withoutDerived()
+	for _, h := range s.Checks() {
+		d.Checks = append(d.Checks, *h.withoutDerived())
 	}
 	return decode.Tree(d, newServiceTable())
 }

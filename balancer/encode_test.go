@@ -84,6 +84,11 @@ func (r random) service() *balancer.Service {
 	r.endpoints(s)
 	if r.maybe() {
 		s.Health = r.health()
+		for r.maybe() {
+			more := r.health()
+			more.Need, more.PanicThreshold, more.OnFailure, more.From = s.Health.Need, s.Health.PanicThreshold, s.Health.OnFailure, s.Health.From
+			s.MoreHealth = append(s.MoreHealth, more)
+		}
 	}
 	s.MinUsable = int(s.ConnectTimeout % 3)
 	if s.Health != nil {
@@ -138,7 +143,7 @@ func (r random) endpoints(s *balancer.Service) {
 }
 
 func (r random) health() *balancer.Health {
-	h := &balancer.Health{Verify: true, Rise: 1 + r.IntN(5), Fall: 1 + r.IntN(5), PanicThreshold: r.IntN(101), From: "node"}
+	h := &balancer.Health{Verify: true, Rise: 1 + r.IntN(5), Fall: 1 + r.IntN(5), PanicThreshold: r.IntN(101), From: "node", Need: "all"}
 	h.Type = mustDecode(r, h.Type, h.Type)
 	h.Interval = r.duration(time.Second, time.Hour)
 	h.Timeout = r.duration(time.Millisecond, h.Interval)

@@ -73,17 +73,17 @@ func dependsOnEnd(tree *syntax.Regexp) bool {
 }
 
 // checkSteps checks the steps of a TCP check.
-func (r *tableReader) checkSteps(h *Health) {
+func (r *healthReader) checkSteps(h *Health) {
 	if len(h.Steps) > 0 && (h.Send != "" || h.Expect != "") {
-		r.errorf("health.steps", "can't be used together with send and expect: make them the first step")
+		r.errorf("steps", "can't be used together with send and expect: make them the first step")
 	}
 	for i := range h.Steps {
-		r.checkStep(&h.Steps[i], element("health.steps", i, ""))
+		r.checkStep(&h.Steps[i], element("steps", i, ""))
 	}
 }
 
 // checkStep checks the step at path.
-func (r *tableReader) checkStep(s *HealthStep, path string) {
+func (r *healthReader) checkStep(s *HealthStep, path string) {
 	at := func(field string) string { return decode.Join(path, field) }
 	expects := 0
 	for _, text := range []string{s.Expect, s.ExpectHex, s.ExpectRegexp} {

@@ -32,19 +32,41 @@ func ResolvePaths(fields map[string]any, folder string) map[string]any {
 		fields = maps.Clone(fields)
 		fields["discover"] = resolveProgram(discover, "exec", folder)
 	}
-	health, ok := fields["health"].(map[string]any)
-	if !ok {
-		return fields
+	if health, set := fields["health"]; set {
+		fields = maps.Clone(fields)
+		fields["health"] = resolveHealth(health, folder)
 	}
+	return fields
+}
+
+// resolveHealth returns a copy of a health table, or a list of them, in which paths are absolute.
+func resolveHealth(health any, folder string) any {
+	var list []any
+	switch health := health.(type) {
+	case map[string]any:
+		return resolveCheck(health, folder)
+	case []map[string]any:
+		for _, table := range health {
+			list = append(list, resolveCheck(table, folder))
+		}
+		return list
+	case []any:
+		for _, table := range health {
+			list = append(list, resolveHealth(table, folder))
+		}
+		return list
+	}
+	return health
+}
+
+func resolveCheck(health map[string]any, folder string) map[string]any {
 	resolved := maps.Clone(health)
 	for _, field := range healthPaths() {
 		if path, is := health[field].(string); is && isRelative(path) {
 			resolved[field] = filepath.Join(folder, path)
 		}
 	}
-	fields = maps.Clone(fields)
-	fields["health"] = resolveProgram(resolved, "command", folder)
-	return fields
+	return resolveProgram(resolved, "command", folder)
 }
 
 // resolveProgram returns a copy of table in which the program of a command is absolute.
@@ -63,13 +85,13 @@ func resolveProgram(table map[string]any, field, folder string) map[string]any {
 }
 
 // checkPaths reports relative paths: no file is left that they could be relative to.
-func (r *tableReader) checkPaths(h *Health) {
+func (r *healthReader) checkPaths(h *Health) {
 	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
 		if isRelative(path) {
-			r.errorf("health."+healthPaths()[i], "%q must be absolute: each host reads its own file", path)
+			r.errorf(healthPaths()[i], "%q must be absolute: each host reads its own file", path)
 		}
 	}
 	if len(h.Command) > 0 && isRelativeProgram(h.Command[0]) {
-		r.errorf(element("health.command", 0, ""), "%q must be absolute, or a name that is looked up in PATH: each host runs its own program", h.Command[0])
+		r.errorf(element("command", 0, ""), "%q must be absolute, or a name that is looked up in PATH: each host runs its own program", h.Command[0])
 	}
 }

@@ -51,8 +51,12 @@ type Service struct {
 	// AccessLog is the log of ended connections: JournalLog, a file, or "" for no log. If nil, the
 	// log in the node's configuration is used. See LogsTo.
 	AccessLog *string `toml:"access_log"`
-	// Health defines the checks of endpoints. Nil means no checks.
-	Health *Health `toml:"health"`
+	// Health defines the check of endpoints, or the first of several. Nil means no checks. The
+	// settings that apply to the whole service are equal in all checks: Need, PanicThreshold,
+	// OnFailure and From.
+	Health *Health `toml:"-"`
+	// MoreHealth are the further checks.
+	MoreHealth []*Health `toml:"-"`
 	// MinUsable is the minimum number of usable endpoints of a port and family, apart from backups.
 	// If there are fewer, none of them is used. The default is 0, so a single endpoint is
 	// sufficient.
@@ -200,6 +204,7 @@ type Health struct {
 	PanicThreshold int               `toml:"panic_threshold"`
 	OnFailure      OnFailure         `toml:"on_failure"`
 	From           HealthFrom        `toml:"from"`
+	Need           HealthNeed        `toml:"need"`
 	Source         netip.Addr        `toml:"source"`
 	Mark           uint32            `toml:"mark"`
 }

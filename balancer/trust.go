@@ -22,8 +22,14 @@ const ExecUser = "nobody"
 // node permits this: health.allow_exec lets other users run programs, but not as root or in a
 // privileged group.
 func WantsUser(s *Service) bool {
-	h := s.Health
-	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
+	return indexWantedUser(s) >= 0
+}
+
+// indexWantedUser returns the index of such a check, or -1.
+func indexWantedUser(s *Service) int {
+	return slices.IndexFunc(s.Checks(), func(h *Health) bool {
+		return fromEtcd(s) && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
+	})
 }
 
 // DefaultTLSDir is the default folder of TLS files that checks of services from etcd may use.
@@ -32,14 +38,15 @@ const DefaultTLSDir = "/etc/vipd/tls"
 // RefusedFile returns the field and path of a TLS file that a check from etcd may not use on this
 // node, because vipd reads it as root. Both are "" if all files are allowed.
 func (env *Env) RefusedFile(s *Service) (field, path string) {
-	h := s.Health
-	if !fromEtcd(s) || h == nil {
+	if !fromEtcd(s) {
 		return "", ""
 	}
-	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
-		inside, err := filepath.Rel(env.tlsDir(), path)
-		if path != "" && (err != nil || !filepath.IsLocal(inside)) {
-			return "health." + healthPaths()[i], path
+	for at, h := range s.Checks() {
+		for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
+			inside, err := filepath.Rel(env.tlsDir(), path)
+			if path != "" && (err != nil || !filepath.IsLocal(inside)) {
+				return s.CheckField(at, healthPaths()[i]), path
+			}
 		}
 	}
 	return "", ""
@@ -246,11 +253,10 @@ func isMetadata(a netip.Addr) bool {
 
 // checksPort reports whether checks of e have a port of their own that matches.
 func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
-	if s.Health == nil || e.IsUnchecked() {
-		return false
-	}
-	own := e.CheckPort(s.Health)
-	return own != 0 && port(PortRange(own))
+	return !e.IsUnchecked() && slices.ContainsFunc(s.Checks(), func(h *Health) bool {
+		own := e.CheckPort(h)
+		return own != 0 && port(PortRange(own))
+	})
 }
 
 // trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this

@@ -141,17 +141,6 @@ func enclosing(path string) func(yield func(string) bool) {
 // sets reports whether the table itself sets the field.
 func (r *tableReader) sets(field string) bool { return r.own[field] != nil }
 
-// setsInHealth reports whether the health table in use, the service's own or the default, sets the
-// field.
-func (r *tableReader) setsInHealth(field string) bool {
-	for _, from := range []map[string]any{r.own, r.defaulted} {
-		if table, ok := from["health"].(map[string]any); ok {
-			return table[field] != nil
-		}
-	}
-	return false
-}
-
 // element returns the path of a field of a list's element, or of the element itself if field is "".
 func element(list string, i int, field string) string {
 	path := list + "[" + strconv.Itoa(i) + "]"

@@ -14,9 +14,9 @@ import (
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
 // checkHealth checks the health table alone.
-func (r *tableReader) checkHealth(h *Health) {
+func (r *healthReader) checkHealth(h *Health) {
 	if h.Type == "" {
-		r.errorf("health.type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
+		r.errorf("type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
 	} else {
 		r.checkBelongs(h)
 		r.checkType(h)
@@ -24,45 +24,45 @@ func (r *tableReader) checkHealth(h *Health) {
 	r.checkPaths(h)
 	r.checkTimes(h)
 	if h.Rise < 1 {
-		r.errorf("health.rise", "%d is too small; 1 or more checks in a row must pass", h.Rise)
+		r.errorf("rise", "%d is too small; 1 or more checks in a row must pass", h.Rise)
 	}
 	if h.Fall < 1 {
-		r.errorf("health.fall", "%d is too small; 1 or more checks in a row must fail", h.Fall)
+		r.errorf("fall", "%d is too small; 1 or more checks in a row must fail", h.Fall)
 	}
 	if h.PanicThreshold < 0 || h.PanicThreshold > 100 {
-		r.errorf("health.panic_threshold", "%d is out of range; 0 to 100 (percent) are possible", h.PanicThreshold)
+		r.errorf("panic_threshold", "%d is out of range; 0 to 100 (percent) are possible", h.PanicThreshold)
 	}
 	if (h.CertFile == "") != (h.KeyFile == "") {
 		set, missing := "cert_file", "key_file"
 		if h.CertFile == "" {
 			set, missing = missing, set
 		}
-		r.errorf("health."+set, "needs %s too: a certificate is used together with its key", missing)
+		r.errorf(set, "needs %s too: a certificate is used together with its key", missing)
 	}
 	if h.Source.IsValid() {
 		if why := NotUnicast(h.Source); why != "" {
-			r.errorf("health.source", "%s is %s: checks come from an address of this host", h.Source, why)
+			r.errorf("source", "%s is %s: checks come from an address of this host", h.Source, why)
 		}
 	}
 }
 
 // checkTimes checks the times against their limits and each other.
-func (r *tableReader) checkTimes(h *Health) {
-	if r.isBroken("health.interval") {
+func (r *healthReader) checkTimes(h *Health) {
+	if r.isBroken("interval") {
 		return
 	}
-	if h.FastInterval < minFastInterval && !r.isBroken("health.fast_interval") {
-		r.errorf("health.fast_interval", "%s is too short; %s or more is possible", formatted(h.FastInterval), formatted(minFastInterval))
+	if h.FastInterval < minFastInterval && !r.isBroken("fast_interval") {
+		r.errorf("fast_interval", "%s is too short; %s or more is possible", formatted(h.FastInterval), formatted(minFastInterval))
 	}
 	if h.FastInterval > h.Interval {
-		r.errorf("health.fast_interval", "%s is above interval, which is %s: lower it", formatted(h.FastInterval), formatted(h.Interval))
+		r.errorf("fast_interval", "%s is above interval, which is %s: lower it", formatted(h.FastInterval), formatted(h.Interval))
 	}
 	switch {
-	case r.isBroken("health.timeout"):
+	case r.isBroken("timeout"):
 	case h.Timeout < minTimeout:
-		r.errorf("health.timeout", "%s is too short; %s or more is possible", formatted(h.Timeout), formatted(minTimeout))
+		r.errorf("timeout", "%s is too short; %s or more is possible", formatted(h.Timeout), formatted(minTimeout))
 	case h.Timeout >= h.Interval:
-		r.errorf("health.timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
+		r.errorf("timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
 	}
 }
 
@@ -100,16 +100,16 @@ func healthFields() []healthField {
 }
 
 // checkBelongs reports fields that the type of check does not have.
-func (r *tableReader) checkBelongs(h *Health) {
+func (r *healthReader) checkBelongs(h *Health) {
 	for _, f := range healthFields() {
-		if r.setsInHealth(f.name) && !slices.Contains(f.types, h.Type) {
-			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", joinWords(f.types), h.Type)
+		if r.sets(f.name) && !slices.Contains(f.types, h.Type) {
+			r.errorf(f.name, "is for checks of type %s, this one is of type %s", joinWords(f.types), h.Type)
 		}
 	}
 }
 
 // checkType checks the fields that the type of check requires.
-func (r *tableReader) checkType(h *Health) {
+func (r *healthReader) checkType(h *Health) {
 	switch h.Type {
 	case HTTPHealth, HTTPSHealth:
 		r.checkRequest(h)
@@ -117,37 +117,37 @@ func (r *tableReader) checkType(h *Health) {
 		r.checkSteps(h)
 	case UDPHealth:
 		if h.Send == "" && h.Expect == "" {
-			r.errorf("health.send", "needs send or expect: without them, a UDP check proves nothing")
+			r.errorf("send", "needs send or expect: without them, a UDP check proves nothing")
 		}
 	case DNSHealth:
 		if h.Query == "" {
-			r.errorf("health.query", "needs a name to resolve, such as example.com")
+			r.errorf("query", "needs a name to resolve, such as example.com")
 		} else if _, err := ParseQuestion(h.Query); err != nil {
-			r.errorf("health.query", "%v", err)
+			r.errorf("query", "%v", err)
 		}
 	case ExecHealth:
 		if len(h.Command) == 0 || h.Command[0] == "" {
-			r.errorf("health.command", `needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`)
+			r.errorf("command", `needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`)
 		}
 	}
 	if strings.ContainsFunc(h.Host, notInURL) || strings.Contains(h.Host, "/") {
-		r.errorf("health.host", "%q is not a host name, such as example.com", h.Host)
+		r.errorf("host", "%q is not a host name, such as example.com", h.Host)
 	}
 }
 
 // checkRequest checks the parts of an HTTP request and its expected answer.
-func (r *tableReader) checkRequest(h *Health) {
+func (r *healthReader) checkRequest(h *Health) {
 	if !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, notInURL) {
-		r.errorf("health.path", "%q is not a path: it starts with / and has no spaces", h.Path)
+		r.errorf("path", "%q is not a path: it starts with / and has no spaces", h.Path)
 	}
 	if _, valid := StatusIn(h.Status, 0); !valid {
-		r.errorf("health.status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)
+		r.errorf("status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)
 	}
 	if strings.Trim(h.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
-		r.errorf("health.method", "%q is not a method, such as GET or HEAD", h.Method)
+		r.errorf("method", "%q is not a method, such as GET or HEAD", h.Method)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		path := decode.Join("health.headers", name)
+		path := decode.Join("headers", name)
 		switch {
 		case !isToken(name):
 			r.errorf(path, "%q is not the name of a header", name)
@@ -162,39 +162,47 @@ func (r *tableReader) checkRequest(h *Health) {
 // checkProbed reports TCP checks of a service without a TCP port, and UDP checks without a UDP
 // port. Such checks would take every endpoint down.
 func (r *tableReader) checkProbed(s *Service) {
-	if s.Health == nil || s.Health.Port != 0 || len(s.Ports) == 0 || r.isBroken("ports") {
+	if len(s.Ports) == 0 || r.isBroken("ports") {
 		return
 	}
 	ownPort := func(e Endpoint) bool { return e.HealthPort == 0 && !e.IsUnchecked() }
 	if len(s.Endpoints) > 0 && !slices.ContainsFunc(s.Endpoints, ownPort) {
 		return
 	}
-	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 {
-		r.errorf("health.port", "needs the port to check, because ports[%d] is a range", i)
-		return
-	}
-	proto := TCP
-	switch s.Health.Type {
-	case "", ExecHealth, DNSHealth:
-		return
-	case UDPHealth:
-		proto = UDP
-	}
-	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
-		r.warnf("health.type", "%s checks by %s, but the service has no such port to check: set health.port",
-			s.Health.Type, strings.ToUpper(string(proto)))
+	ranged := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() })
+	for i, h := range s.Checks() {
+		if h.Port != 0 {
+			continue
+		}
+		if ranged >= 0 {
+			r.healthReader(i).errorf("port", "needs the port to check, because ports[%d] is a range", ranged)
+			continue
+		}
+		proto := TCP
+		switch h.Type {
+		case "", ExecHealth, DNSHealth:
+			continue
+		case UDPHealth:
+			proto = UDP
+		}
+		if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
+			r.healthReader(i).warnf("type", "%s checks by %s, but the service has no such port to check: set health.port",
+				h.Type, strings.ToUpper(string(proto)))
+		}
 	}
 }
 
 // checkSource reports a source address whose family no endpoint has. A source from [defaults] is
 // ignored, because it is meant for other services. Registered endpoints are unknown here.
 func (r *tableReader) checkSource(s *Service) {
-	if s.Health == nil || !s.Health.Source.IsValid() || !r.sets("health") || len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
+	if !r.sets("health") || len(s.Endpoints) == 0 || s.Discover != nil || r.isBroken("endpoints") {
 		return
 	}
-	v4 := s.Health.Source.Is4()
-	if !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Name != "" || e.Address.Is4() == v4 }) {
-		r.warnf("health.source", "%s is not used: no endpoint has an address of its family", s.Health.Source)
+	for i, h := range s.Checks() {
+		v4 := h.Source.Is4()
+		if h.Source.IsValid() && !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Name != "" || e.Address.Is4() == v4 }) {
+			r.healthReader(i).warnf("source", "%s is not used: no endpoint has an address of its family", h.Source)
+		}
 	}
 }
 

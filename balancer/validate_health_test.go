@@ -100,6 +100,20 @@ func TestWrongHealth(t *testing.T) {
 			`warning: health.type: udp checks by UDP, but the service has no such port to check: set health.port`,
 		}},
 		{fields: check + `{"type": "udp", "send": "x", "port": 53}`},
+		{fields: check + `[{"type": "http"}, {"type": "tcp", "port": 81, "rise": 5}]`},
+		{fields: check + `[{"type": "http", "need": "any", "panic_threshold": 50}, {"type": "tcp", "need": "any"}, {"type": "tcp", "port": 1}]`},
+		{fields: check + `[{"type": "http", "timeout": "9s"}, {"path": "/"}, "tcp", {"type": "exec", "need": "some"}]`, want: []string{
+			`health[2]: needs a table, such as { type = "tcp" }, not the text "tcp"`,
+			`health[3].need: "some" is not one of all, any`,
+			`health[0].timeout: 9s must be below interval, which is 2s`,
+			`health[1].type: needs a type: tcp, http, https, grpc, dns, udp, exec`,
+			`health[3].command: needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`,
+		}},
+		{fields: check + `[{"type": "http"}, {"type": "tcp", "on_failure": "cut"}, {"type": "tcp", "on_failure": "keep", "from": "node"}]`, want: []string{
+			`health[2].on_failure: keep differs from cut in health[1], but it applies to the whole service: write it in one of them`,
+		}},
+		{fields: check + `{"type": "http", "need": "any"}`, want: []string{`warning: health.need: has no effect: the service has a single check`}},
+		{fields: check + `"tcp"`, want: []string{`health: needs a table, such as { type = "tcp" }, not the text "tcp"`}},
 		{fields: check + `{"type": "tcp", "steps": [{"send": "a", "expect": "b"}, {"send_hex": "0d0A"}, {"expect_regexp": "(?m)^role:(a|b)\\r"}]}`},
 		{fields: check + `{"type": "http", "steps": [{"send": "a"}]}`, want: []string{`health.steps: is for checks of type tcp, this one is of type http`}},
 		{fields: check + `{"type": "tcp", "send": "a", "steps": [{"expect": "b"}]}`, want: []string{

@@ -190,8 +190,8 @@ func (r *tableReader) checkSettings(s *Service) {
 		}
 	}
 	r.checkAffinityPrefix(s.AffinityPrefix)
-	if s.Health != nil {
-		r.checkHealth(s.Health)
+	for i, h := range s.Checks() {
+		r.healthReader(i).checkHealth(h)
 	}
 }
 

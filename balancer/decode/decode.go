@@ -33,6 +33,9 @@ type defaulter interface{ SetDefaults() }
 // Example returns a short valid table.
 type exampler interface{ Example() string }
 
+// lone is implemented by list types that users may write as a single element without the list.
+type lone interface{ Lone() }
+
 // renamer is implemented by pointers to structs whose fields have other names in other programs.
 // OtherNames maps each such name to the replacement.
 type renamer interface{ OtherNames() map[string]string }
@@ -365,6 +368,10 @@ func (d *decoder) tables(v reflect.Value, tree map[string]any) {
 
 // slice decodes a list into v. An empty list becomes nil, so equal definitions compare as equal.
 func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
+	if _, ok := v.Interface().(lone); ok && !isList(raw) {
+		d.loneElement(v, raw, allowed)
+		return
+	}
 	switch list := raw.(type) {
 	case []any:
 		d.elements(v, len(list), func(i int) any { return list[i] }, allowed)
@@ -380,6 +387,24 @@ func (d *decoder) slice(v reflect.Value, raw any, allowed string) {
 		d.problem("needs a list: write [%q]", shorten(list))
 	default:
 		d.wrongType("a list", raw)
+	}
+}
+
+func isList(raw any) bool {
+	switch raw.(type) {
+	case []any, []map[string]any:
+		return true
+	}
+	return false
+}
+
+// loneElement decodes raw into the only element of v. A table with problems is kept, and a plain
+// value is not.
+func (d *decoder) loneElement(v reflect.Value, raw any, allowed string) {
+	p := newWithDefaults(v.Type().Elem())
+	d.value(p.Elem(), raw, allowed)
+	if _, isTable := raw.(map[string]any); isTable {
+		v.Set(reflect.Append(reflect.Zero(v.Type()), p.Elem()))
 	}
 }
 

@@ -326,3 +326,44 @@ func TestTableOfTables(t *testing.T) {
 		t.Errorf("problems (-want +got): %s", d)
 	}
 }
+
+// loneList may be written as a single element.
+type loneList []struct {
+	Name string `toml:"name"`
+}
+
+func (loneList) Lone() {}
+
+// TestLoneElement reads a list that may be written as one table. The paths of problems must have an
+// index only in a list, and Tree must write a single table.
+func TestLoneElement(t *testing.T) {
+	type holder struct {
+		List loneList `toml:"list"`
+	}
+	table := func(name any) any { return map[string]any{"name": name} }
+	for _, c := range []struct {
+		list any
+		want string // path of the problem
+		n    int
+	}{
+		{table("a"), "", 1},
+		{[]any{table("a"), table("b")}, "", 2},
+		{[]any{}, "", 0},
+		{table(1.5), "list.name", 1},
+		{[]any{table("a"), table(1.5)}, "list[1].name", 2},
+		{"a", "list", 0},
+	} {
+		var h holder
+		path := ""
+		for _, p := range decode.Into(&h, map[string]any{"list": c.list}) {
+			path = p.Path
+		}
+		if path != c.want || len(h.List) != c.n {
+			t.Errorf("Into(%v) = %d elements, problem at %q, want %d, %q", c.list, len(h.List), path, c.n, c.want)
+		}
+	}
+	tree := decode.Tree(&holder{List: loneList{{Name: "a"}}}, &holder{})
+	if _, isTable := tree["list"].(map[string]any); !isTable {
+		t.Errorf("Tree() = %v, want a table", tree)
+	}
+}

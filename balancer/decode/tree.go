@@ -62,6 +62,9 @@ func (e *encoder) value(v reflect.Value) any {
 	case reflect.Struct:
 		return e.table(v, newWithDefaults(v.Type()).Elem())
 	case reflect.Slice:
+		if _, ok := v.Interface().(lone); ok && v.Len() == 1 {
+			return e.value(v.Index(0))
+		}
 		list := make([]any, v.Len())
 		for i := range list {
 			list[i] = e.value(v.Index(i))

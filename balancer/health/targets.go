@@ -2,8 +2,10 @@ package health
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -24,6 +26,46 @@ type Subject struct {
 	// Fleet reports whether the hosts of a fleet share the check, because a service from etcd
 	// requests that.
 	Fleet bool
+	// Next is the next check of the target, or nil. Health.Need of the first check decides how many
+	// must pass.
+	Next *Subject
+}
+
+// All yields the checks of the target.
+func (s Subject) All() iter.Seq[Subject] {
+	return func(yield func(Subject) bool) {
+		for c := &s; c != nil; c = c.Next {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
+}
+
+// SameChecks reports whether two targets have the same checks.
+func (s Subject) SameChecks(other Subject) bool {
+	next, otherNext := s.Next, other.Next
+	s.Next, other.Next = nil, nil
+	return s == other && (next == nil) == (otherNext == nil) && (next == nil || next.SameChecks(*otherNext))
+}
+
+// RunsProgram reports whether a check of the target runs a program.
+func (s Subject) RunsProgram() bool {
+	for c := range s.All() {
+		if c.Health.Type == balancer.ExecHealth {
+			return true
+		}
+	}
+	return false
+}
+
+// Confirmation returns the maximum time that the checks of the target need for a new verdict.
+func (s Subject) Confirmation() (longest time.Duration) {
+	for c := range s.All() {
+		h := c.Health
+		longest = max(longest, h.Interval*time.Duration(max(h.Rise, h.Fall))+h.Timeout)
+	}
+	return longest
 }
 
 // Targets computes the targets to check, with work only for differences. The zero value is ready.
@@ -94,6 +136,9 @@ func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 		}
 	}
 	for target, subject := range wanted {
+		if before, known := t.wanted.Get(target); known && before.SameChecks(subject) {
+			continue
+		}
 		t.wanted = t.wanted.Set(target, subject)
 	}
 }
@@ -110,40 +155,44 @@ func ByFleet(s *balancer.Service) bool {
 }
 
 // runsForeignExec reports whether s has an exec check and is not from this node's own files.
-func runsForeignExec(s *balancer.Service) bool {
-	return s.Health != nil && s.Health.Type == balancer.ExecHealth && s.Origin.Key != ""
-}
+func runsForeignExec(s *balancer.Service) bool { return s.RunsProgram() && s.Origin.Key != "" }
 
 // subjects returns the subjects of s: for each endpoint, one target per port.
 func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
 	wanted := map[balancer.Target]Subject{}
-	if s.Health == nil {
-		return wanted
-	}
 	for _, e := range balancer.UsedEndpoints(env, s, in) {
 		if e.IsUnchecked() {
 			continue
 		}
-		own := e.CheckPort(s.Health)
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			probed := p
-			if own == 0 {
-				if probed = probedPort(s, p); probed == nil {
-					continue
-				}
-			}
-			port := cmp.Or(own, e.TargetPort(probed))
 			target := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
 			if _, twice := wanted[target]; twice {
 				continue // the second of two ports with the same target, such as 53/udp and 53/tcp
 			}
-			wanted[target] = Subject{
-				At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port), Health: s.Health, Fleet: ByFleet(s),
+			if subject := subjectOf(env, s, e, p); subject != nil {
+				wanted[target] = *subject
 			}
 		}
 	}
 	return wanted
+}
+
+// subjectOf returns the checks of e at port p. It returns nil if none can be made.
+func subjectOf(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, p *balancer.Port) (first *Subject) {
+	for _, h := range slices.Backward(s.Checks()) {
+		probed, own := p, e.CheckPort(h)
+		if own == 0 {
+			if probed = probedPort(s, h, p); probed == nil {
+				continue
+			}
+		}
+		port := cmp.Or(own, e.TargetPort(probed))
+		first = &Subject{
+			At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port), Health: h, Fleet: ByFleet(s), Next: first,
+		}
+	}
+	return first
 }
 
 // header returns the version of the PROXY header that clients' connections to a port of e start
@@ -156,13 +205,13 @@ func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port u
 	return s.ProxyProtocol
 }
 
-// probedPort returns the port of s to check for p: p itself, or otherwise the first port whose
+// probedPort returns the port of s that h checks for p: p itself, or otherwise the first port whose
 // protocol the check supports. It returns nil if no port can be checked.
-func probedPort(s *balancer.Service, p *balancer.Port) *balancer.Port {
-	if supports(s.Health.Type, p.Protocol) {
+func probedPort(s *balancer.Service, h *balancer.Health, p *balancer.Port) *balancer.Port {
+	if supports(h.Type, p.Protocol) {
 		return p
 	}
-	i := slices.IndexFunc(s.Ports, func(q balancer.Port) bool { return supports(s.Health.Type, q.Protocol) })
+	i := slices.IndexFunc(s.Ports, func(q balancer.Port) bool { return supports(h.Type, q.Protocol) })
 	if i < 0 {
 		return nil
 	}

@@ -49,7 +49,11 @@ func runCheckNow(c *cli.Call) error {
 // checkText formats the exchange and its result.
 func checkText(p *cli.Printer, r *api.CheckResult) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
+	if n := len(r.Checks); n > 0 {
+		fmt.Fprintf(&b, "%s/%s: %d checks\n", r.Service, r.Address, n)
+	} else {
+		fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
+	}
 	for line := range strings.Lines(r.Exchange) {
 		fmt.Fprintln(&b, strings.TrimRight(table.Line(line), " "))
 	}

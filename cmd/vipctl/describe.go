@@ -140,7 +140,15 @@ func describeService(p *cli.Printer, d *described) string {
 		out.text(label, field+" = "+tomltext.Value(withoutSecrets(field, s.Definition[field]), ""))
 		label = ""
 	}
-	if s.Check != nil {
+	switch {
+	case len(s.Checks) > 0:
+		label = "checks"
+		for i := range s.Checks {
+			out.text(label, rulesText(&s.Checks[i]))
+			label = ""
+		}
+		out.text("", fmt.Sprintf("an endpoint is up if it passes %s of them", s.Checks[0].Need))
+	case s.Check != nil:
 		out.text("check", rulesText(s.Check))
 	}
 	label = "lookups"

@@ -32,8 +32,9 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	for name, service := range s.Services.All() {
 		out := api.Service{
 			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: lists.Mapped(service.Addresses(), netip.Addr.String),
-			Endpoints: fleetEndpoints(service, &in), Lookups: api.LookupsOf(service, &in), Frontends: []api.Frontend{}, Problems: lists.NonNil(problems[name]), Check: api.RulesOf(service.Health),
+			Endpoints: fleetEndpoints(service, &in), Lookups: api.LookupsOf(service, &in), Frontends: []api.Frontend{}, Problems: lists.NonNil(problems[name]),
 		}
+		out.Check, out.Checks = api.RulesOf(service)
 		for _, p := range service.Ports {
 			out.Ports = append(out.Ports, api.Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort})
 		}

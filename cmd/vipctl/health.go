@@ -170,6 +170,9 @@ func rulesText(k *api.CheckRules) string {
 
 // withoutSecrets returns a health check without the values of secret headers.
 func withoutSecrets(field string, value any) any {
+	if list, ok := value.([]any); ok && field == "health" {
+		return lists.Mapped(list, func(check any) any { return withoutSecrets(field, check) })
+	}
 	check, ok := value.(map[string]any)
 	headers, there := check["headers"].(map[string]any)
 	if field != "health" || !ok || !there {

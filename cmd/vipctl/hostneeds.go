@@ -41,8 +41,8 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	interfaces, _ := doctor.ThisHost().Interfaces() // a host that does not list its devices has no networks here
 	for name, s := range d.services.All() {
 		d.checkBroadcasts(s, interfaces)
-		if s.Health != nil {
-			d.warnOf(name, needsOf(s.Health), s.Origin.At)
+		for i, h := range s.Checks() {
+			d.warnOf(name, needsOf(h, func(field string) string { return s.CheckField(i, field) }), s.Origin.At)
 		}
 		if s.Discover != nil && len(s.Discover.Exec) > 0 {
 			d.warnOf(name, []need{{"discover.exec", lacksProgram(s.Discover.Exec[0])}}, s.Origin.At)
@@ -142,12 +142,13 @@ func lacksInterface(a config.Addresses) string {
 	return ""
 }
 
-func needsOf(h *balancer.Health) []need {
+// needsOf returns the needs of a check. At returns the path of its field.
+func needsOf(h *balancer.Health, at func(field string) string) []need {
 	needs := []need{
-		{"health.ca_file", lacksFile(h.CAFile)}, {"health.cert_file", lacksFile(h.CertFile)}, {"health.key_file", lacksFile(h.KeyFile)},
+		{at("ca_file"), lacksFile(h.CAFile)}, {at("cert_file"), lacksFile(h.CertFile)}, {at("key_file"), lacksFile(h.KeyFile)},
 	}
 	if h.Type == balancer.ExecHealth {
-		needs = append(needs, need{"health.command", lacksProgram(h.Command[0])}, need{"health.user", lacksUser(h.User)})
+		needs = append(needs, need{at("command"), lacksProgram(h.Command[0])}, need{at("user"), lacksUser(h.User)})
 	}
 	return needs
 }

@@ -364,11 +364,11 @@ func TestSystemAuthorityChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait.For(t, time.Minute, c.name, func() bool {
-			got, _, err := r.Exchange(t.Context(), subject)
+			all, err := r.Exchange(t.Context(), subject)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return got.Outcome == c.want
+			return all[0].Outcome == c.want
 		})
 	}
 }

@@ -73,10 +73,15 @@ type leaving struct {
 	entry  *entry
 }
 
-// leave records that t no longer uses e. If e is nil, it does nothing.
-func (b *batch) leave(t balancer.Target, e *entry) {
-	if e != nil {
-		b.leaving = append(b.leaving, leaving{t, e})
+// leave records that t no longer uses the entries of w, except those in kept. A nil w has none.
+func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
+	if w == nil {
+		return
+	}
+	for _, e := range w.checks {
+		if !slices.Contains(kept, e) {
+			b.leaving = append(b.leaving, leaving{t, e})
+		}
 	}
 }
 
@@ -111,8 +116,8 @@ func (b *batch) definition(s health.Subject) string {
 		return text
 	}
 	h := *s.Health
-	h.PanicThreshold, h.OnFailure, h.From = 0, "", "" // the use of results does not change the check
-	text, err := json.Marshal(h)                      // the keys of maps are sorted
+	h.PanicThreshold, h.OnFailure, h.From, h.Need = 0, "", "", "" // the use of results does not change the check
+	text, err := json.Marshal(h)                                  // the keys of maps are sorted
 	if err != nil {
 		panic("probe: a health definition that JSON cannot hold: " + err.Error())
 	}
@@ -124,37 +129,9 @@ func (b *batch) definition(s health.Subject) string {
 	return b.definitions[k]
 }
 
-// moveLocked gives a target the entry that its subject needs.
-func (r *Runner) moveLocked(b *batch, m move) {
-	old := r.targets[m.target]
-	if !m.stays {
-		delete(r.targets, m.target)
-		b.leave(m.target, old)
-		r.verdicts = r.verdicts.Delete(m.target)
-		return
-	}
-	key := entryKey{m.subject.At, b.definition(m.subject)}
-	if old != nil && old.key == key {
-		return
-	}
-	e := r.entries[key]
-	if e == nil {
-		e = r.addLocked(b, key, m, old)
-	}
-	b.leave(m.target, old)
-	e.targets = append(e.targets, m.target)
-	r.targets[m.target] = e
-	if e.state.Verdict == balancer.HealthUnknown {
-		r.verdicts = r.verdicts.Delete(m.target)
-	} else {
-		r.verdicts = r.verdicts.Set(m.target, e.state.Verdict)
-	}
-}
-
-// addLocked adds an entry for a target. It continues from the target's old entry, or else from the
+// addLocked adds an entry for a target. It continues from the target's old state, or else from the
 // verdict of other nodes, or else from the state of an earlier run.
-func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
-	s := m.subject
+func (r *Runner) addLocked(b *batch, key entryKey, t balancer.Target, s health.Subject, old *watch) *entry {
 	shared := r.probes[key.definition]
 	if shared == nil {
 		shared = &sharedProbe{newProbe(s, &r.system), circle{of: ofCheck}, digest(key.definition)}
@@ -165,12 +142,12 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 		e.lane = &r.programs
 	}
 	seed, within := r.seed(key), b.within(e.rules.Interval)
-	saved, known := r.keptOf(key, m.target.Service)
+	saved, known := r.keptOf(key, t.Service)
 	switch {
 	case old != nil:
-		e.state = old.state.Inherit(seed, b.now, min(within, e.rules.FastInterval))
-	case r.assumed.Has(m.target):
-		e.state = health.New(seed, b.now, within).Assume(r.assumed.At(m.target), b.now)
+		e.state = old.state(nil, nil).Inherit(seed, b.now, min(within, e.rules.FastInterval))
+	case r.assumed.Has(t):
+		e.state = health.New(seed, b.now, within).Assume(r.assumed.At(t), b.now)
 	case known:
 		e.state = saved.Restore(e.rules, seed, r.o.Held, b.now, within)
 	default:

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
@@ -25,9 +24,9 @@ type Options struct {
 	Report func([]Transition)
 	// Observe, unless nil, receives each result. Many goroutines call it.
 	Observe func(balancer.HealthType, health.Result)
-	// Heard, unless nil, receives each result that counts, once for each target, with the address
-	// that was probed. It must neither block nor call the Runner.
-	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
+	// Heard, unless nil, receives each result that counts, once for each target. It must neither
+	// block nor call the Runner.
+	Heard func(Heard)
 	// InFlight is the maximum number of checks under way, without exec checks and those of
 	// Exchange. Default 8192: with the default timeout of 1 s, as many checks a second run even if
 	// all of them hang.
@@ -46,6 +45,17 @@ type Options struct {
 	Held time.Time
 	// Check does one check. If nil, it is Probe.Check.
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
+}
+
+// Heard is a result of a target.
+type Heard struct {
+	Target balancer.Target
+	// Check is the index of the check among the target's, with its rules. At is the probed address,
+	// which may have another port than the target.
+	Check int
+	Rules health.Rules
+	At    netip.AddrPort
+	health.Result
 }
 
 // The defaults of Options.
@@ -72,12 +82,16 @@ type Transition struct {
 
 // Status is the state of one target.
 type Status struct {
-	// At is the address that is probed.
-	At netip.AddrPort
+	// At is the address that is probed, and Health is the definition of the check. If the target has
+	// several checks, they belong to the check whose result is shown.
+	At     netip.AddrPort
+	Health *balancer.Health
 	// State has the verdict and the time of the next check, State.Due.
 	State health.State
 	// Checking reports whether a check is under way.
 	Checking bool
+	// Checks are the states of the checks if there are several, or nil.
+	Checks []Status
 }
 
 // Runner checks targets periodically. Set defines the targets, and Run checks them. All methods may
@@ -106,7 +120,7 @@ type Runner struct {
 	assumed  snap.Map[balancer.Target, balancer.Verdict] // verdicts of other nodes
 	kept     map[netip.AddrPort][]Kept                   // from an earlier run
 	entries  map[entryKey]*entry
-	targets  map[balancer.Target]*entry
+	targets  map[balancer.Target]*watch
 	probes   map[string]*sharedProbe
 	hosts    map[netip.Addr]*circle // the entries at each address
 	due      schedule
@@ -128,7 +142,7 @@ func NewRunner(o Options) *Runner {
 	}
 	r := &Runner{
 		o: o, wake: wake.New(), manual: make(chan struct{}, maxManual), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
-		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{}, hosts: map[netip.Addr]*circle{},
+		targets: map[balancer.Target]*watch{}, probes: map[string]*sharedProbe{}, hosts: map[netip.Addr]*circle{},
 		network: lane{max: o.InFlight}, programs: lane{max: o.Programs},
 	}
 	for _, k := range o.Kept {
@@ -234,7 +248,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	heap.Push(&r.due, e)
 	if r.o.Heard != nil {
 		for _, t := range e.targets {
-			r.o.Heard(t, e.key.at, res)
+			r.o.Heard(Heard{t, slices.Index(r.targets[t].checks, e), e.rules, e.key.at, res})
 		}
 	}
 	if e.state.Verdict != before.Verdict {
@@ -248,27 +262,18 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 
 // changeLocked records that the verdict of e has changed, for the next report.
 func (r *Runner) changeLocked(e *entry, before health.State) {
-	c := Transition{
-		Targets: slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare), Before: before.Verdict, State: e.state,
-	}
-	if !before.Since.IsZero() {
-		c.For = e.state.Since.Sub(before.Since)
-	}
-	for _, t := range e.targets {
+	var sharing []balancer.Target // the targets that have no other check
+	for _, t := range slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare) {
+		if w := r.targets[t]; len(w.checks) > 1 {
+			r.combineLocked(t, w, e, before)
+			continue
+		}
+		sharing = append(sharing, t)
 		r.verdicts = r.verdicts.Set(t, e.state.Verdict)
 	}
-	r.changes = append(r.changes, c)
-	now := time.Now()
-	if r.reportAt.IsZero() {
-		r.reportBy = now.Add(maxGather * r.o.Gather)
-	}
-	r.reportAt = now.Add(r.o.Gather)
-	if r.reportBy.Before(r.reportAt) {
-		r.reportAt = r.reportBy
-	}
-	if r.reportAt.Before(r.sleeps) {
-		r.sleeps = r.reportAt
-		r.wake.Send()
+	if len(sharing) > 0 {
+		r.changes = append(r.changes, newTransition(sharing, before, e.state))
+		r.reportSoonLocked()
 	}
 }
 
@@ -312,11 +317,11 @@ func (r *Runner) Verdicts() snap.Map[balancer.Target, balancer.Verdict] {
 func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.targets[t]
-	if e == nil {
+	w := r.targets[t]
+	if w == nil {
 		return Status{}, false
 	}
-	return Status{e.key.at, e.state, e.checking}, true
+	return w.status(), true
 }
 
 // Hint reports that the state of the targets may have changed. They are checked at once, or when
@@ -326,54 +331,24 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	for _, t := range targets {
-		e := r.targets[t]
-		if e == nil || e.place < 0 {
-			continue // it is being checked, or waits in its lane
-		}
-		e.state = e.state.Expedite(e.rules, now)
-		heap.Fix(&r.due, e.place)
-		if e.state.Due.Before(r.sleeps) {
-			r.sleeps = e.state.Due
-			r.wake.Send()
+		if w := r.targets[t]; w != nil {
+			for _, e := range w.checks {
+				r.hintLocked(e, now)
+			}
 		}
 	}
 }
 
-// ErrUnchecked is the error of Now for an unknown target.
-var ErrUnchecked = errors.New("it has no health check")
-
-// Now checks the target once, outside the schedule, and returns the same as Exchange. The result
-// does not change the verdict. The error is ErrUnchecked, or ctx ended.
-func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, string, error) {
-	r.mu.Lock()
-	e := r.targets[t]
-	r.mu.Unlock()
-	if e == nil {
-		return health.Result{}, "", fmt.Errorf("checking %s: %w", t, ErrUnchecked)
+func (r *Runner) hintLocked(e *entry, now time.Time) {
+	if e.place < 0 {
+		return // it is being checked, or waits in its lane
 	}
-	return r.exchange(ctx, e.probe, e.key.at)
-}
-
-// maxManual is the maximum number of checks under way that users requested. They have their own
-// queue, so a user who requests many can neither start any number of programs nor delay scheduled
-// checks.
-const maxManual = 4
-
-// Exchange checks a subject once and returns the result and transcript of Probe.Exchange. It waits
-// while maxManual others are under way. The error is the cause for which ctx ended meanwhile.
-func (r *Runner) Exchange(ctx context.Context, s health.Subject) (health.Result, string, error) {
-	return r.exchange(ctx, newProbe(s, &r.system), s.At)
-}
-
-func (r *Runner) exchange(ctx context.Context, p *Probe, at netip.AddrPort) (health.Result, string, error) {
-	select {
-	case r.manual <- struct{}{}:
-	case <-ctx.Done():
-		return health.Result{}, "", fmt.Errorf("waiting for other requested checks: %w", ctx.Err())
+	e.state = e.state.Expedite(e.rules, now)
+	heap.Fix(&r.due, e.place)
+	if e.state.Due.Before(r.sleeps) {
+		r.sleeps = e.state.Due
+		r.wake.Send()
 	}
-	defer func() { <-r.manual }()
-	res, exchange := p.Exchange(ctx, at)
-	return res, exchange, nil
 }
 
 // Kept is the saved state of one probe.

@@ -502,14 +502,14 @@ func TestNow(t *testing.T) {
 	name := balancer.Target{Service: "web", Addr: where.Addr(), Port: 80}
 	var m snap.Map[balancer.Target, health.Subject]
 	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience })}))
-	got, exchange, err := r.Now(t.Context(), name)
-	if err != nil || got.Outcome != health.Passed || exchange == "" {
-		t.Errorf("Now() = %+v, %q, %v, want a passed check and its exchange", got, exchange, err)
+	all, err := r.Now(t.Context(), name)
+	if err != nil || len(all) != 1 || all[0].Outcome != health.Passed || all[0].Transcript == "" {
+		t.Errorf("Now() = %+v, %v, want a passed check and its exchange", all, err)
 	}
 	if r.Verdicts().Len() != 0 {
 		t.Errorf("verdicts after Now() = %d, want 0", r.Verdicts().Len())
 	}
-	if _, _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
+	if _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
 		t.Error("Now() of a missing target succeeded, want an error")
 	}
 }
@@ -537,8 +537,8 @@ func TestManualChecksLimited(t *testing.T) {
 	var asking sync.WaitGroup
 	for range 100 {
 		asking.Go(func() {
-			if res, _, err := r.Exchange(t.Context(), subject); err != nil || res.Outcome != health.Passed {
-				t.Errorf("Exchange() = %+v, %v, want passed", res, err)
+			if all, err := r.Exchange(t.Context(), subject); err != nil || len(all) != 1 || all[0].Outcome != health.Passed {
+				t.Errorf("Exchange() = %+v, %v, want passed", all, err)
 			}
 		})
 	}
@@ -549,7 +549,7 @@ func TestManualChecksLimited(t *testing.T) {
 	})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
+	if _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
 		t.Errorf("error of a canceled request = %v, want context.Canceled", err)
 	}
 	close(open)

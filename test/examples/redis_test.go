@@ -14,7 +14,7 @@ import (
 
 // serveRedis answers the commands of the example's check at an address, with the role of this name
 // at each moment. ECHO returns the address.
-func serveRedis(t *testing.T, address string, primary *atomic.Value) {
+func serveRedis(t *testing.T, address string, primary *atomic.Value) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -30,6 +30,7 @@ func serveRedis(t *testing.T, address string, primary *atomic.Value) {
 			go answerRedis(conn, address, primary)
 		}
 	}()
+	return listener
 }
 
 func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
@@ -56,13 +57,16 @@ func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
 }
 
 // redis changes the primary while the example runs. New connections must follow it, open
-// connections to the old primary must end, and check-now must show the steps.
+// connections to the old primary must end, and check-now must show all checks and their steps. Then
+// the primary loses its Sentinel, so the second check must take it down.
 func redis(t *testing.T, e example) {
 	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"
 	var primary atomic.Value
 	primary.Store(first)
 	serveRedis(t, first, &primary)
 	serveRedis(t, second, &primary)
+	sentinel := serveRedis(t, "127.10.8.11:26379", &primary)
+	serveRedis(t, "127.10.8.12:26379", &primary)
 	e.Daemon(t, e.name)
 	connect := func(want string) (open net.Conn) {
 		wait.For(t, wait.Patience, "a connection to "+want, func() bool {
@@ -89,7 +93,19 @@ func redis(t *testing.T, e example) {
 	}
 	primary.Store(first)
 	out, err := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock check-now redis 127.10.8.12", wait.Patience)
-	if want := `step 3 of 3: answered "\r\nrole:slave\r\n", without the expected "role:master"`; err == nil || !strings.Contains(out, want) {
-		t.Errorf("vipctl check-now = %q, %v, want a failure with %q", out, err, want)
+	for _, want := range []string{
+		`failed: check 1 of 2: step 3 of 3: answered "\r\nrole:slave\r\n", without the expected "role:master"`,
+		"* check 2 of 2: tcp check of 127.10.8.12:26379",
+	} {
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("vipctl check-now = %q, %v, want a failure with %q", out, err, want)
+		}
 	}
+	connect(first)
+	_ = sentinel.Close()
+	want := "check 2 of 2 (tcp): connection refused"
+	wait.For(t, wait.Patience, want, func() bool {
+		out, _ := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock describe redis", wait.Patience)
+		return strings.Contains(out, want) && strings.Contains(out, "an endpoint is up if it passes all of them")
+	})
 }

@@ -134,7 +134,7 @@ func (c *Coordinator) updateElectorates() {
 }
 
 func (c *Coordinator) electorate(s *target) electorate {
-	if s.subject.Health.Type == balancer.ExecHealth {
+	if s.subject.RunsProgram() {
 		return c.exec
 	}
 	return c.all
@@ -201,7 +201,7 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 			s.missing = map[balancer.NodeName]time.Time{}
 		}
 		s.missing[n] = since
-		due := since.Add(grace(s.subject.Health) + r.VoteDelay)
+		due := since.Add(s.subject.Confirmation() + r.VoteDelay)
 		if !r.Now.Before(due) {
 			s.timedOut = append(s.timedOut, n)
 		} else if next, ok := c.awaited[t]; !ok || due.Before(next) {
@@ -211,17 +211,11 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.timedOut)
 }
 
-// grace returns the maximum time for a checker to reach its own verdict. A checker that starts with
-// the verdict of others may need a complete series of results.
-func grace(h *balancer.Health) time.Duration {
-	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
-}
-
 // settle decides which nodes check a target, and its verdict.
 func (c *Coordinator) settle(t balancer.Target, s *target) {
 	counting := c.countCheckers(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
-	allowed := c.round.Exec || s.subject.Health.Type != balancer.ExecHealth
+	allowed := c.round.Exec || !s.subject.RunsProgram()
 	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(VoteKey{t, c.self}) && c.round.Board.Nodes.Has(c.self)
 	assigned := allowed && (slices.Contains(s.checkers, c.self) || leaving)
 	if assigned {
@@ -255,7 +249,7 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if s.unchecked.IsZero() {
 		s.unchecked = c.round.Now
 	}
-	due := s.unchecked.Add(grace(s.subject.Health) + c.round.VoteDelay)
+	due := s.unchecked.Add(s.subject.Confirmation() + c.round.VoteDelay)
 	if c.round.Now.Before(due) {
 		c.awaited[t] = due
 		return

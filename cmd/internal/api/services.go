@@ -15,9 +15,11 @@ type Service struct {
 	Origin balancer.Origin `json:"origin"`
 	// Definition holds the fields that differ from their defaults, by their TOML names.
 	Definition map[string]any `json:"definition"`
-	// Check holds the rules of the service's health check, or nil.
+	// Check holds the rules of the service's health check, or of the first of several, or nil.
 	Check *CheckRules `json:"check,omitempty"`
-	VIPs  []string    `json:"vips"`
+	// Checks holds the rules of the health checks if there are several.
+	Checks []CheckRules `json:"checks,omitempty"`
+	VIPs   []string     `json:"vips"`
 	// Withdrawn lists the VIPs that this host does not hold because no endpoint of their services
 	// is usable.
 	Withdrawn []string   `json:"withdrawn,omitempty"`
@@ -66,17 +68,30 @@ type CheckRules struct {
 	Rise           int                 `json:"rise"`
 	Fall           int                 `json:"fall"`
 	PanicThreshold int                 `json:"panic_threshold,omitempty"`
+	Need           balancer.HealthNeed `json:"need,omitempty"`
 }
 
-// RulesOf returns the rules of h, or nil if h is nil.
-func RulesOf(h *balancer.Health) *CheckRules {
-	if h == nil {
-		return nil
+// RulesOf returns the rules of the first check of s, or nil, and the rules of all if there are
+// several.
+func RulesOf(s *balancer.Service) (first *CheckRules, all []CheckRules) {
+	for _, h := range s.Checks() {
+		all = append(all, CheckRules{
+			Type: h.Type, From: h.From, Interval: h.Interval, FastInterval: h.FastInterval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
+			PanicThreshold: h.PanicThreshold,
+		})
 	}
-	return &CheckRules{
-		Type: h.Type, From: h.From, Interval: h.Interval, FastInterval: h.FastInterval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
-		PanicThreshold: h.PanicThreshold,
+	if len(all) > 1 {
+		for i := range all {
+			all[i].Need = s.Health.Need
+		}
 	}
+	switch len(all) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &all[0], nil
+	}
+	return &all[0], all
 }
 
 // Port is one port of a service.
@@ -159,6 +174,11 @@ type Check struct {
 	// Next is the time of the next check. Checking reports whether a check is running.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
+	// Checks are the results of the checks on this node if the service has several, each with its
+	// Verdict. The other fields then belong to the check that decides, or that contradicts the
+	// verdict.
+	Checks  []Check          `json:"checks,omitempty"`
+	Verdict balancer.Verdict `json:"verdict,omitempty"`
 	// Fleet is the fleet's result if the fleet shares the checks, or nil if each node checks for
 	// itself. If it is set, LastText contains the nodes' votes, and Next is set only if this node
 	// checks.

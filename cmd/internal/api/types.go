@@ -256,6 +256,9 @@ type CheckResult struct {
 	Exchange string `json:"exchange"`
 	// Health is the current verdict.
 	Health balancer.Verdict `json:"health,omitempty"`
+	// Checks are the results of the checks if there are several. The fields above, except Exchange,
+	// then belong to the check that decides.
+	Checks []CheckResult `json:"checks,omitempty"`
 }
 
 // Connection is one live connection.

@@ -42,6 +42,8 @@ func generate(folder string) ([]byte, error) {
 	endpoint["properties"].(node)["address"] = w.described(node{"type": "string"}, "services.endpoints", "address")
 	endpoint["required"] = []string{"address"}
 	fields["endpoints"] = w.described(node{"type": "array", "items": endpoint}, "services", "endpoints")
+	check := w.table(reflect.TypeFor[balancer.Health](), "services.health")
+	fields["health"] = w.described(node{"anyOf": []node{check, {"type": "array", "items": check}}}, "services", "health")
 	service["required"] = []string{"vips", "ports"}
 	properties["services"] = node{"type": "object", "additionalProperties": service}
 	properties["vips"] = node{"type": "object", "additionalProperties": w.table(reflect.TypeFor[balancer.VIP](), "vips")}

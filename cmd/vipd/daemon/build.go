@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
@@ -45,6 +44,7 @@ import (
 	"vipd/dataplane"
 	onhost "vipd/dataplane/failover"
 	"vipd/dataplane/host"
+	"vipd/dataplane/probe"
 	"vipd/dataplane/resolve"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -200,10 +200,9 @@ const leaseTime = 15 * time.Second
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
 		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
-		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		// These closures resolve a cycle: checks send results, and outliers decides which checks to
 		// repeat early.
-		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
+		Heard:   func(h probe.Heard) { d.outliers.Heard(h.Target, h.At, h.Rules.Rise, h.Result) },
 		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
 	if d.config.Store.Kind == config.EtcdStore {
@@ -214,7 +213,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	}
 	d.unanswered = unanswered.New(unanswered.Options{
 		Counts:  d.counters.Counts,
-		Service: o.Service,
+		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
 		Health:  func(t balancer.Target) balancer.Verdict { return published.State().Inputs.Health.At(t) },
 		Source:  sourceTo,
 	})

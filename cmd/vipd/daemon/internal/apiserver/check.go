@@ -12,6 +12,7 @@ import (
 	"vipd/cmd/internal/wording"
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/dataplane/probe"
 )
 
 // postCheck runs one health check.
@@ -27,15 +28,44 @@ func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 		httpserve.Refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	result, exchange, err := srv.Views.Checks.Once(r.Context(), t, subject)
+	all, err := srv.Views.Checks.Once(r.Context(), t, subject)
 	if err != nil {
 		httpserve.Refuse(w, http.StatusInternalServerError, err)
 		return
 	}
-	httpserve.Answer(w, api.CheckResult{
-		Service: t.Service, Address: t.Address(), At: subject.At.String(), Type: subject.Health.Type, Outcome: string(result.Outcome),
-		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.Inputs.Health.At(t),
-	})
+	httpserve.Answer(w, checkResult(t, all, subject.Health.Need, s.Inputs.Health.At(t)))
+}
+
+// checkResult returns the result of the checks of a target. With need, one check that failed, or
+// passed with any, decides. A check that could not run decides only if no other one does.
+func checkResult(t balancer.Target, all []probe.Exchanged, need balancer.HealthNeed, verdict balancer.Verdict) api.CheckResult {
+	alone, together := health.Failed, health.Passed
+	if need == balancer.NeedAnyHealth {
+		alone, together = together, alone
+	}
+	var checks []api.CheckResult
+	decides, exchange := -1, ""
+	for _, outcome := range []health.Outcome{alone, health.NotRun, together} {
+		if decides < 0 {
+			decides = slices.IndexFunc(all, func(x probe.Exchanged) bool { return x.Outcome == outcome })
+		}
+	}
+	for i, x := range all {
+		if len(all) > 1 {
+			exchange += fmt.Sprintf("* check %d of %d: %s check of %s\n", i+1, len(all), x.Type, x.At)
+		}
+		exchange += x.Transcript
+		checks = append(checks, api.CheckResult{
+			Service: t.Service, Address: t.Address(), At: x.At.String(), Type: x.Type, Outcome: string(x.Outcome),
+			Text: x.Text, Took: x.Took, Exchange: x.Transcript, Health: verdict,
+		})
+	}
+	out := checks[decides]
+	if out.Exchange = exchange; len(all) > 1 {
+		out.Text = fmt.Sprintf("check %d of %d: %s", decides+1, len(all), out.Text)
+		out.Checks = checks
+	}
+	return out
 }
 
 // checkedAt finds the endpoint of a request, and its probe.
@@ -56,11 +86,11 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 		switch {
 		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
 			continue
-		case subject.Health.Type == balancer.ExecHealth && subject.Fleet && !s.Env.AllowExec:
+		case subject.RunsProgram() && subject.Fleet && !s.Env.AllowExec:
 			continue // only other nodes run the check
 		case several == nil:
 			t, found = target, subject
-		case subject == found: // with health.port, all ports share a probe
+		case subject.SameChecks(found): // with health.port, all ports share a probe
 			continue
 		}
 		several = append(several, target.Address())
@@ -83,13 +113,13 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	case !slices.ContainsFunc(place.Endpoints(named), func(e *balancer.Endpoint) bool { return !e.IsUnchecked() }):
 		return fmt.Errorf("endpoint %s of service %s has health = \"none\", so it has no check", named.Address(), service.Name)
 	case balancer.WantsUser(service):
-		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only, not as %s", service.Name, balancer.ExecUser, service.Health.User)
+		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only; a check names another user", service.Name, balancer.ExecUser)
 	}
 	if field, path := s.Env.RefusedFile(service); field != "" {
 		return fmt.Errorf("service %s is in etcd, and %s = %q is not in the folder that health.tls_dir allows", service.Name, field, path)
 	}
 	switch {
-	case service.Health.Type == balancer.ExecHealth:
+	case service.RunsProgram():
 		return fmt.Errorf("service %s is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that", service.Name)
 	}
 	return fmt.Errorf("a %s check can't be made at the ports of service %s; health.port names one that can be checked", service.Health.Type, service.Name)

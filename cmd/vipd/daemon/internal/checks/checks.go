@@ -6,7 +6,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,12 +50,10 @@ type Options struct {
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
-	// Service returns the served service with a name, or nil.
-	Service func(name balancer.Name) *balancer.Service
 	// Kick makes the model call Verdicts again. It must not block.
 	Kick func()
-	// Heard receives each result and the probed address, whose port may differ from the target's.
-	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
+	// Heard receives each result.
+	Heard func(probe.Heard)
 	// Observe receives the duration of each check.
 	Observe func(t balancer.HealthType, took time.Duration)
 }
@@ -86,9 +83,11 @@ func New(o Options) (*Checks, error) {
 	_, _ = seed.Write([]byte(o.Node)) // Write never fails
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks, Held: held,
-		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
-			c.heard(t, res)
-			o.Heard(t, at, res)
+		Heard: func(h probe.Heard) {
+			if c.unable.heard(h) {
+				o.Kick()
+			}
+			o.Heard(h)
 		},
 		Observe: func(t balancer.HealthType, r health.Result) { o.Observe(t, r.Took) },
 	})
@@ -116,21 +115,12 @@ func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balan
 	return c.Fleet.Verdicts(c.all, env.AllowExec)
 }
 
-// heard processes a result. It requests a compilation when a check has been unable to run for long,
-// and when the check runs again.
-func (c *Checks) heard(t balancer.Target, res health.Result) {
-	s := c.o.Service(t.Service)
-	if s != nil && s.Health != nil && c.unable.heard(t, res, s.Health.Fall) {
-		c.o.Kick()
-	}
-}
-
 // Lacking returns problems for the checks that this node can't run and the checks that are late,
 // and the number of endpoints whose checks can't run.
 func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
-	problems, endpoints := c.unable.problems(services, func(t balancer.Target) bool {
-		_, checked := c.runner.Status(t)
-		return checked
+	problems, endpoints := c.unable.problems(services, func(t balancer.Target, check int) bool {
+		status, checked := c.runner.Status(t)
+		return checked && check < max(1, len(status.Checks))
 	})
 	return append(problems, c.late.problems()...), endpoints
 }
@@ -242,14 +232,14 @@ func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all 
 // Hint makes the check of a target run immediately, if this node checks it. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once checks a target outside the schedule. It also checks targets that other nodes of the fleet
-// check.
-func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
-	r, exchange, err := c.runner.Now(ctx, t)
+// Once makes each check of a target outside the schedule. It also checks targets that other nodes
+// of the fleet check.
+func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) ([]probe.Exchanged, error) {
+	all, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
 		return c.runner.Exchange(ctx, at)
 	}
-	return r, exchange, err
+	return all, err
 }
 
 // DownSince returns the time since which a target has been down, and its last result.

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/wording"
+	"vipd/dataplane/probe"
 )
 
 // unable records the checks that this node can't run. A check counts if its results contain no
@@ -21,14 +22,21 @@ type unable struct {
 	some atomic.Bool // reports whether rows is not empty
 
 	mu   sync.Mutex // guards rows; never held during a call of another package
-	rows map[balancer.Target]row
+	rows map[checkOf]row
 
 	said map[balancer.Name]excuse // belongs to the caller of problems
+}
+
+// checkOf is a check of a target, which may have several.
+type checkOf struct {
+	target balancer.Target
+	check  int
 }
 
 // row counts consecutive results of a check that could not run.
 type row struct {
 	length int
+	fall   int    // length that is reported
 	text   string // the latest error
 }
 
@@ -39,31 +47,32 @@ type excuse struct {
 	text   string
 }
 
-// heard adds a result. It reports whether the number of consecutive results has reached fall, or
+// heard adds a result. It reports whether the number of consecutive results has reached Fall, or
 // whether such a series has ended.
-func (u *unable) heard(t balancer.Target, res health.Result, fall int) bool {
-	if res.Outcome != health.NotRun && !u.some.Load() {
+func (u *unable) heard(h probe.Heard) bool {
+	if h.Outcome != health.NotRun && !u.some.Load() {
 		return false
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	was := u.rows[t]
-	if res.Outcome != health.NotRun {
-		delete(u.rows, t)
+	c := checkOf{h.Target, h.Check}
+	was := u.rows[c]
+	if h.Outcome != health.NotRun {
+		delete(u.rows, c)
 		u.some.Store(len(u.rows) > 0)
-		return was.length >= fall
+		return was.length > 0 && was.length >= h.Rules.Fall
 	}
 	if u.rows == nil {
-		u.rows = map[balancer.Target]row{}
+		u.rows = map[checkOf]row{}
 	}
-	u.rows[t] = row{was.length + 1, res.Text}
+	u.rows[c] = row{was.length + 1, h.Rules.Fall, h.Text}
 	u.some.Store(true)
-	return was.length+1 == fall
+	return was.length+1 == h.Rules.Fall
 }
 
 // problems returns a problem for each service with endpoints that can't be checked, and the total
 // number of such endpoints. It drops the rows of endpoints that this node no longer checks.
-func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(balancer.Target) bool) (all []balancer.Problem, targets int) {
+func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(t balancer.Target, check int) bool) (all []balancer.Problem, targets int) {
 	if !u.some.Load() && len(u.said) == 0 {
 		return nil, 0
 	}
@@ -72,18 +81,22 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	u.mu.Unlock()
 	first, count := map[balancer.Name]balancer.Target{}, map[balancer.Name]int{}
 	text := map[balancer.Target]string{}
-	var gone []balancer.Target
-	for t, row := range rows {
-		s := services.At(t.Service)
+	var gone []checkOf
+	for c, row := range rows {
+		t := c.target
 		switch {
-		case !checked(t):
-			gone = append(gone, t)
+		case !checked(t, c.check):
+			gone = append(gone, c)
 			continue
-		case s == nil || s.Health == nil || row.length < s.Health.Fall:
+		case !services.Has(t.Service) || row.length < row.fall:
 			continue
 		}
-		text[t] = row.text
-		count[t.Service]++
+		if before, counted := text[t]; counted {
+			text[t] = min(before, row.text)
+		} else {
+			text[t] = row.text
+			count[t.Service]++
+		}
 		if f, there := first[t.Service]; !there || t.Compare(f) < 0 {
 			first[t.Service] = t
 		}
@@ -111,11 +124,11 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	return all, len(text)
 }
 
-func (u *unable) forget(gone []balancer.Target) {
+func (u *unable) forget(gone []checkOf) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, t := range gone {
-		delete(u.rows, t)
+	for _, c := range gone {
+		delete(u.rows, c)
 	}
 	u.some.Store(len(u.rows) > 0)
 }

@@ -7,6 +7,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
+	"vipd/dataplane/probe"
 )
 
 // TestUnableForgets removes a service whose checks can't run. Its results must be dropped, so a
@@ -16,17 +17,20 @@ func TestUnableForgets(t *testing.T) {
 	var services, none snap.Map[balancer.Name, *balancer.Service]
 	services = services.Set("web", &balancer.Service{Name: "web", Health: &balancer.Health{Fall: 2}})
 	checked := map[balancer.Target]bool{}
-	is := func(t balancer.Target) bool { return checked[t] }
+	is := func(t balancer.Target, check int) bool { return checked[t] }
 	one := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.1"), Port: 80}
 	two := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.2"), Port: 80}
 	checked[one], checked[two] = true, true
+	lacking := func(t balancer.Target) probe.Heard {
+		return probe.Heard{Target: t, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: health.NotRun, Text: "no such program"}}
+	}
 	for _, at := range []balancer.Target{one, one, two} {
-		u.heard(at, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
+		u.heard(lacking(at))
 	}
 	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
 		t.Errorf("%d targets, problems %v; want 1 and 1", n, problems)
 	}
-	u.heard(two, health.Result{Outcome: health.NotRun, Text: "no such program"}, 2)
+	u.heard(lacking(two))
 	const want = "192.0.2.1:80 and 1 more endpoint can't be checked from here: no such program"
 	if problems, n := u.problems(services, is); n != 2 || len(problems) != 1 || problems[0].Text != want {
 		t.Errorf("two endpoints: %d targets, problems %v; want 2, %q", n, problems, want)

@@ -37,7 +37,7 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 			began = now
 		}
 		since[t] = began
-		if h := wanted.At(t).Health; h != nil && now.Sub(began) > settle+time.Duration(max(h.Fall, h.Rise))*h.Interval+h.Timeout {
+		if subject, known := wanted.Get(t); known && now.Sub(began) > settle+subject.Confirmation() {
 			lasting = append(lasting, t)
 		}
 	}

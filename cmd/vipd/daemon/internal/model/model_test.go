@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
@@ -22,6 +21,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/names"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/dataplane"
+	"vipd/dataplane/probe"
 	"vipd/store"
 	"vipd/store/statedir"
 	"vipd/test/fake"
@@ -34,8 +34,8 @@ func options(t *testing.T, path string) model.Options {
 	stateDir := statedir.New(path, published.Kick)
 	history := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
 	found, err := checks.New(checks.Options{
-		StateDir: stateDir, Events: history, Kick: published.Kick, Service: func(balancer.Name) *balancer.Service { return nil },
-		Heard: func(balancer.Target, netip.AddrPort, health.Result) {}, Observe: func(balancer.HealthType, time.Duration) {},
+		StateDir: stateDir, Events: history, Kick: published.Kick,
+		Heard: func(probe.Heard) {}, Observe: func(balancer.HealthType, time.Duration) {},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -95,18 +95,14 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 }
 
 // Heard processes the result of a check. The result counts for an ejection if the check probed the
-// endpoint's own port.
-func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, res health.Result) {
+// endpoint's own port. The ejection ends after rise successful checks.
+func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, rise int, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.services.At(t.Service)
-	if s == nil || s.Health == nil {
-		return
-	}
-	if x, ended := p.ejections.Checked(t, res, s.Health.Rise, time.Now()); ended {
+	if x, ended := p.ejections.Checked(t, res, rise, time.Now()); ended {
 		p.changedLocked(x)
 		p.o.Kick()
 	}

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -52,19 +53,24 @@ func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 
 // ownCheckOf returns the result of this node's own check.
 func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
-	state := &status.State
+	state, h := &status.State, cmp.Or(status.Health, s.Health)
 	c := &api.Check{
-		At: status.At.String(), Type: s.Health.Type, Since: state.Since, Against: state.Streak, Needed: s.Health.Fall, Next: state.Due,
+		At: status.At.String(), Type: h.Type, Since: state.Since, Against: state.Streak, Needed: h.Fall, Next: state.Due,
 		Checking: status.Checking,
 	}
 	if state.Verdict == balancer.HealthDown {
-		c.Needed = s.Health.Rise
+		c.Needed = h.Rise
 	}
 	if state.Last.Outcome != "" {
 		c.Last, c.LastOutcome, c.LastText = state.Last.Ended(), string(state.Last.Outcome), state.Last.Text
 	}
 	if v.Watched {
 		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
+	}
+	for _, of := range status.Checks {
+		one := v.ownCheckOf(s, of)
+		one.Verdict = of.State.Verdict
+		c.Checks = append(c.Checks, *one)
 	}
 	return c
 }
@@ -74,7 +80,7 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 // check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	var field, path string
-	if h := s.Health; h != nil && (h.CAFile != "" || h.CertFile != "" || h.KeyFile != "") {
+	if slices.ContainsFunc(s.Checks(), func(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || h.KeyFile != "" }) {
 		field, path = v.State.Env.RefusedFile(s)
 	}
 	switch subject, wanted := v.State.Checked.Get(t); {
@@ -84,7 +90,7 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		return fmt.Sprintf("%s = %q is not in health.tls_dir", field, path)
 	case balancer.WantsUser(s):
 		return "programs from etcd run as " + balancer.ExecUser + " only"
-	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
+	case s.RunsProgram() && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
 	case !wanted && v.usedAt(s, t.Addr) == nil:
 		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {

@@ -26,9 +26,10 @@ func (v *View) Services() []api.Service {
 	for name, s := range v.State.Snapshot.Services.All() {
 		endpoints := v.EndpointsOf(s)
 		out := api.Service{
-			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), VIPs: []string{}, Ports: v.ports(s, api.UseOf(endpoints)),
 			Endpoints: endpoints, Lookups: api.LookupsOf(s, &v.State.Inputs), Frontends: append([]api.Frontend{}, frontends[name]...), Problems: append([]balancer.Problem{}, problems[name]...), // not nil, so the JSON is []
 		}
+		out.Check, out.Checks = api.RulesOf(s)
 		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
 			if v.State.Desired.VIPStates.At(vip) == balancer.Withdrawn {

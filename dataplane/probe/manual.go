@@ -1,0 +1,67 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// ErrUnchecked is the error of Now for an unknown target.
+var ErrUnchecked = errors.New("it has no health check")
+
+// Exchanged is a check that a user has requested.
+type Exchanged struct {
+	At   netip.AddrPort
+	Type balancer.HealthType
+	health.Result
+	// Transcript is the exchange, as of Probe.Exchange.
+	Transcript string
+}
+
+// Now makes each check of the target once, outside the schedule. The results do not change the
+// verdict. The error is ErrUnchecked, or ctx ended.
+func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, err error) {
+	r.mu.Lock()
+	w := r.targets[t]
+	r.mu.Unlock()
+	if w == nil {
+		return nil, fmt.Errorf("checking %s: %w", t, ErrUnchecked)
+	}
+	for _, e := range w.checks { // a watch never changes
+		if all, err = r.exchange(ctx, all, e.probe, e.key.at); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// maxManual is the maximum number of checks under way that users requested. They have their own
+// queue, so a user who requests many can neither start any number of programs nor delay scheduled
+// checks.
+const maxManual = 4
+
+// Exchange makes each check of a subject once. It waits while maxManual others are under way. The
+// error is the cause for which ctx ended meanwhile.
+func (r *Runner) Exchange(ctx context.Context, subject health.Subject) (all []Exchanged, err error) {
+	for s := range subject.All() {
+		if all, err = r.exchange(ctx, all, newProbe(s, &r.system), s.At); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (r *Runner) exchange(ctx context.Context, all []Exchanged, p *Probe, at netip.AddrPort) ([]Exchanged, error) {
+	select {
+	case r.manual <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for other requested checks: %w", ctx.Err())
+	}
+	defer func() { <-r.manual }()
+	res, transcript := p.Exchange(ctx, at)
+	return append(all, Exchanged{at, p.health.Type, res, transcript}), nil
+}

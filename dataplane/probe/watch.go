@@ -1,0 +1,130 @@
+package probe
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// watch is a target with the entries of its checks.
+type watch struct {
+	checks []*entry // at least one, in the order of the definition, without duplicates
+	need   balancer.HealthNeed
+}
+
+// state returns the state of all checks together. Instead, unless nil, replaces the state of e.
+func (w *watch) state(e *entry, instead *health.State) health.Combined {
+	states := make([]health.State, len(w.checks))
+	for i, c := range w.checks {
+		states[i] = c.state
+		if c == e && instead != nil {
+			states[i] = *instead
+		}
+	}
+	return health.Combine(states, w.need)
+}
+
+// status returns the state for users. If there are several checks, its texts name the check.
+func (w *watch) status() Status {
+	combined := w.state(nil, nil)
+	shown := w.checks[combined.Shown]
+	out := Status{At: shown.key.at, Health: shown.probe.health, State: combined.State, Checking: shown.checking}
+	if len(w.checks) == 1 {
+		return out
+	}
+	out.State.Cause = w.named(combined.Decides, out.State.Cause)
+	out.State.Last.Text = w.named(combined.Shown, out.State.Last.Text)
+	for _, c := range w.checks {
+		out.Checks = append(out.Checks, Status{At: c.key.at, Health: c.probe.health, State: c.state, Checking: c.checking})
+	}
+	return out
+}
+
+// named returns the text of check i with its number and type.
+func (w *watch) named(i int, text string) string {
+	if text == "" {
+		return ""
+	}
+	return fmt.Sprintf("check %d of %d (%s): %s", i+1, len(w.checks), w.checks[i].probe.health.Type, text)
+}
+
+// combineLocked records that the state of e, a check of t among others, has changed, if that
+// changes the verdict of t.
+func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before health.State) {
+	former, status := w.state(e, &before), w.status()
+	if former.Verdict == status.State.Verdict {
+		return
+	}
+	r.setVerdictLocked(t, status.State.Verdict)
+	r.changes = append(r.changes, newTransition([]balancer.Target{t}, former.State, status.State))
+	r.reportSoonLocked()
+}
+
+// setVerdictLocked publishes the verdict of t.
+func (r *Runner) setVerdictLocked(t balancer.Target, v balancer.Verdict) {
+	if v == balancer.HealthUnknown {
+		r.verdicts = r.verdicts.Delete(t)
+	} else {
+		r.verdicts = r.verdicts.Set(t, v)
+	}
+}
+
+// newTransition returns the change of the state that the targets share.
+func newTransition(targets []balancer.Target, before, now health.State) Transition {
+	c := Transition{Targets: targets, Before: before.Verdict, State: now}
+	if !before.Since.IsZero() {
+		c.For = now.Since.Sub(before.Since)
+	}
+	return c
+}
+
+// reportSoonLocked makes the loop report the changes, together with others at about the same time.
+func (r *Runner) reportSoonLocked() {
+	now := time.Now()
+	if r.reportAt.IsZero() {
+		r.reportBy = now.Add(maxGather * r.o.Gather)
+	}
+	r.reportAt = now.Add(r.o.Gather)
+	if r.reportBy.Before(r.reportAt) {
+		r.reportAt = r.reportBy
+	}
+	if r.reportAt.Before(r.sleeps) {
+		r.sleeps = r.reportAt
+		r.wake.Send()
+	}
+}
+
+// moveLocked gives a target the entries that its subject needs.
+func (r *Runner) moveLocked(b *batch, m move) {
+	old := r.targets[m.target]
+	if !m.stays {
+		delete(r.targets, m.target)
+		b.leave(m.target, old, nil)
+		r.verdicts = r.verdicts.Delete(m.target)
+		return
+	}
+	w := &watch{need: m.subject.Health.Need}
+	for s := range m.subject.All() {
+		key := entryKey{s.At, b.definition(s)}
+		e := r.entries[key]
+		if e == nil {
+			e = r.addLocked(b, key, m.target, s, old)
+		}
+		if slices.Contains(w.checks, e) {
+			continue // two equal checks
+		}
+		w.checks = append(w.checks, e)
+		if old == nil || !slices.Contains(old.checks, e) {
+			e.targets = append(e.targets, m.target)
+		}
+	}
+	if old != nil && old.need == w.need && slices.Equal(old.checks, w.checks) {
+		return
+	}
+	b.leave(m.target, old, w.checks)
+	r.targets[m.target] = w
+	r.setVerdictLocked(m.target, w.state(nil, nil).Verdict)
+}
