@@ -16,6 +16,7 @@ type candidate struct {
 	backup     bool
 	health     Verdict
 	ejected    bool
+	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
 }
 
@@ -88,6 +89,7 @@ func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBack
 	} else {
 		markUnselected(env, c.service, n, candidates)
 	}
+	scaleByAgents(candidates)
 	backends := make([]Backend, len(candidates))
 	for i := range candidates {
 		b := candidates[i].Backend
@@ -164,14 +166,18 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	out := candidate{
 		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
-		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
+		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target), percent: agentSteps,
 	}
 	if e.IsUnchecked() {
 		out.health = HealthUp
 	}
-	out.Failing = out.health == HealthDown
 	o := OverrideOf(c.in, target)
 	weight, draining := o.Effective(e.Weight, e.Draining)
+	if answer, answered := c.in.Agents.Get(target); answered && !e.IsUnchecked() {
+		out.answered(answer, o)
+		draining = draining || answer.drains(o)
+	}
+	out.Failing = out.health == HealthDown
 	out.Weight, out.overridden = weight, o.Drains()
 	if out.overridden && !o.Until.IsZero() {
 		out.Until = o.Until.UTC()
@@ -179,7 +185,7 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	switch {
 	case draining:
 		out.State = Draining
-	case out.Weight == 0:
+	case out.Weight == 0 || out.percent == 0:
 		out.State = ZeroWeight
 	case out.health == HealthDown:
 		out.State = Down

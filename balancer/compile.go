@@ -81,6 +81,8 @@ type Inputs struct {
 	Overrides snap.Map[Target, *Override]
 	// Health holds the verdicts of checks, each for an address and port.
 	Health snap.Map[Target, Verdict]
+	// Agents are the last answers of agents, each for an endpoint and port.
+	Agents snap.Map[Target, AgentAnswer]
 	// Ejected holds the endpoints that get no new connections because connection attempts failed.
 	// Each has a port.
 	Ejected snap.Map[Target, Ejection]

@@ -158,6 +158,7 @@ func (c *Compiler) markInputChanges(w *work, in *Inputs) {
 	mark(w.services, c.in.Resolved, in.Resolved, func(i LookupID) Name { return i.Service })
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
+	mark(w.services, c.in.Agents, in.Agents, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Ejected, in.Ejected, func(t Target) Name { return t.Service })
 	mark(w.keys, c.in.Drains, in.Drains, func(d BackendKey) Key { return d.Frontend })
 	mark(w.keys, c.in.Ramps, in.Ramps, func(d BackendKey) Key { return d.Frontend })

@@ -1,6 +1,9 @@
 package balancer
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Checks returns the checks of the service's endpoints, in the order of the definition.
 func (s *Service) Checks() []*Health {
@@ -16,6 +19,14 @@ func (s *Service) CheckField(i int, field string) string {
 		return "health." + field
 	}
 	return element("health", i, field)
+}
+
+// Questions returns the check that asks the agents of the service's endpoints, if it has agents.
+func (s *Service) Questions() []*Health {
+	if s.Health == nil || s.Health.Agent == nil {
+		return nil
+	}
+	return []*Health{s.Health.Agent.Question()}
 }
 
 // RunsProgram reports whether a check of s runs a program.
@@ -92,6 +103,7 @@ func sharedFields() []sharedField {
 		{"need", func(h *Health) any { return h.Need }, func(to, from *Health) { to.Need = from.Need }},
 		{"panic_threshold", func(h *Health) any { return h.PanicThreshold }, func(to, from *Health) { to.PanicThreshold = from.PanicThreshold }},
 		{"on_failure", func(h *Health) any { return h.OnFailure }, func(to, from *Health) { to.OnFailure = from.OnFailure }},
+		{"agent", func(h *Health) any { return *cmp.Or(h.Agent, &Agent{}) }, func(to, from *Health) { to.Agent = from.Agent }},
 		{"from", func(h *Health) any { return h.From }, func(to, from *Health) { to.From = from.From }},
 	}
 }

@@ -147,7 +147,12 @@ type Endpoint struct {
 func (e *Endpoint) IsUnchecked() bool { return e.Health == NoEndpointHealth }
 
 // CheckPort returns the port to check, or 0 if checks use the target port.
-func (e *Endpoint) CheckPort(h *Health) uint16 { return cmp.Or(e.HealthPort, h.Port) }
+func (e *Endpoint) CheckPort(h *Health) uint16 {
+	if h.IsAgent() {
+		return h.Port
+	}
+	return cmp.Or(e.HealthPort, h.Port)
+}
 
 // MaxWeight is the maximum weight, because IPVS returns weights in 16 bits.
 const MaxWeight = 65535
@@ -205,6 +210,7 @@ type Health struct {
 	OnFailure      OnFailure         `toml:"on_failure"`
 	From           HealthFrom        `toml:"from"`
 	Need           HealthNeed        `toml:"need"`
+	Agent          *Agent            `toml:"agent"`
 	Source         netip.Addr        `toml:"source"`
 	Mark           uint32            `toml:"mark"`
 }

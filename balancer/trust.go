@@ -253,7 +253,7 @@ func isMetadata(a netip.Addr) bool {
 
 // checksPort reports whether checks of e have a port of their own that matches.
 func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
-	return !e.IsUnchecked() && slices.ContainsFunc(s.Checks(), func(h *Health) bool {
+	return !e.IsUnchecked() && slices.ContainsFunc(slices.Concat(s.Checks(), s.Questions()), func(h *Health) bool {
 		own := e.CheckPort(h)
 		return own != 0 && port(PortRange(own))
 	})

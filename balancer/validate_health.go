@@ -21,6 +21,7 @@ func (r *healthReader) checkHealth(h *Health) {
 		r.checkBelongs(h)
 		r.checkType(h)
 	}
+	r.checkAgent(h.Agent)
 	r.checkPaths(h)
 	r.checkTimes(h)
 	if h.Rise < 1 {

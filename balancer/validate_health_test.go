@@ -101,6 +101,14 @@ func TestWrongHealth(t *testing.T) {
 		}},
 		{fields: check + `{"type": "udp", "send": "x", "port": 53}`},
 		{fields: check + `[{"type": "http"}, {"type": "tcp", "port": 81, "rise": 5}]`},
+		{fields: check + `[{"type": "http", "agent": {"port": 9707}}, {"type": "tcp", "agent": {"port": 9707, "interval": "5s"}}]`},
+		{fields: check + `{"type": "http", "agent": {"interval": "1ms"}}`, want: []string{
+			`health.agent.interval: 1ms is out of range; 1s to 1h are possible`,
+			`health.agent.port: needs the port of the agent, such as 9707`,
+		}},
+		{fields: check + `{"type": "http", "agent": 9707}`, want: []string{
+			`health.agent: needs a table, such as { port = 9707 }, not the number 9707`,
+		}},
 		{fields: check + `[{"type": "http", "need": "any", "panic_threshold": 50}, {"type": "tcp", "need": "any"}, {"type": "tcp", "port": 1}]`},
 		{fields: check + `[{"type": "http", "timeout": "9s"}, {"path": "/"}, "tcp", {"type": "exec", "need": "some"}]`, want: []string{
 			`health[2]: needs a table, such as { type = "tcp" }, not the text "tcp"`,

@@ -71,6 +71,8 @@ func (s Subject) Confirmation() (longest time.Duration) {
 // Targets computes the targets to check, with work only for differences. The zero value is ready.
 // Only one goroutine may use it.
 type Targets struct {
+	// Agents makes the targets ask the agents of endpoints, instead of their checks.
+	Agents    bool
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
@@ -128,7 +130,7 @@ func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	t.index.Update(name, in)
 	wanted := map[balancer.Target]Subject{}
 	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && !t.refusesFiles(s) && (t.env.AllowExec || !runsForeignExec(s) || ByFleet(s)) {
-		wanted = subjects(&t.env, s, in)
+		wanted = t.subjects(s, in)
 	}
 	for target := range t.wanted.While(balancer.Target{Service: name}, func(t balancer.Target) bool { return t.Service == name }) {
 		if _, stays := wanted[target]; !stays {
@@ -158,9 +160,13 @@ func ByFleet(s *balancer.Service) bool {
 func runsForeignExec(s *balancer.Service) bool { return s.RunsProgram() && s.Origin.Key != "" }
 
 // subjects returns the subjects of s: for each endpoint, one target per port.
-func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
+func (t *Targets) subjects(s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
 	wanted := map[balancer.Target]Subject{}
-	for _, e := range balancer.UsedEndpoints(env, s, in) {
+	checks := s.Checks()
+	if t.Agents {
+		checks = s.Questions()
+	}
+	for _, e := range balancer.UsedEndpoints(&t.env, s, in) {
 		if e.IsUnchecked() {
 			continue
 		}
@@ -170,7 +176,7 @@ func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[b
 			if _, twice := wanted[target]; twice {
 				continue // the second of two ports with the same target, such as 53/udp and 53/tcp
 			}
-			if subject := subjectOf(env, s, e, p); subject != nil {
+			if subject := subjectOf(&t.env, s, checks, e, p); subject != nil {
 				wanted[target] = *subject
 			}
 		}
@@ -178,9 +184,9 @@ func subjects(env *balancer.Env, s *balancer.Service, in *balancer.Inputs) map[b
 	return wanted
 }
 
-// subjectOf returns the checks of e at port p. It returns nil if none can be made.
-func subjectOf(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, p *balancer.Port) (first *Subject) {
-	for _, h := range slices.Backward(s.Checks()) {
+// subjectOf returns the given checks of e at port p. It returns nil if none can be made.
+func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health, e *balancer.Endpoint, p *balancer.Port) (first *Subject) {
+	for _, h := range slices.Backward(checks) {
 		probed, own := p, e.CheckPort(h)
 		if own == 0 {
 			if probed = probedPort(s, h, p); probed == nil {

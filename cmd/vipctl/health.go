@@ -65,11 +65,14 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	switch o := e.Override; {
 	case e.State == balancer.Removed:
 		notes = append(notes, "removed from its service")
-	case e.State == balancer.Draining && (o == nil || o.Draining == nil):
+	case e.State == balancer.Draining && (o == nil || o.Draining == nil) && (e.Agent == nil || e.Agent.State != balancer.AgentDrained):
 		notes = append(notes, "draining in its definition")
 	}
 	if e.Override != nil {
 		notes = append(notes, override(p, e.Override))
+	}
+	if e.Agent != nil {
+		notes = append(notes, "its agent: "+cli.OneLine(e.Agent.Text))
 	}
 	if x := e.Ejection; x != nil {
 		notes = append(notes, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
@@ -144,7 +147,7 @@ func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "WHY"})
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if e.Check == nil && e.Unchecked == "" && e.Ejection == nil && e.Ramp == 0 {
+		if e.Check == nil && e.Unchecked == "" && e.Ejection == nil && e.Agent == nil && e.Ramp == 0 {
 			continue
 		}
 		verdict := string(e.Health)

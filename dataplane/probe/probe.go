@@ -33,6 +33,9 @@ type Probe struct {
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
+	if h.IsAgent() {
+		p.kind = (*attempt).agent
+	}
 	if h.Type == balancer.TCPHealth {
 		p.steps = stepsOf(h)
 	}

@@ -82,8 +82,8 @@ type Transition struct {
 
 // Status is the state of one target.
 type Status struct {
-	// At is the address that is probed, and Health is the definition of the check. If the target has
-	// several checks, they belong to the check whose result is shown.
+	// At is the address that is probed, and Health is the definition of the check. If the target
+	// has several checks, they belong to the check whose result is shown.
 	At     netip.AddrPort
 	Health *balancer.Health
 	// State has the verdict and the time of the next check, State.Due.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,7 +59,7 @@ func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
 
 // redis changes the primary while the example runs. New connections must follow it, open
 // connections to the old primary must end, and check-now must show all checks and their steps. Then
-// the primary loses its Sentinel, so the second check must take it down.
+// an agent drains the primary, and the primary loses its Sentinel. Both must show.
 func redis(t *testing.T, e example) {
 	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"
 	var primary atomic.Value
@@ -67,6 +68,9 @@ func redis(t *testing.T, e example) {
 	serveRedis(t, second, &primary)
 	sentinel := serveRedis(t, "127.10.8.11:26379", &primary)
 	serveRedis(t, "127.10.8.12:26379", &primary)
+	var answer atomic.Value
+	answer.Store("up\n")
+	serveAgent(t, "127.10.8.11:9707", &answer)
 	e.Daemon(t, e.name)
 	connect := func(want string) (open net.Conn) {
 		wait.For(t, wait.Patience, "a connection to "+want, func() bool {
@@ -102,10 +106,39 @@ func redis(t *testing.T, e example) {
 		}
 	}
 	connect(first)
+	answer.Store("drain #update\n")
+	described(t, e, "its agent: drain #update")
+	answer.Store("up\n")
+	connect(first)
 	_ = sentinel.Close()
-	want := "check 2 of 2 (tcp): connection refused"
-	wait.For(t, wait.Patience, want, func() bool {
+	described(t, e, "check 2 of 2 (tcp): connection refused", "an endpoint is up if it passes all of them")
+}
+
+// described waits until the service's description contains all texts.
+func described(t *testing.T, e example, texts ...string) {
+	t.Helper()
+	wait.For(t, wait.Patience, strings.Join(texts, " and "), func() bool {
 		out, _ := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock describe redis", wait.Patience)
-		return strings.Contains(out, want) && strings.Contains(out, "an endpoint is up if it passes all of them")
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(out, text) })
 	})
+}
+
+// serveAgent answers each connection with the present line.
+func serveAgent(t *testing.T, address string, line *atomic.Value) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, line.Load().(string))
+			_ = conn.Close()
+		}
+	}()
 }

@@ -137,6 +137,8 @@ type Endpoint struct {
 	// Unchecked is the reason why this node does not check the endpoint although the service has a
 	// health check, or "".
 	Unchecked string `json:"unchecked,omitempty"`
+	// Agent is the last answer of its agent, or nil.
+	Agent *balancer.AgentAnswer `json:"agent,omitempty"`
 	// Ramp is the percentage of the weight during a slow start, or 0.
 	Ramp int `json:"ramp_percent,omitempty"`
 	// Ejection is set while the endpoint gets no new connections because connects to it have

@@ -23,6 +23,7 @@ import (
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
+	"vipd/cmd/vipd/daemon/internal/agents"
 	"vipd/cmd/vipd/daemon/internal/apiserver"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/duplicates"
@@ -211,6 +212,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	if d.checks, err = checks.New(o); err != nil {
 		return err
 	}
+	d.agents = agents.New(agents.Options{Record: d.events.Record, Kick: published.Kick})
 	d.unanswered = unanswered.New(unanswered.Options{
 		Counts:  d.counters.Counts,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
@@ -292,7 +294,7 @@ func (d *Daemon) newFailover(published *model.Published) error {
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
-		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Names: d.names, Outliers: d.outliers,
+		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Agents: d.agents, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
 		// Services of a fleet that an earlier vipd left in the kernel continue to be served, so

@@ -24,6 +24,7 @@ import (
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
+	"vipd/cmd/vipd/daemon/internal/agents"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/duplicates"
 	"vipd/cmd/vipd/daemon/internal/failover"
@@ -105,6 +106,7 @@ type Daemon struct {
 	// reserved is nil if the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
+	agents   *agents.Agents
 	names    *names.Names
 	outliers *outlier.Detector
 	// unanswered finds endpoints that leave connections without an answer.
@@ -315,6 +317,7 @@ func (d *Daemon) parts() map[string]func(context.Context) error {
 		"store":             func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) },
 		"fleet":             func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) },
 		"health":            d.checks.Run,
+		"agents":            d.agents.Run,
 		"names":             d.names.Run,
 		"fleet's checks":    d.checks.Fleet.Run,
 		"outlier detection": d.outliers.Run,

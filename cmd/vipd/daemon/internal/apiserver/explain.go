@@ -113,11 +113,17 @@ func withName(why, name string) string {
 // why explains the state of an endpoint.
 func why(e *api.Endpoint) string {
 	switch {
-	case e.State == balancer.Draining && e.Override != nil:
+	case e.State == balancer.Draining && e.Override != nil && e.Override.Drains():
 		_, by := e.Override.Signatures()
 		return "drained by an override" + byWhom(by)
+	case e.State == balancer.Draining && e.Agent != nil && e.Agent.State == balancer.AgentDrained:
+		return "drained by its agent: " + e.Agent.Text
 	case e.State == balancer.Draining:
 		return "drained by definition"
+	case e.State == balancer.Down && e.Agent != nil && e.Agent.State == balancer.AgentDown:
+		return "down by its agent: " + e.Agent.Text
+	case e.State == balancer.ZeroWeight && e.Agent != nil && e.Agent.Percent == 0:
+		return "of weight 0 by its agent: " + e.Agent.Text
 	case e.State == balancer.ZeroWeight && e.Override != nil:
 		by, _ := e.Override.Signatures()
 		return "set to 0 by an override" + byWhom(by)

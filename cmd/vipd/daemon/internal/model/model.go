@@ -14,6 +14,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/agents"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/names"
@@ -90,6 +91,7 @@ type Options struct {
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
 	Names    *names.Names
+	Agents   *agents.Agents
 	Outliers *outlier.Detector
 	// LocalAddresses lists the host's own addresses, and the addresses with a network on their
 	// device.
@@ -260,6 +262,7 @@ func (m *Model) compile() {
 	}
 	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
 	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
+	s.Inputs.Agents = m.o.Agents.Answers(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory
 	m.compiler.Memory = m.release(remembered).AdjustClock(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))

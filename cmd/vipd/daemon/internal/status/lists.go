@@ -161,9 +161,13 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	if x, ok := v.State.Inputs.Ejected.Get(t); ok {
 		ejection = &x
 	}
+	var agent *balancer.AgentAnswer
+	if answer, ok := v.State.Inputs.Agents.Get(t); ok {
+		agent = &answer
+	}
 	return &api.Endpoint{
-		Ejection: ejection,
-		Service:  s.Name, Address: at.String(), Name: e.Name, Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Ejection: ejection, Agent: agent,
+		Service: s.Name, Address: at.String(), Name: e.Name, Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.State.Inputs, t), Health: v.State.Inputs.Health.At(t), State: "unused",
 		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
 	}

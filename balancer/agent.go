@@ -1,0 +1,140 @@
+package balancer
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Agent defines the agents on the hosts of a service's endpoints. An agent answers each connection
+// with a line about its endpoint.
+type Agent struct {
+	// Port is the agent's port at the endpoint's address.
+	Port uint16 `toml:"port" range:"1,65535"`
+	// Interval is the time between two questions. Default 5s.
+	Interval time.Duration `toml:"interval" range:"1s,1h"`
+}
+
+// SetDefaults sets the interval to 5s.
+func (a *Agent) SetDefaults() { a.Interval = 5 * time.Second }
+
+// Example returns a valid agent, for messages.
+func (a *Agent) Example() string { return "{ port = 9707 }" }
+
+// maxAgentTimeout limits the time for an answer.
+const maxAgentTimeout = 2 * time.Second
+
+// Question returns the check that asks the agent.
+func (a *Agent) Question() *Health {
+	return &Health{
+		Type: agentHealth, Port: a.Port, Interval: a.Interval, FastInterval: a.Interval,
+		Timeout: min(maxAgentTimeout, defaultTimeout(a.Interval)), Rise: 1, Fall: 1,
+	}
+}
+
+// agentHealth is the type of the check that asks an agent. No definition can have it.
+const agentHealth HealthType = "agent"
+
+// IsAgent reports whether h asks an agent.
+func (h *Health) IsAgent() bool { return h.Type == agentHealth }
+
+// AgentState is the state that an agent requests for its endpoint.
+type AgentState string
+
+// The states. The zero value is up.
+const (
+	AgentUp      AgentState = ""
+	AgentDrained AgentState = "drain"
+	AgentDown    AgentState = "down"
+)
+
+// AgentAnswer is the answer of an agent.
+type AgentAnswer struct {
+	State AgentState `json:"state,omitempty"`
+	// Percent is the share of the configured weight, 0 to 100.
+	Percent int `json:"percent"`
+	// Text is the answer's line.
+	Text string `json:"text"`
+}
+
+// NextAnswer returns the answer with a new line of the agent, in the words of HAProxy: a percentage
+// of the weight, "up" or "ready", "drain" or "maint", "down", "fail" or "stopped", with a reason
+// after "#" that may follow. A line without a state or a percentage keeps the former one. It
+// returns false if the line has no known word.
+func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
+	words, _, _ := strings.Cut(line, "#")
+	known := false
+	for _, word := range strings.FieldsFunc(words, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
+		switch word = strings.ToLower(word); word {
+		case "up", "ready":
+			a.State, known = AgentUp, true
+		case "drain", "maint":
+			a.State, known = AgentDrained, true
+		case "down", "fail", "failed", "stopped":
+			a.State, known = AgentDown, true
+		default:
+			number, isPercent := strings.CutSuffix(word, "%")
+			if n, err := strconv.ParseUint(number, 10, 31); err == nil && isPercent {
+				a.Percent, known = min(int(n), 100), true
+			}
+		}
+	}
+	a.Text = strings.TrimSpace(line)
+	return a, known
+}
+
+// FirstAnswer is the state before the first answer: the endpoint is as configured.
+func FirstAnswer() AgentAnswer { return AgentAnswer{Percent: 100} }
+
+// answered returns c with the answer of its agent. An override has priority.
+func (c *candidate) answered(a AgentAnswer, o *Override) {
+	if o == nil || o.Weight == nil {
+		c.percent = a.Percent
+	}
+	if a.State == AgentDown {
+		c.health = HealthDown
+	}
+}
+
+// drains reports whether the answer drains an endpoint with override o.
+func (a AgentAnswer) drains(o *Override) bool {
+	return a.State == AgentDrained && (o == nil || o.Draining == nil)
+}
+
+// agentSteps is the number of parts of a weight that an agent can choose.
+const agentSteps = 100
+
+// scaleByAgents reduces weights to the percentages of agents. A percent of weight 1 must be a whole
+// number, so all weights are multiplied by 100, or by less if the maximum weight requires it.
+func scaleByAgents(candidates []candidate) {
+	heaviest, scaled := 1, false
+	for i := range candidates {
+		c := &candidates[i]
+		heaviest = max(heaviest, c.Weight)
+		scaled = scaled || c.State == Active && c.percent < agentSteps
+	}
+	if !scaled {
+		return
+	}
+	times := max(1, min(agentSteps, MaxWeight/heaviest))
+	for i := range candidates {
+		c := &candidates[i]
+		if c.Weight > 0 && c.percent > 0 {
+			c.Weight = max(1, c.Weight*times*c.percent/agentSteps)
+		}
+	}
+}
+
+// checkAgent checks the agent of a service.
+func (r *healthReader) checkAgent(a *Agent) {
+	if a != nil && a.Port == 0 {
+		r.errorf("agent.port", "needs the port of the agent, such as 9707")
+	}
+}
+
+// String formats the answer: "drain" or "75%".
+func (a AgentAnswer) String() string {
+	return cmp.Or(string(a.State), fmt.Sprintf("%d%%", a.Percent))
+}

@@ -1,0 +1,114 @@
+package agents
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe"
+)
+
+// forgottenAfter is the number of intervals after which an answer no longer counts.
+const forgottenAfter = 3
+
+// Agents asks the agents of endpoints. Only one goroutine may call Answers. A nil *Agents asks
+// nobody.
+type Agents struct {
+	o       Options
+	runner  *probe.Runner
+	targets health.Targets
+	wanted  snap.Map[balancer.Target, health.Subject]
+
+	mu      sync.Mutex // guards the rest
+	answers snap.Map[balancer.Target, balancer.AgentAnswer]
+	at      map[balancer.Target]time.Time // of the answers
+}
+
+// Options configures Agents.
+type Options struct {
+	// Record receives events. Kick makes the model call Answers again. Both must not block.
+	Record func(events.Event)
+	Kick   func()
+}
+
+// New returns Agents that ask nobody before Answers and Run.
+func New(o Options) *Agents {
+	a := &Agents{o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}}
+	a.runner = probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}, Heard: a.heard})
+	return a
+}
+
+// Run asks until ctx ends.
+func (a *Agents) Run(ctx context.Context) error {
+	a.runner.Run(ctx)
+	return nil
+}
+
+// Answers asks the agents of the endpoints of in, and no others, and returns their last answers.
+func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.Map[balancer.Target, balancer.AgentAnswer]) {
+	if a == nil {
+		return answers
+	}
+	before := a.wanted
+	if a.wanted = a.targets.Next(env, in); a.wanted != before {
+		a.runner.Set(a.wanted)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for t, c := range snap.Diff(before, a.wanted) {
+		if !c.HasNew {
+			a.forgetLocked(t)
+		}
+	}
+	return a.answers
+}
+
+func (a *Agents) forgetLocked(t balancer.Target) {
+	a.answers = a.answers.Delete(t)
+	delete(a.at, t)
+}
+
+// heard processes the result of a question.
+func (a *Agents) heard(h probe.Heard) {
+	a.mu.Lock()
+	before, known := a.answers.Get(h.Target)
+	if !known {
+		before = balancer.FirstAnswer()
+	}
+	next, understood := before.NextAnswer(h.Text)
+	switch {
+	case h.Outcome == health.Passed && understood:
+		a.answers = a.answers.Set(h.Target, next)
+		a.at[h.Target] = h.Ended()
+	case known && h.Ended().Sub(a.at[h.Target]) >= forgottenAfter*h.Rules.Interval:
+		next = balancer.FirstAnswer()
+		next.Text = fmt.Sprintf("no answer of the agent since %s: %s", a.at[h.Target].Local().Format(time.TimeOnly), h.Text)
+		a.forgetLocked(h.Target)
+	default:
+		a.mu.Unlock()
+		return
+	}
+	a.mu.Unlock()
+	if next.State == before.State && next.Percent == before.Percent {
+		return
+	}
+	if next.State != before.State {
+		a.o.Record(events.Event{Kind: events.Health, Service: h.Target.Service, Endpoint: h.Target.Address(), Text: stateText(next.State), Cause: next.Text})
+	}
+	a.o.Kick()
+}
+
+func stateText(s balancer.AgentState) string {
+	switch s {
+	case balancer.AgentDrained:
+		return "is drained by its agent"
+	case balancer.AgentDown:
+		return "is down by its agent"
+	}
+	return "is up by its agent"
+}
