@@ -74,7 +74,7 @@ func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, err
 	}
 	switch {
 	case r.fault == "mixes ports up":
-		to = netip.AddrPortFrom(to.Addr(), f.Key.Port)
+		to = netip.AddrPortFrom(to.Addr(), f.Key.AddrPort().Port())
 	case r.fault == "knows one target port":
 		to = netip.AddrPortFrom(to.Addr(), targetPort)
 	case r.fault == "never meets itself" && isHosts(to.Addr()):

@@ -32,7 +32,7 @@ func keySources() []keySource {
 			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: balancer.PortRange(80 + r.IntN(3)), Proto: proto(r)}
 		}},
 		{"many ports of two addresses", func(r *rand.Rand) balancer.Key {
-			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: port(r), Proto: proto(r)}
+			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: balancer.PortRange(port(r)), Proto: proto(r)}
 		}},
 		{"nested", func(r *rand.Rand) balancer.Key { // every prefix of one address has its own neighbour
 			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: balancer.PortRange(1) << r.IntN(16), Proto: proto(r)}

@@ -145,7 +145,7 @@ func TestReadsRealFlows(t *testing.T) {
 				0, "unreplied",
 			},
 		} {
-			got := c.one(t, Filter{Proto: want.key.Proto, Dst: want.key.Addr, Port: want.key.Port})
+			got := c.one(t, Filter{Proto: want.key.Proto, Dst: want.key.Addr, Port: want.key.AddrPort().Port()})
 			const known = confirmed | SeenReply | Assured | DstNAT | srcNAT
 			if got.Frontend() != want.key || got.Client() != want.client || got.Backend() != want.backend || got.Orig.Src != want.client {
 				t.Errorf("%s: flow = %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
