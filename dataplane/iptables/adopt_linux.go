@@ -57,7 +57,8 @@ type treeReader struct {
 	*survey
 	// fronts holds the frontends by their chains.
 	fronts map[string]balancer.Key
-	// seen has the chains to which rules lead, and reached is the number of frontends among them.
+	// seen holds the chains to which rules lead, and reached is the number of frontends among these
+	// chains.
 	seen    map[string]bool
 	reached int
 }

@@ -165,8 +165,8 @@ func TestNoticesAtOnce(t *testing.T) {
 	})
 }
 
-// TestPlacesOfAServiceThatIsBack restores a service with other endpoints in the former slots. They
-// get none of the former endpoints' clients.
+// TestPlacesOfAServiceThatIsBack restores a service with other endpoints in the former slots. The
+// new endpoints must get no clients of the former ones.
 func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))

@@ -53,8 +53,8 @@ type familyRules struct {
 	exact bool
 	// formerChecked reports whether other variants were searched for rules of an earlier process.
 	formerChecked bool
-	// former has the variants in which an earlier process's rules still serve, and formerly the
-	// frontends that need them.
+	// former lists the variants whose rules, from an earlier process, still serve. formerly holds
+	// the frontends that need such rules.
 	former   []*xtables.Tool
 	formerly map[balancer.Key]bool
 	// epoch counts the writes.
@@ -78,10 +78,10 @@ type chainState struct {
 	rules int
 	// epoch is the epoch in which it was written.
 	epoch uint64
-	// targets has the backends to which the rules lead, in order, with the zero value for other
-	// rules. Only frontends' chains and the chains below them have any.
+	// targets lists the backends to which the rules lead, in order, with the zero value for other
+	// rules. Only the chains of frontends, and the chains below, lead to backends.
 	targets []netip.AddrPort
-	// to has the chains to which the rules lead.
+	// to lists the chains to which the rules lead.
 	to []string
 }
 
@@ -109,7 +109,7 @@ func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark stri
 	return y
 }
 
-// forget resets the state: the kernel has no objects of ours.
+// forget resets the state to that of a kernel without objects of vipd.
 func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}

@@ -27,7 +27,7 @@ type Dataplane struct {
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
 	families map[inet.Family]*familyRules
-	// reapplied reports whether the engine was already told to apply everything.
+	// reapplied reports whether the engine was already asked to apply everything.
 	reapplied bool
 	// missing holds the reasons why families are unavailable.
 	missing map[inet.Family]error

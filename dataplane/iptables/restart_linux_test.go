@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestRestartWritesNothing restarts with correct rules. The new process continues to count, and
-// writes none of them.
+// TestRestartWritesNothing restarts with correct rules. The new process must continue to count, and
+// must write no rules.
 func TestRestartWritesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)

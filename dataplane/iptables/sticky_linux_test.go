@@ -82,8 +82,8 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestPlacesAreEmptied gives the slot of one endpoint to another. It gets none of the other's
-// clients.
+// TestPlacesAreEmptied gives the slot of one endpoint to another. The new endpoint must get no
+// clients of the former one.
 func TestPlacesAreEmptied(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2))

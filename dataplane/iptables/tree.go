@@ -120,7 +120,7 @@ func (t *tree) divide(at path, name string, branches []branch, fan int) *treeNod
 func nodeName(number int) string { return nodePrefix + strconv.FormatInt(int64(number), 36) }
 
 // parts divides the sorted branches by the longest prefix that results in at most fan parts, or
-// else by the shortest that results in more than one.
+// else by the shortest prefix that results in more than one part.
 func parts(at path, branches []branch, fan int) [][]branch {
 	alike := make([]int, len(branches)-1) // the number of bits that each has in common with the next
 	longest := branches[0].at.len         // the longest prefix that rules can match

@@ -180,7 +180,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	sample := 100 // a new sample each time
 	for k := range keys {
 		if got, _, err := find(kernel, k); got != frontChain(k) {
-			t.Fatalf("find(%s) = %q, %v", k, got, err)
+			t.Fatalf("find(%s) = %q, %v, want %q", k, got, err, frontChain(k))
 		}
 		if sample--; sample == 0 {
 			break
@@ -189,7 +189,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	for range 20 {
 		if k := source.make(r); !keys[k] {
 			if got, _, err := find(kernel, k); got != "" || err != nil {
-				t.Fatalf("find(missing %s) = %q, %v", k, got, err)
+				t.Fatalf("find(missing %s) = %q, %v, want no chain", k, got, err)
 			}
 		}
 	}

@@ -193,7 +193,7 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
-		t.Errorf("rules after the switch = %s", left)
+		t.Errorf("rules after the switch = %s, want none of vipd", left)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestDetail(t *testing.T) {
 		return d.Traits().Detail
 	}
 	if got := detail(xtables.Legacy); got != "legacy (configured)" {
-		t.Errorf("detail = %q", got)
+		t.Errorf("detail = %q, want legacy (configured)", got)
 	}
 	run(t, "iptables-legacy", "-A", "INPUT", "-s", "192.0.2.1", "-j", "DROP")
 	run(t, "ip6tables-nft", "-A", "INPUT", "-s", "2001:db8::1", "-j", "DROP")
@@ -225,6 +225,6 @@ func TestDetail(t *testing.T) {
 	}
 	fakeProgram(t, "ip6tables-legacy-restore", "VIPD-TRIAL", lacking, false)
 	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 by legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {
-		t.Errorf("detail = %q", got)
+		t.Errorf("detail = %q, want the reason why IPv6 does not work", got)
 	}
 }

@@ -186,7 +186,7 @@ func TestForeign(t *testing.T) {
 		p.observe()
 	}
 	if err := p.Apply(context.Background(), []dataplane.Change{{Key: ours.Key}}); err != nil {
-		t.Errorf("removal of a missing frontend: %v", err)
+		t.Errorf("removal of a missing frontend = %v, want nil", err)
 	}
 	if errs := k.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: theirs}}); errs != nil {
 		t.Fatal(errs)
@@ -266,7 +266,7 @@ func TestDamageIsSeen(t *testing.T) {
 			}
 			reason, err := p.Intact(context.Background())
 			if err != nil || (reason != "") != c.sure {
-				t.Errorf("Intact = %q, %v", reason, err)
+				t.Errorf("Intact = %q, %v, want a reason only if a change is certain", reason, err)
 			}
 			if seen := p.observe(); (seen.Digests[f.Key] == p.Digest(f)) == c.sure {
 				t.Errorf("Observe = %+v", seen)
@@ -276,7 +276,7 @@ func TestDamageIsSeen(t *testing.T) {
 				t.Errorf("repaired state =\n%swant\n%s", got, before)
 			}
 			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-				t.Errorf("Intact after the repair = %q, %v", reason, err)
+				t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
 			}
 		})
 	}
@@ -299,13 +299,13 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 			t.Fatal(errs)
 		}
 		if reason, err := p.Intact(t.Context()); !strings.Contains(reason, "changed") || err != nil {
-			t.Errorf("Intact = %q, %v", reason, err)
+			t.Errorf("Intact = %q, %v, want a change", reason, err)
 		}
 		p.observe()
 		p.apply(f)
 		p.look.next = time.Time{} // the pause is over
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact after the repair = %q, %v", reason, err)
+			t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
 		}
 		p.look.next = time.Time{}
 	}
@@ -319,11 +319,11 @@ func TestClearingIsSeen(t *testing.T) {
 		p.apply(web(key(n), 1))
 		p.look.next = time.Now().Add(time.Hour)
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact with %s = %q, %v", key(n), reason, err)
+			t.Errorf("Intact with %s = %q, %v, want no reason", key(n), reason, err)
 		}
 		p.k.Flush()
 		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-			t.Errorf("Intact without %s = %q, %v", key(n), reason, err)
+			t.Errorf("Intact without %s = %q, %v, want a loss", key(n), reason, err)
 		}
 	}
 }
@@ -342,14 +342,14 @@ func TestUnloadingIsSeen(t *testing.T) {
 	p.k.Flush()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "not loaded") {
-		t.Errorf("Intact = %q, %v", reason, err)
+		t.Errorf("Intact = %q, %v, want IPVS not loaded", reason, err)
 	}
 	if seen := p.observe(); len(seen.Digests) > 0 {
-		t.Errorf("Observe = %+v", seen)
+		t.Errorf("Observe = %+v, want no frontends", seen)
 	}
 	p.apply(f)
 	if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("Intact after the repair = %q, %v", reason, err)
+		t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
 	}
 }
 

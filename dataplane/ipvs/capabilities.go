@@ -14,9 +14,9 @@ type Options struct {
 	Log *slog.Logger
 	// RunDir is the folder of the ledger of virtual servers. It is created if it is missing.
 	RunDir string
-	// TCPTimeout, TCPFinTimeout and UDPTimeout are how long the kernel remembers connections
-	// without packets: open TCP connections, closing ones, and UDP flows. They are whole seconds; 0
-	// keeps the kernel's value.
+	// The kernel forgets an open TCP connection after TCPTimeout without packets, a closing one
+	// after TCPFinTimeout, and a UDP flow after UDPTimeout. The timeouts are whole seconds; 0 keeps
+	// the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
 	// FollowConntrack raises the timeout of open TCP connections to conntrack's instead, while all
 	// virtual servers are vipd's.

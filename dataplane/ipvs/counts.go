@@ -39,7 +39,7 @@ type serverCounts struct {
 	epoch uint64
 	// was is the virtual server's total when its destinations were last read.
 	was ipvsnl.Stats
-	// busy reports whether some of them had connections then.
+	// busy reports whether any destination had connections at that time.
 	busy bool
 }
 

@@ -117,7 +117,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	}
 }
 
-// TestIdleFlowsAreNotLive drains an endpoint with flows. Flows without packets do not count as
+// TestIdleFlowsAreNotLive drains an endpoint with flows. Flows without packets must not count as
 // live.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	dir := t.TempDir()

@@ -33,7 +33,7 @@
 // previous mode are counted (dnat.Carried). conntrack shows connections without an answer
 // (suspect_linux.go).
 //
-// # What the kernel's schedulers do
+// # The kernel's schedulers
 //
 // Schedulers keep their names, except for random, which is wrr. sh and mh use the client's address
 // without its port. They have their fallback flag, because otherwise clients whose hash selects a
@@ -45,11 +45,12 @@
 // MaxConnections is the upper and the lower threshold of a destination, so an ended connection
 // makes room at once. The kernel also counts closing connections, for two minutes.
 //
-// # What is counted
+// # Counters
 //
-// Connections and bytes come from destinations. Their counters are added to ours before they are
-// deleted, so totals never decrease (counts.go). The kernel updates its counters every two seconds,
-// so the last counts of a deleted destination only appear if it is restored.
+// vipd counts connections and bytes by the counters of destinations. Before it deletes a
+// destination, it adds the counters to its own, so totals never decrease (counts.go). The kernel
+// updates its counters every two seconds, so the last counts of a deleted destination only appear
+// if it is restored.
 //
 // This package does not handle addresses, source ranges, refusals, masquerading and sysctls, which
 // belong to vipd/dataplane/host and vipd/dataplane/guard. A frontend without backends has no

@@ -18,8 +18,9 @@ const (
 	drainShare = 20
 )
 
-// fewDrains is the maximum number of virtual servers that are read one by one. For more, the table
-// is read, and only those that it shows to be done are read individually.
+// fewDrains is the maximum number of virtual servers that are read one by one. If there are more,
+// vipd reads the table, and then individually reads the virtual servers that have no connections
+// left in it.
 const fewDrains = 64
 
 // endDrains deletes draining destinations whose last connection has ended, or whose time is over.
@@ -75,8 +76,8 @@ func (d *Dataplane) removeAllEnded(ctx context.Context) error {
 	return failed
 }
 
-// endedKeys returns the keys for which the kernel's table shows that something can be removed, and
-// the keys that the table lacks.
+// endedKeys returns the keys for which, by the kernel's table, something can be removed, and the
+// keys that are missing in the table.
 func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
 	table, err := d.conn.Table(ctx)
 	if err != nil {

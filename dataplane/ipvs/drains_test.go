@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// inTime runs a test with its own clock, of a dataplane with a frontend with three backends. The
-// second backend has a connection.
+// inTime runs a test with a fake clock. The dataplane has a frontend with three backends, the
+// second with a connection.
 func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestReturnKeepsConnections(t *testing.T) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
 		time.Sleep(30 * time.Second)
 		if got := short(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
-			t.Errorf("messages of the restored endpoint = %q", got)
+			t.Errorf("messages of the restored endpoint = %q, want edit 2 to 1", got)
 		}
 		time.Sleep(time.Hour)
 		p.holds("an hour later", f, 1, 1, 1)
@@ -111,7 +111,7 @@ func TestFrontendLeaves(t *testing.T) {
 			}
 			time.Sleep(29 * time.Second)
 			if states, err := p.k.Destinations(context.Background(), f.Key); err != nil || len(states) == 0 {
-				t.Errorf("destinations before the end of the drain = %v, %v", states, err)
+				t.Errorf("destinations before the end of the drain = %v, %v, want some", states, err)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -171,8 +171,8 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends at once. The table shows their ends, without a message
-// for others.
+// TestManyLeave removes many frontends at once. The removed ones must be found in the table,
+// without messages for the others.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,7 +241,8 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	})
 }
 
-// TestUDPGoesAtOnce removes endpoints and a frontend with flows. They must be deleted at once.
+// TestUDPGoesAtOnce removes endpoints and a frontend with flows. The kernel's objects must be
+// deleted at once.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -249,11 +250,11 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	p.apply(f)
 	p.k.connect(t, f, 2, 0, 5)
 	if got := short(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
-		t.Errorf("messages of the removal of an endpoint = %q", got)
+		t.Errorf("messages of the removal of an endpoint = %q, want delete 2", got)
 	}
 	p.k.connect(t, f, 1, 0, 5)
 	if got := short(p.sent(func() { p.remove(f) })); got != "delete all" {
-		t.Errorf("messages of the removal of the frontend = %q", got)
+		t.Errorf("messages of the removal of the frontend = %q, want delete all", got)
 	}
 }
 
@@ -265,7 +266,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 		g.Scheduler = balancer.DestinationHash
 		p.apply(&g)
 		if got := short(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
-			t.Errorf("messages of a drain = %q", got)
+			t.Errorf("messages of a drain = %q, want scheduler fo, edit 2 to 0", got)
 		}
 		got := short(p.sent(func() {
 			p.k.connect(p, f, 2, 0, 0)
@@ -273,7 +274,7 @@ func TestDestinationHashFailsOver(t *testing.T) {
 			synctest.Wait()
 		}))
 		if got != "delete 2, scheduler dh" {
-			t.Errorf("messages at the end of the drain = %q", got)
+			t.Errorf("messages at the end of the drain = %q, want delete 2, scheduler dh", got)
 		}
 	})
 }

@@ -31,8 +31,8 @@ type Dataplane struct {
 	unavailable map[inet.Family]error
 	// timeouts are the configured timeouts of the kernel.
 	timeouts ipvsnl.Timeouts
-	// trackedTimeout returns the timeout to which that of open TCP connections is raised; 0 means
-	// none. If nil, it is not raised.
+	// trackedTimeout returns a lower bound of the timeout of open TCP connections; 0 means none. If
+	// trackedTimeout is nil, vipd does not raise the timeout.
 	trackedTimeout func(context.Context) time.Duration
 	counts         *counts
 	drains         *worker.Loop

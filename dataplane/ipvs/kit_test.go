@@ -24,13 +24,13 @@ import (
 // kernel is a Fake that can lose answers.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose reports for an op whether it is performed, and whether its answer arrives; nil means
-	// always.
+	// lose reports whether an op is performed, and whether its answer arrives. If nil, every op
+	// succeeds.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is called before each op that is carried out.
 	before func(ipvsnl.Op)
-	// trash keeps the counts of deleted destinations, which continue if they are restored; nil
-	// means that they do not.
+	// trash keeps the counts of deleted destinations, for destinations that are restored. If nil,
+	// restored destinations start at 0.
 	trash map[counters.BackendKey]ipvsnl.Stats
 	// omitted are the virtual servers that the table omits.
 	omitted map[balancer.Key]bool

@@ -121,7 +121,8 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	}
 }
 
-// TestLedgerOfAnother reads ledgers of another boot, namespace or format. They count as empty.
+// TestLedgerOfAnother reads ledgers of another boot, namespace or format. Such ledgers must count
+// as empty.
 func TestLedgerOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -131,14 +132,14 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 	for _, c := range [][2]string{{"other", "namespace"}, {"boot", "other"}} {
 		if l, err := openLedger(dir, c[0], c[1]); err != nil || len(l.entries) > 0 {
-			t.Errorf("ledger of %v = %v, %v", c, l.entries, err)
+			t.Errorf("ledger of %v = %v, %v, want no entries", c, l.entries, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if l := reopen(t, dir); len(l.entries) > 0 {
-		t.Errorf("ledger of another format = %v", l.entries)
+		t.Errorf("ledger of another format = %v, want no entries", l.entries)
 	}
 	other, err := openLedger(dir, "other", "namespace")
 	if err != nil {
@@ -149,7 +150,7 @@ func TestLedgerOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, _ := openLedger(dir, "other", "namespace"); len(l.entries) != 1 {
-		t.Errorf("ledger written over another = %v", l.entries)
+		t.Errorf("ledger written over another = %v, want one entry", l.entries)
 	}
 }
 

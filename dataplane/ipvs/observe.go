@@ -90,9 +90,8 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 	return d.ledger.renew()
 }
 
-// listed returns the existing virtual servers of keys. It reads those that the list lacks
-// individually. While other virtual servers are removed, the kernel (6.1) silently omits some of
-// the remaining ones.
+// listed returns the existing virtual servers of keys. While virtual servers are removed, the
+// kernel (6.1) silently omits others from its list, so listed reads the missing ones individually.
 func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := conn.Services(ctx)
 	if err != nil {
@@ -199,8 +198,9 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	return reason, err
 }
 
-// missingIPv6Locked reads one of our virtual servers with an IPv6 address, a random one each time,
-// because the kernel only counts those with IPv4 addresses. It reports whether it is missing.
+// missingIPv6Locked reads a random one of our virtual servers with IPv6 addresses, and reports
+// whether it is missing. The kernel's number of virtual servers only includes those with IPv4
+// addresses.
 func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 	if len(d.servers) == d.ownIPv4 {
 		return false, nil
@@ -218,8 +218,8 @@ func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 }
 
 // compareLocked returns how a virtual server differs from its last known state. It individually
-// reads those that differ in the lists, those with thresholds, which no list has, and those missing
-// in the table.
+// reads virtual servers that differ in a list or are missing there, and those with thresholds,
+// which no list shows.
 func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {

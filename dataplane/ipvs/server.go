@@ -14,8 +14,8 @@ import (
 // server is the state of a frontend and its virtual server.
 type server struct {
 	key balancer.Key
-	// front is the wanted frontend. It is nil if none is wanted, or if that is not known yet for a
-	// virtual server of an earlier process.
+	// front is the wanted frontend, or nil. For a virtual server of an earlier process it is also
+	// nil while the wanted frontend is not known yet.
 	front *balancer.Frontend
 	// last is the last wanted frontend, for names; nil means unknown.
 	last *balancer.Frontend
@@ -237,8 +237,8 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	return !s.lingers(at, now)
 }
 
-// want sets the wanted frontend: f, or none. drain is how long connections to removed backends may
-// live if f does not say so.
+// want sets the wanted frontend: f, or none. Connections to removed backends end after drain,
+// unless f has its own timeout.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
 	leaves := f == nil && s.front != nil // all destinations are removed
 	found := !s.known                    // some may have been removed while vipd was down
@@ -266,8 +266,8 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	maps.DeleteFunc(s.old, func(at netip.AddrPort, until time.Time) bool { return s.backend(at) != nil || !until.After(now) })
 }
 
-// latest returns when the last connections of an unwanted frontend end; zero means that it is
-// wanted, or has none.
+// latest returns the time when the last connections of an unwanted frontend end. It is zero for a
+// wanted frontend, and without connections.
 func (s *server) latest() (latest time.Time) {
 	if s.front != nil {
 		return latest

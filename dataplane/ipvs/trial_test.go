@@ -24,7 +24,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 		}
 	})
 	if len(ops) != 6 || len(p.unavailable) > 0 {
-		t.Errorf("messages of the trial = %v, unavailable = %v", ops, p.unavailable)
+		t.Errorf("messages of the trial = %v, want 6; unavailable = %v, want none", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
 		t.Errorf("state after the trial =\n%s%v", got, p.ledger.entries)
@@ -43,7 +43,7 @@ func TestTrialCutShort(t *testing.T) {
 	k.lose = func(op ipvsnl.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
 	cut = ipvsnl.DeleteService
 	if err := p.try(t.Context()); !errors.Is(err, ipvsnl.ErrNoAnswer) {
-		t.Fatalf("trial = %v", err)
+		t.Fatalf("trial = %v, want ErrNoAnswer", err)
 	}
 	cut = 0
 	p.restart(true)
@@ -87,7 +87,7 @@ func TestOneFamilyMissing(t *testing.T) {
 		t.Errorf("Apply = %v, Detail = %q", err, p.Traits().Detail)
 	}
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
-		t.Errorf("removal of a missing frontend: %v", err)
+		t.Errorf("removal of a missing frontend = %v, want nil", err)
 	}
 	k.Fault = func(ipvsnl.Op) error { return syscall.EPERM }
 	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
@@ -95,7 +95,8 @@ func TestOneFamilyMissing(t *testing.T) {
 	}
 }
 
-// TestMissingSchedulers lacks schedulers. The nearest scheduler must serve, and Detail must say so.
+// TestMissingSchedulers uses a kernel without some schedulers. The nearest scheduler must serve,
+// and Detail must name it.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()
@@ -123,6 +124,6 @@ func TestMissingSchedulers(t *testing.T) {
 		t.Error("a scheduler that one kernel lacks is missing for all kernels")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("without schedulers: %v", err)
+		t.Errorf("error without schedulers = %v, want one about modprobe", err)
 	}
 }

@@ -79,8 +79,8 @@ func (f *front) uses() (all []string) {
 // chain is a chain that chooses, or clears.
 type chain struct {
 	users int
-	// number is its number in choices; 0 means none. The number of unserved, which always exists,
-	// is not stored.
+	// number is the backend's number in choices; 0 means none. The number of unserved, which always
+	// exists, is not stored.
 	number uint32
 	// choice describes its rules. It is the zero value for a chain that an earlier process left.
 	choice choice
@@ -104,7 +104,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	return y, nil
 }
 
-// forget resets the state: nothing is known of the kernel.
+// forget resets the state to one that knows nothing of the kernel.
 func (y *familyTable) forget() {
 	y.fronts, y.chains, y.table.Shape = map[balancer.Key]*front{}, map[string]*chain{}, nil
 	y.sound, y.doubt = false, ""

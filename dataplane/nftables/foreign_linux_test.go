@@ -71,7 +71,7 @@ func TestForeignHistories(t *testing.T) {
 	}
 }
 
-// TestLargeEdits changes many frontends at once. No transaction has many more elements than
+// TestLargeEdits changes many frontends at once. No transaction may have many more elements than
 // maxBatchElements.
 func TestLargeEdits(t *testing.T) {
 	lab.Require(t)
@@ -271,7 +271,7 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		if err := y.commit(t.Context(), &tx); err == nil {
-			t.Error("error of the transaction = nil")
+			t.Error("error of the transaction = nil, want one")
 		}
 	}
 	fails()
@@ -293,8 +293,7 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 	load(t, "delete table ip vipd")
 }
 
-// TestOtherVersion starts over the table of a version with other maps. The table is replaced,
-// whatever its maps refer to.
+// TestOtherVersion starts over the table of a version with other maps. The table must be replaced.
 func TestOtherVersion(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -317,7 +316,7 @@ func TestOtherVersion(t *testing.T) {
 	h.repair()
 	h.check("over another version's table")
 	if listed := h.listed(); strings.Contains(listed, "svc") {
-		t.Errorf("table still has the map svc:\n%s", listed)
+		t.Errorf("table = %s, want no map svc", listed)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)

@@ -31,8 +31,8 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New tests with a trial table in each family what works here, and returns a dataplane that adopts
-// the existing tables. It changes nothing else. The error says what the kernel lacks.
+// New tests the kernel's features with a trial table in each family, and returns a dataplane that
+// adopts the existing tables. New changes nothing else. An error names the missing features.
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{}

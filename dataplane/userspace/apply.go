@@ -85,7 +85,7 @@ func (d *Dataplane) watchLocked(f *frontend) {
 	}
 }
 
-// dropLocked forgets a frontend of which nothing is left.
+// dropLocked forgets a frontend that has neither a definition nor connections.
 func (d *Dataplane) dropLocked(f *frontend) {
 	delete(d.frontends, f.key)
 	delete(d.timed, f)

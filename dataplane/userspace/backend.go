@@ -19,14 +19,15 @@ type backend struct {
 	active atomic.Int64
 	// total counts the connections and flows that it accepted, failures the connects that failed.
 	total, failures atomic.Uint64
-	// restUntil is the instant until which it is never the first choice; 0 means that its last
+	// Until the instant restUntil, the backend is never the first choice; 0 means that its last
 	// answer was good.
 	restUntil atomic.Int64
 	// seen is the time when a frontend last used it; the dataplane's mu guards it.
 	seen time.Time
 }
 
-// take counts another connection, unless that would exceed the bound; 0 means no bound.
+// take counts another connection and returns true, unless the number would exceed the bound; 0
+// means no bound.
 func (b *backend) take(bound int) bool {
 	if bound <= 0 {
 		b.active.Add(1)
@@ -52,11 +53,11 @@ func (b *backend) release() { b.active.Add(-1) }
 
 func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= int64(bound) }
 
-// resting reports whether it failed a moment ago.
+// resting reports whether the backend failed a moment ago.
 func (b *backend) resting(now int64) bool { return now < b.restUntil.Load() }
 
-// awake reports whether it does not rest. After a rest it returns true for a single caller, who
-// tries it.
+// awake reports whether the backend does not rest. After a rest it returns true for a single
+// caller, which then tries the backend.
 func (b *backend) awake(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
 	if until == 0 {

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// interception brings connections to frontends. Calls of its methods must not overlap. The
-// dataplane's lock is held for open and forget, but not for the others, which may be slow.
+// interception brings connections to frontends. Calls of its methods must not overlap. The caller
+// holds the dataplane's lock for open and forget, but not for the other methods, which may be slow.
 type interception interface {
 	// open requests the interception of f according to its definition.
 	open(f *frontend) error

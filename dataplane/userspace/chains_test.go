@@ -34,14 +34,14 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		}
 	}
 	if answer, err := askOnce(chain.AddrPort(), ""); err != nil || answer != "a" {
-		t.Errorf("answer of a service that leads to another = %q, %v", answer, err)
+		t.Errorf("answer of a service that leads to another = %q, %v, want a", answer, err)
 	}
 	packet := udpClient(t, round.AddrPort())
 	if _, err := packet.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := askUDP(udpClient(t, through.AddrPort()), "x"); err != nil {
-		t.Errorf("datagram through another service: %v", err)
+		t.Errorf("error of a datagram through another service = %v, want nil", err)
 	}
 	eventually(t, "the end of connections", func() error {
 		if used := d.budget.used.Load(); used > before+2 { // the two flows of the chain

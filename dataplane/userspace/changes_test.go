@@ -331,7 +331,7 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 }
 
 // TestSlowReadersAreNotIdle reads slowly, and not at all, from full socket buffers. Slow reading
-// counts as traffic. If the machine is paused, the test tries again like TestIdleTimeout.
+// must count as traffic. If the machine is paused, the test tries again like TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {

@@ -45,8 +45,8 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	return b, c, err
 }
 
-// mayKnow reports whether clients may stay with an endpoint of affinity: its backend is active, and
-// this client has not just tried it in vain.
+// mayKnow reports whether a client may stay with the endpoint that affinity remembers: its backend
+// must be active, and must not be among those that the client has just tried.
 func (c *config) mayKnow(endpoint netip.AddrPort, tried []*backend) bool {
 	i := c.AffinityBackend(endpoint)
 	return i >= 0 && c.Backends[i].State == balancer.Active && !slices.Contains(tried, c.backends[i])

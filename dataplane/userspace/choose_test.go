@@ -103,7 +103,7 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 }
 
 // TestLeastConnectionsIsExact connects clients at once with lc. The backends must have equal
-// numbers. Backends have equally many, and the backend with fewer gets the next.
+// numbers, and the backend with fewer must get the next connection.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})

@@ -226,7 +226,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.Host().Exec("nft", "list", "map", "ip", "vipd-redirect", "ports"); strings.Contains(got, "10.96.0.1 . tcp . 80") {
-		t.Errorf("the redirect still exists:\n%s", got)
+		t.Errorf("redirects = %s, want none of 10.96.0.1:80", got)
 	}
 }
 

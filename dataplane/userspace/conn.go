@@ -32,8 +32,8 @@ type conn struct {
 	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
 	left       bool         // ended, no longer among the frontend's connections
-	// seen is the traffic at the instant seenAt, for the idle timeout. taken is how much of it had
-	// reached the two sides at the last check since; 0 means no check.
+	// seen is the traffic at the instant seenAt, for the idle timeout. taken is the part of seen
+	// that had reached the two sides at the last check; 0 means no check since seenAt.
 	seen, taken uint64
 	seenAt      int64
 }
@@ -98,7 +98,7 @@ func (c *conn) pauseLocked() {
 	c.stopLocked()
 }
 
-// stopLocked interrupts whatever the connection's goroutine waits for.
+// stopLocked interrupts all dials, reads and writes of the connection's goroutine.
 func (c *conn) stopLocked() {
 	c.attempt.abandon()
 	c.setDeadlineLocked(longAgo)

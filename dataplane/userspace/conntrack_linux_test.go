@@ -32,7 +32,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 	defer c.Close()
 	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack has a flow without a redirect
 	if err := d.tryApply(f); err == nil {
-		t.Fatal("Apply = nil although flows remain")
+		t.Fatal("Apply = nil, want an error because flows remain")
 	}
 	y.cut = cut
 	d.apply(f)
@@ -60,7 +60,7 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 	}
 	client := netip.MustParseAddrPort(c.LocalAddr().String())
 	if n, err := d.Kill(t.Context(), dataplane.ConnectionQuery{Client: client}); n != 1 || err != nil {
-		t.Fatalf("Kill = %d, %v", n, err)
+		t.Fatalf("Kill = %d, %v, want 1", n, err)
 	}
 	remembered := func() (state string) {
 		conn, err := conntrack.Open()

@@ -131,7 +131,7 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// lacks returns the resource that clients currently lack, with advice, or "".
+// lacks returns the exhausted resource that clients wait for, with advice, or "".
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {

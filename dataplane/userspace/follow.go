@@ -35,7 +35,7 @@ const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
 
-// tell never blocks.
+// tell sends n to all followers, and never blocks.
 func (s *followers) tell(n news) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,8 +22,8 @@ type frontend struct {
 	descriptors atomic.Int64
 
 	mu sync.Mutex // guards what follows
-	// listener and packets are the sockets at VIP:port in the bind interception; nil means not
-	// listening.
+	// listener and packets are the sockets at VIP:port in the bind interception; nil means that
+	// none is open.
 	listener *net.TCPListener
 	packets  *net.UDPConn
 	// bound reports whether these are at VIP:port, in the bind interception. held keeps the port
@@ -37,7 +37,7 @@ type frontend struct {
 	flows flowTable
 	// flowShare is its part of the flow budget; that budget's mu guards it.
 	flowShare flowShare
-	// memories are the memories of affinity, none without affinity.
+	// memories are the memories of affinity. They are empty without affinity.
 	memories memories
 	// removed reports whether it has no definition; its connections end at drainUntil.
 	removed    bool
@@ -132,7 +132,7 @@ func (f *frontend) timed() bool {
 func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
 // find returns the definition of the backend, or nil if the frontend no longer has its address. If
-// the service has a new name, its backend at the same address is another one.
+// the service has a new name, its backend at the same address counts as a different backend.
 func (c *config) find(b *backend) *balancer.Backend {
 	if i := c.index(b.addr); i >= 0 {
 		return &c.Backends[i]

@@ -30,7 +30,7 @@ const (
 	clientsKind  = "clients" // some of those that have a backend by affinity
 )
 
-// handed describes an item. The buffered bytes of a connection follow it, first those of In.
+// handed describes an item. The buffered bytes of a connection follow, first those of In.
 type handed struct {
 	Kind string
 	// Key is the frontend's key, or the zero Key for a shared socket.
@@ -39,7 +39,7 @@ type handed struct {
 	// address.
 	Redirected bool
 	Client     netip.AddrPort
-	// Backend is the other side; it is invalid while a connection has none.
+	// Backend is the other side. It is invalid while a connection has no backend.
 	Backend netip.AddrPort
 	// Local is the source address of replies of a redirected flow.
 	Local   netip.Addr
@@ -228,8 +228,8 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	return failed
 }
 
-// handOverClients sends the clients with affinity. They come last, because everything else matters
-// more if there is no room.
+// handOverClients sends the clients with affinity. Clients come last, because the other items are
+// more important if there is no room for all.
 func (d *Dataplane) handOverClients() error {
 	send := func(id balancer.AffinityMemory, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {

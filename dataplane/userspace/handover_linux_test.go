@@ -146,7 +146,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 			default:
 			}
 			if _, err := askOnce(web.AddrPort(), ""); err != nil {
-				t.Errorf("new client after %d others: %v", served.Load(), err)
+				t.Errorf("error of a new client after %d others = %v, want nil", served.Load(), err)
 				return
 			}
 			served.Add(1)
@@ -159,7 +159,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "all that I say" {
-		t.Fatalf("data at the backend = %q", got)
+		t.Fatalf("data at the backend = %q, want all that the client sent", got)
 	}
 	if list, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: closed.LocalAddr().(*net.TCPAddr).AddrPort()}); err != nil || len(list) != 1 || list[0].State != "half-closed" {
 		t.Errorf("the half-closed connection = %+v, %v, want state half-closed", list, err)
@@ -172,7 +172,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	idle.mustAsk(t)
 	close(answer)
 	if got, err := io.ReadAll(closed); string(got) != "bye" || err != nil {
-		t.Errorf("answer on the half-closed connection = %q, %v", got, err)
+		t.Errorf("answer on the half-closed connection = %q, %v, want bye", got, err)
 	}
 	close(stop)
 	running.Wait()

@@ -25,7 +25,7 @@ func (d *Dataplane) janitor() {
 	}
 }
 
-// loseFlows makes conntrack forget flows to closed sockets. Failures are retried at the next tick.
+// loseFlows makes conntrack forget flows to closed sockets. It retries failures at the next tick.
 func (d *Dataplane) loseFlows() {
 	d.mu.Lock()
 	keys := d.lost

@@ -87,9 +87,9 @@ func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	return true
 }
 
-// claim takes the descriptors of an accepted connection of f when there is room. It takes them at
-// once if stop is closed or open returns false, because then the connection is ended, handed over,
-// or carried as the last one of its listener.
+// claim takes the descriptors of an accepted connection of f when there is room. If stop is closed
+// or open returns false, claim does not wait for room, because the connection will then be ended or
+// handed over, or is the last one of its listener.
 func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
 	slower := backoff{}
 	for !b.tryClaim(f) {

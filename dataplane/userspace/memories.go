@@ -34,7 +34,7 @@ func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *cl
 	return m[0]
 }
 
-// remembering has all memories of a dataplane.
+// remembering holds all memories of a dataplane.
 type remembering struct {
 	mu  sync.Mutex
 	all map[balancer.AffinityMemory]*clientMemory

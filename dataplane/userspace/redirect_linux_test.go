@@ -74,7 +74,7 @@ func wantServed(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err != nil {
-				t.Errorf("%s from %s: %v", f.Key, from.Name, err)
+				t.Errorf("error of %s from %s = %v, want nil", f.Key, from.Name, err)
 				t.Log(w.Host().Exec("sh", "-c", "conntrack -L; iptables-legacy-save; ip6tables-legacy-save; nft list ruleset; ss -Hltn"))
 			}
 		}
@@ -427,7 +427,7 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 		d.apply(f)
 		for _, from := range []*lab.NS{l.Host(), remote} {
 			if err := tryFor(t, from, f.Key, wait.Bound(time.Second)); err != nil {
-				t.Errorf("%s from %s: %v", f.Key, from.Name, err)
+				t.Errorf("error of %s from %s = %v, want nil", f.Key, from.Name, err)
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 	return damage, err
 }
 
-// intact returns what is missing in either family.
+// intact returns a description of the missing rules of either family, or "".
 func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	for _, family := range inet.Families() {
 		y := r.families[family]

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// small is the size of reads while traffic comes in messages. Most fit; a message that fills it
-	// is treated as bulk.
+	// small is the size of reads while traffic comes in messages. Most messages are shorter. A full
+	// read counts as bulk data.
 	small = 16 << 10
 	// bulk is the maximum size of moves of bulk through a pipe.
 	bulk = 1 << 20

@@ -45,7 +45,7 @@ func announce(fd uintptr, mss int) error {
 	return nil
 }
 
-// look asks the kernel for details that a relay can't see.
+// look reads details of a socket from the kernel that a relay can't see.
 func look(c *net.TCPConn) glance {
 	g := glance{quiet: forever}
 	raw, err := c.SyscallConn()

@@ -161,7 +161,8 @@ func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	}
 }
 
-// TestClientResetReachesTheBackend resets a client's connection. Its backend sees a reset.
+// TestClientResetReachesTheBackend resets a client's connection. The backend's connection must be
+// reset too.
 func TestClientResetReachesTheBackend(t *testing.T) {
 	got := make(chan error, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

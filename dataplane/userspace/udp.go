@@ -21,8 +21,9 @@ const datagram = 64 << 10
 // following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
-// trial is the time for a backend that failed to refuse a flow, before it counts as accepting
-// datagrams without an answer. The kernel declares a neighbor unreachable after three seconds.
+// A backend that failed has the time trial to refuse a flow. After that it counts as one that
+// accepts datagrams without an answer. The kernel declares a neighbor unreachable after three
+// seconds.
 const trial = 4 * time.Second
 
 // wantPacketsLocked reports whether the UDP socket should be open. While no backend is active it
@@ -231,8 +232,8 @@ func (f *frontend) beginFlowLocked(x *flow) {
 }
 
 // roomForFlow reserves a place for another flow of f. If there is none, the oldest flow of the
-// frontend with the most flows makes room, so no service can use up all places. No frontend is
-// locked.
+// frontend with the most flows makes room, so no service can use up all places. The caller holds no
+// frontend's lock.
 func (d *Dataplane) roomForFlow(f *frontend) bool {
 	const tries = 4 // others may take the place
 	made := d.budget.room(1)

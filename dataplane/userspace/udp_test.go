@@ -163,7 +163,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 	down := with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 })
 	d.apply(down)
 	if name, err := askUDP(c, "established"); name != "a" {
-		t.Errorf("answer of an established flow = %q, %v", name, err)
+		t.Errorf("answer of an established flow = %q, %v, want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the closed port", func() error {
@@ -174,7 +174,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 	})
 	d.apply(f)
 	if name, err := askUDP(c, "back"); name != "a" {
-		t.Errorf("answer with a restored backend = %q, %v", name, err)
+		t.Errorf("answer with a restored backend = %q, %v, want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }))
 	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {

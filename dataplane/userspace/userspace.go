@@ -65,7 +65,7 @@ type Dataplane struct {
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, if not nil, receives the result of each dial. It is set before the first Apply.
+	// told, if not nil, is called with the result of each dial. It is set before the first Apply.
 	told        func(balancer.Target, error)
 	followers   followers
 	remembering remembering

@@ -9,7 +9,7 @@
 //	    bridge      servers e1 to e4, in a namespace of theirs
 //
 // A relay listens in the node's namespace, on the address and port of the member in its own
-// namespace, so every node reaches etcd under the same URLs, certificates included.
+// namespace, so all nodes use the same URLs and certificates of etcd.
 //
 // The tests run briefly, with five times the target limits; the benchmarks print the figures, and
 // use longer faults:

@@ -1,4 +1,4 @@
-// Package atomicfile replaces and removes files atomically: if the process is killed, the old or
-// the new file is left. vipd writes all its ledgers in run_dir and state in state_dir with it.
-// Packages of store, dataplane and cmd use it.
+// Package atomicfile replaces and removes files atomically: a process that is killed leaves either
+// the old or the new file. vipd uses it for its ledgers in run_dir and its state in state_dir, in
+// packages of store, dataplane and cmd.
 package atomicfile

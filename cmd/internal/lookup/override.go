@@ -98,7 +98,7 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 // Spares returns an error if a request that is not forced would end the service of a port, in
 // either family: it drains usable endpoints, no backup is usable afterwards, and fewer other
 // endpoints than min_usable, or none. A usable endpoint does not drain, has a weight, and is not
-// down by the health in in.
+// down according to in.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {

@@ -97,7 +97,7 @@ func (l *Log) named(path string) bool {
 }
 
 const (
-	// again is the pause before following connections is retried.
+	// again is the pause after a failed attempt to follow connections.
 	again = time.Minute
 	// parting is the maximum time for the last lines when vipd ends.
 	parting = 2 * time.Second

@@ -41,8 +41,8 @@ func TestDissentIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestOtherwise compares the verdicts of nodes with the fleet's. Only a node that disagrees with
-// the fleet may report its own.
+// TestOtherwise compares the verdicts of nodes with the fleet's. A node may report its own verdict
+// only if the fleet's verdict differs.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
 	s := quorum.Tally{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{

@@ -56,7 +56,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.o.Engine.Status()
 	c.open = c.open.next(c.o.Events, now, c.o.HostProblems(), nil)
 	if s.Moving {
-		return false // the next dataplane starts empty, and has its own failures
+		return false // the next dataplane has no frontends yet, and reports its own failures
 	}
 	c.lookAtFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
