@@ -256,6 +256,7 @@ type Hooks struct {
 	OnVIP     []string `toml:"on_vip"`
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
+	OnNames   []string `toml:"on_names"`
 	// User is the user that runs these programs. The default is nobody.
 	User string `toml:"user"`
 }
@@ -264,6 +265,7 @@ type Hooks struct {
 func (h *Hooks) Commands() map[string][]string {
 	all := map[string][]string{
 		"on_health": h.OnHealth, "on_mode": h.OnMode, "on_vip": h.OnVIP, "on_problem": h.OnProblem, "on_drain": h.OnDrain,
+		"on_names": h.OnNames,
 	}
 	maps.DeleteFunc(all, func(_ string, command []string) bool { return len(command) == 0 })
 	return all

@@ -40,11 +40,13 @@ const (
 	Store Kind = "store"
 	// VIP means that this host has withdrawn a VIP, or holds it again.
 	VIP Kind = "vip"
+	// Names means that the addresses of a name, or the output of a program, have changed.
+	Names Kind = "names"
 )
 
 // Values lists the kinds.
 func (Kind) Values() []string {
-	return []string{"reload", "pending", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store", "vip"}
+	return []string{"reload", "pending", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store", "vip", "names"}
 }
 
 // Event is a single event.

@@ -29,7 +29,7 @@ const (
 func kinds() map[string][]events.Kind {
 	return map[string][]events.Kind{
 		"on_health": {events.Health, events.Panic}, "on_mode": {events.Mode}, "on_vip": {events.VIP},
-		"on_problem": {events.Problem, events.Store}, "on_drain": {events.Drain},
+		"on_problem": {events.Problem, events.Store}, "on_drain": {events.Drain}, "on_names": {events.Names},
 	}
 }
 

@@ -124,6 +124,7 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	}
 	r.open = recorded
 	if last.Complete {
+		r.tellNames(last, s, now)
 		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
 	}
 	r.tellOverrides(last.Local, s.Local, true, now)
