@@ -3,6 +3,7 @@ package balancer
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type candidate struct {
 	ejected    bool
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
+	former     bool // see Endpoint.Former
+	unproven   bool // see markUnproven
 }
 
 // eligible reports whether the candidate's own state allows new connections.
@@ -83,6 +86,7 @@ func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built p
 
 // buildBackends builds backends from candidates, and counts them.
 func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBackends {
+	markUnproven(candidates)
 	n := c.countEndpoints(env, candidates)
 	if n.panics(c.service.Health) {
 		activateAll(env, c.service.Locality, candidates)
@@ -113,11 +117,28 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
+// markUnproven marks the candidates that are not up while former ones serve for them. They get no
+// connections, and don't count.
+func markUnproven(candidates []candidate) {
+	if !anyEligible(candidates, func(c *candidate) bool { return c.former && c.health == HealthUp }) {
+		return
+	}
+	for i := range candidates {
+		c := &candidates[i]
+		if c.unproven = !c.former && c.health != HealthUp; c.unproven && c.eligible() {
+			c.State = Untested
+		}
+	}
+}
+
 // countEndpoints counts the candidates. Ejected endpoints count as healthy, because an ejection
 // ends if no other endpoint is usable.
 func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endpointCounts) {
 	for i := range candidates {
 		k := &candidates[i]
+		if k.unproven {
+			continue
+		}
 		if c.service.Locality == NodeOnly && k.node != env.Node {
 			n.elsewhere++
 			continue
@@ -151,7 +172,7 @@ func activateAll(env *Env, locality Locality, candidates []candidate) {
 		k := &candidates[i]
 		here := locality != NodeOnly || k.node == env.Node
 		switch {
-		case k.State == Down && here:
+		case k.State == Down && here && !k.unproven:
 			k.State, k.Until = Active, time.Time{}
 		case k.State == Active && !here:
 			k.State = Remote
@@ -166,7 +187,7 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	out := candidate{
 		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
-		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target), percent: agentSteps,
+		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target), percent: agentSteps, former: e.Former,
 	}
 	if e.IsUnchecked() {
 		out.health = HealthUp
@@ -308,7 +329,8 @@ func addDrains(f *Frontend, in *Inputs) *Frontend {
 
 // EndpointsOf returns the endpoints of the service's definition, those registered separately, and
 // those that it has discovered, in the order of their priority if several have the same address and
-// ports: registered, defined, discovered. A name is replaced by the endpoints at its addresses.
+// ports: registered, defined, discovered, and last those of former answers. A name is replaced by
+// the endpoints at its addresses.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	all, _ := listEndpoints(s, in)
 	return all
@@ -318,18 +340,25 @@ func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	defined := definedEndpoints(s, in)
 	all = make([]*Endpoint, 0, len(defined))
+	var former []*Endpoint
+	add := func(l Lookup, e *Endpoint, limit int) {
+		found, earlier := in.Resolved.At(LookupID{s.Name, l}).endpoints(l, e, limit)
+		all, former = append(all, found...), append(former, earlier...)
+	}
 	for i, e := range defined {
-		if e.Name == "" {
+		if e.Address.IsValid() {
 			all = append(all, e)
 		} else {
-			all = append(all, resolved(s, e, in)...)
+			add(s.hostLookup(e), e, math.MaxInt)
 		}
 		if i < len(defined)-len(s.Endpoints) {
 			registered = len(all)
 		}
 	}
-	found, _ := discovered(s, in)
-	return append(all, found...), registered
+	if d := s.Discover; d != nil {
+		add(d.lookup(s.families()), new(Endpoint), d.Max)
+	}
+	return append(all, former...), registered
 }
 
 // definedEndpoints returns the registered endpoints, and then those of the service's definition,

@@ -217,6 +217,9 @@ func (h *history) answer() {
 			a.Members = append(a.Members, m)
 		}
 		slices.SortFunc(a.Members, balancer.Member.Compare)
+		if n := len(a.Members); n > 1 && r.IntN(3) == 0 {
+			a.Members, a.Former = a.Members[:n-1], a.Members[n-1:]
+		}
 		h.in.Resolved = h.in.Resolved.Set(id, a)
 	}
 }

@@ -49,6 +49,20 @@ func (l Lookup) Args() []string { return strings.Split(l.Name, argSeparator) }
 // String returns the name, or the program and its arguments.
 func (l Lookup) String() string { return strings.ReplaceAll(l.Name, argSeparator, " ") }
 
+// Wants reports whether an endpoint at a may serve the families of l. Programs have none.
+func (l Lookup) Wants(a netip.Addr) bool {
+	return l.Kind == ProgramLookup || a.Is4() && l.V4 || a.Is6() && l.V6
+}
+
+// Replaces reports whether l can replace other in a service's definition: it has the same name for
+// other families, or both discover endpoints.
+func (l Lookup) Replaces(other Lookup) bool {
+	if l.Kind == HostLookup || other.Kind == HostLookup {
+		return l.Kind == other.Kind && l.Name == other.Name
+	}
+	return true
+}
+
 // LookupID identifies a lookup of a service.
 type LookupID struct {
 	Service Name
@@ -64,6 +78,8 @@ func (i LookupID) Compare(other LookupID) int {
 type Resolution struct {
 	// Members is the last good answer, sorted, or empty.
 	Members []Member `json:"members"`
+	// Former are members of earlier answers that stay in use, see [Resolution.After].
+	Former []Member `json:"former,omitempty"`
 	// Failure explains why the last attempt failed. "" means that it did not.
 	Failure string `json:"-"`
 }
@@ -73,7 +89,7 @@ func (r *Resolution) Equal(other *Resolution) bool {
 	if r == nil || other == nil {
 		return r == other
 	}
-	return r.Failure == other.Failure && slices.Equal(r.Members, other.Members)
+	return r.Failure == other.Failure && slices.Equal(r.Members, other.Members) && slices.Equal(r.Former, other.Former)
 }
 
 // Member is an endpoint in an answer.
@@ -155,7 +171,7 @@ func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 		all[l] = interval
 	}
 	for _, e := range definedEndpoints(s, in) {
-		if e.Name != "" {
+		if !e.Address.IsValid() {
 			add(s.hostLookup(e), 0)
 		}
 	}
@@ -180,42 +196,6 @@ func (in *Inputs) looksUp(s *Service) bool {
 // that finds its endpoints. Such a program never runs.
 func runsForeignProgram(s *Service) bool {
 	return s.Discover != nil && s.Discover.DNS == "" && fromEtcd(s)
-}
-
-// resolved returns the endpoints for which e, with a name, stands now.
-func resolved(s *Service, e *Endpoint, in *Inputs) []*Endpoint {
-	l := s.hostLookup(e)
-	r := in.Resolved.At(LookupID{s.Name, l})
-	if r == nil {
-		return nil
-	}
-	all := make([]*Endpoint, len(r.Members))
-	for i, m := range r.Members {
-		found := *e
-		found.Address, found.From = m.Addr, l
-		all[i] = &found
-	}
-	return all
-}
-
-// discovered returns the endpoints that s.Discover has found, and how many more exceed its limit.
-func discovered(s *Service, in *Inputs) (all []*Endpoint, excess int) {
-	if s.Discover == nil {
-		return nil, 0
-	}
-	l := s.Discover.lookup(s.families())
-	r := in.Resolved.At(LookupID{s.Name, l})
-	if r == nil {
-		return nil, 0
-	}
-	members := r.Members
-	if excess = len(members) - s.Discover.Max; excess > 0 {
-		members = members[:s.Discover.Max]
-	}
-	for _, m := range members {
-		all = append(all, &Endpoint{Address: m.Addr, Name: m.Host, From: l, Port: m.Port, Weight: m.Weight, Backup: m.Backup})
-	}
-	return all, max(excess, 0)
 }
 
 // hostEntry is the address of an endpoint in a table: an IP address or a DNS name.

@@ -120,6 +120,8 @@ type Endpoint struct {
 	Name string `toml:"-"`
 	// From is the lookup that found the address. It is not part of a definition.
 	From Lookup `toml:"-"`
+	// Former reports whether only an earlier answer of From has the address.
+	Former bool `toml:"-"`
 	// Port replaces the target port of every single port of the service. 0 disables it.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.

@@ -30,15 +30,19 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 	reported := map[Lookup]bool{}
 	report := func(field string, l Lookup) {
 		r := in.Resolved.At(LookupID{s.Name, l})
-		if r == nil || r.Failure == "" || reported[l] {
+		if r == nil || reported[l] {
 			return
 		}
-		reported[l] = true
-		remains := "it has no endpoints"
-		if n := len(r.Members); n > 0 {
+		why, remains := r.Failure, "it has no endpoints"
+		if n := len(r.Members) + len(r.Former); n > 0 {
 			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // of an earlier answer, or of a part of this one
 		}
-		u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, r.Failure, remains).Kind = Unresolved
+		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Members) {
+			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Members)), fmt.Sprintf("the former ones (%d) stay in use", len(r.Former))
+		}
+		if reported[l] = why != ""; reported[l] {
+			u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, why, remains).Kind = Unresolved
+		}
 	}
 	for i := range s.Endpoints {
 		if e := &s.Endpoints[i]; e.Name != "" {
@@ -67,7 +71,7 @@ func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, 
 		return
 	}
 	report(field, d.lookup(u.service.families()))
-	if _, excess := discovered(u.service, in); excess > 0 {
-		u.problem(SeverityWarning, "discover.max", "%d endpoints were found, but only the first %d are used: raise max, or split the service", d.Max+excess, d.Max)
+	if r := in.Resolved.At(LookupID{u.service.Name, d.lookup(u.service.families())}); r != nil && len(r.Members) > d.Max {
+		u.problem(SeverityWarning, "discover.max", "%d endpoints were found, but only the first %d are used: raise max, or split the service", len(r.Members), d.Max)
 	}
 }

@@ -130,7 +130,7 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 		return nil
 	}
 	for _, a := range c.hosts.read(c.o.HostsFile, parseHosts)[name] {
-		if a.Is4() && l.V4 || a.Is6() && l.V6 {
+		if l.Wants(a) {
 			members = append(members, balancer.Member{Addr: a, Host: l.Name})
 		}
 	}
@@ -238,7 +238,7 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 	all := map[string]answers{}
 	for _, rr := range extra {
-		if a, ok := addressOf(rr); ok && (a.Is4() && l.V4 || a.Is6() && l.V6) {
+		if a, ok := addressOf(rr); ok && l.Wants(a) {
 			host := strings.ToLower(rr.Header().Name)
 			found, known := all[host]
 			if !known {

@@ -40,8 +40,8 @@ type Lookup struct {
 	Kind balancer.LookupKind `json:"kind"`
 	// Name is a DNS name, or a program and its arguments.
 	Name string `json:"name"`
-	// Endpoints is the number of endpoints in the last good answer. Failure is the reason why the
-	// last attempt failed.
+	// Endpoints is the number of endpoints in use, of the last good answer and of former ones.
+	// Failure is the reason why the last attempt failed.
 	Endpoints int    `json:"endpoints"`
 	Failure   string `json:"failure,omitempty"`
 }
@@ -51,7 +51,7 @@ func LookupsOf(s *balancer.Service, in *balancer.Inputs) (all []Lookup) {
 	for _, l := range slices.SortedFunc(maps.Keys(balancer.LookupsOf(s, in)), balancer.Lookup.Compare) {
 		one := Lookup{Kind: l.Kind, Name: l.String()}
 		if r := in.Resolved.At(balancer.LookupID{Service: s.Name, Lookup: l}); r != nil {
-			one.Endpoints, one.Failure = len(r.Members), r.Failure
+			one.Endpoints, one.Failure = len(r.Members)+len(r.Former), r.Failure
 		}
 		all = append(all, one)
 	}

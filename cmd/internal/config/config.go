@@ -281,6 +281,8 @@ type Resolver struct {
 	// Servers lists DNS servers, each ADDRESS or ADDRESS:PORT. If empty, the servers in
 	// /etc/resolv.conf are used, and /etc/hosts is read first.
 	Servers []string `toml:"servers"`
+	// MaxNames is the maximum number of lookups that only services from etcd request.
+	MaxNames int `toml:"max_names" range:"0,1000000"`
 }
 
 // Default returns the configuration of an empty file.
@@ -293,6 +295,7 @@ func Default() Config {
 		Addresses: Addresses{Interface: "vipd0", Bind: true, StrictARP: true},
 		Host:      Host{ManageSysctls: true},
 		Health:    Health{TLSDir: balancer.DefaultTLSDir},
+		Resolver:  Resolver{MaxNames: 1000},
 		Userspace: Userspace{Intercept: AutoIntercept},
 		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
 		Ownership: Ownership{ReachTakes: true, Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},

@@ -229,7 +229,9 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 // newNames creates the lookups of endpoints with a name.
 func (d *Daemon) newNames(published *model.Published) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.configuration.Current().Resolver.Servers }})
-	d.names = names.New(names.Options{StateDir: d.stateDir, Answer: client.Answer, Kick: published.Kick})
+	d.names = names.New(names.Options{
+		StateDir: d.stateDir, Answer: client.Answer, MaxEtcd: func() int { return d.configuration.Current().Resolver.MaxNames }, Kick: published.Kick,
+	})
 }
 
 // sourceTo returns the address of this host from which it reaches another. Nothing is sent.

@@ -2,10 +2,13 @@ package daemon_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"vipd/balancer"
+	"vipd/cmd/internal/events"
 	"vipd/test/dnskit"
 	"vipd/test/wait"
 )
@@ -95,4 +98,73 @@ discover = { exec = ["/bin/echo", "127.43.1.3:9003 weight=5"], interval = "1s" }
 	one()
 	shows("127.43.1.3:9003:active/5 127.43.1.1:9001:down/0 127.43.1.2:9002:active/1")
 	wait.For(t, 10*time.Second, "two, the backup", func() bool { return ask("127.42.0.1:8080") == "two" })
+}
+
+// TestReplacedByWrongAddresses replaces the address of a name by a wrong one, then by another good
+// one. No connection may fail, and each change must be an event.
+func TestReplacedByWrongAddresses(t *testing.T) {
+	dns := dnskit.New(t, "127.0.0.1")
+	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
+	server(t, "127.43.1.1:9001", "one")
+	server(t, "127.43.1.2:9001", "two")
+	n := startNode(t, withNames(dns.Address)+`health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 1, fall = 1 }`)
+	answered := func(want string) {
+		t.Helper()
+		if got := ask("127.42.0.1:8080"); got != want {
+			t.Errorf("the VIP answered %q, want %q", got, want)
+		}
+	}
+	shows := func(want string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, want, func() bool {
+			answered("one")
+			return n.endpoints() == want
+		})
+	}
+	wait.For(t, 10*time.Second, "a passed check", func() bool {
+		all := n.list()
+		return len(all) == 1 && all[0].Health == balancer.HealthUp && ask("127.42.0.1:8080") == "one"
+	})
+	dns.Set(t, "web.example.org. 1 IN A 127.43.1.8", "web.example.org. 1 IN A 127.43.1.9")
+	shows("127.43.1.1:9001:active/2 127.43.1.8:9001:down/0 127.43.1.9:9001:down/0")
+	const problem = "looking up web.example.org: no endpoint of the new answer (2) passes its checks: the former ones (1) stay in use"
+	if got := n.problems(); !strings.Contains(got, problem) {
+		t.Errorf("problems %q, want %q", got, problem)
+	}
+	n.stop()
+	n.start()
+	shows("127.43.1.1:9001:active/2 127.43.1.8:9001:down/0 127.43.1.9:9001:down/0")
+	dns.Set(t, "web.example.org. 1 IN A 127.43.1.2")
+	wait.For(t, 10*time.Second, "the new address alone", func() bool { return n.problems() == "" && strings.HasPrefix(n.endpoints(), "127.43.1.2:9001:active/2") })
+	answered("two")
+	const event = "follows web.example.org: 127.43.1.2 joined; 127.43.1.8, 127.43.1.9 left"
+	if got := n.story(events.Names); !strings.Contains(got, event) {
+		t.Errorf("events %s, want %s", got, event)
+	}
+}
+
+// TestReadyAwaitsNames starts while DNS is silent. The node must be ready only with the first
+// answer, and after a restart, with a known answer, although DNS is silent.
+func TestReadyAwaitsNames(t *testing.T) {
+	dns := dnskit.New(t, "127.0.0.1")
+	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
+	dns.Break("*", dnskit.Silence)
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(withNames(dns.Address))
+	n.launch()
+	t.Cleanup(func() { n.stop() })
+	wait.For(t, 10*time.Second, "a question", func() bool { return dns.Asked("web.example.org.") > 0 })
+	if code, body := n.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "DNS for the names of endpoints") {
+		t.Errorf("/readyz = %d, %s, want 503 and that DNS has not answered", code, body)
+	}
+	dns.Break("*", dnskit.None)
+	wait.For(t, 20*time.Second, "the node to be ready", func() bool { return n.status().Ready })
+	const want = "127.43.1.1:9001:active/2"
+	wait.For(t, 20*time.Second, want, func() bool { return n.endpoints() == want })
+	dns.Break("*", dnskit.Silence)
+	n.stop()
+	n.start()
+	if got := n.endpoints(); got != want {
+		t.Errorf("ready after a restart with the endpoints %s, want %s", got, want)
+	}
 }

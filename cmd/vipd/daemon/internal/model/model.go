@@ -210,6 +210,9 @@ func (m *Model) nextExpiry() time.Duration {
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
+	if patience := m.started.Add(namesPatience); !m.State().Complete && time.Now().Before(patience) && m.everRead {
+		next = patience
+	}
 	var lapses time.Time
 	if m.State().Complete && m.proposed == nil { // inputs of an earlier run that have expired end with the first state
 		lapses = m.local.nextExpiry()
@@ -248,6 +251,9 @@ func (m *Model) compile() {
 	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
 		return // endpoints that are down according to the fleet must not get connections after this node's start
 	}
+	if !m.State().Complete && m.awaitsNames(latest) {
+		return // a node without endpoints must not become ready
+	}
 	next := m.adopted()
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map && m.proposed == nil {
@@ -260,8 +266,7 @@ func (m *Model) compile() {
 		Services: latest.Services, Endpoints: latest.Endpoints, VIPs: latest.VIPs, Pools: latest.Pools,
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
-	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
-	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
+	m.resolve(s)
 	s.Inputs.Agents = m.o.Agents.Answers(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory
@@ -286,6 +291,26 @@ func (m *Model) compile() {
 		return
 	}
 	m.o.Engine.Set(s.Desired)
+}
+
+// namesPatience is the time after the start for which vipd waits for the first answers of names.
+const namesPatience = 5 * time.Second
+
+// awaitsNames starts the lookups, and reports whether the model waits for their first answers.
+func (m *Model) awaitsNames(latest *store.Snapshot) bool {
+	m.o.Names.Resolved(&balancer.Inputs{Services: latest.Services, Endpoints: latest.Endpoints}, m.everRead)
+	return time.Since(m.started) < namesPatience && m.o.Names.Awaits()
+}
+
+// resolve sets the answers of names, and the verdicts of checks.
+func (m *Model) resolve(s *State) {
+	s.Inputs.Health = m.State().Inputs.Health
+	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
+	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
+	if resolved := m.o.Names.Checked(&s.Inputs); resolved != s.Inputs.Resolved {
+		s.Inputs.Resolved = resolved
+		s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs) // former endpoints are no longer checked
+	}
 }
 
 // await publishes the reason why the store was never readable. It serves nothing from the store.

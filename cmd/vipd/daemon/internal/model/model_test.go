@@ -44,7 +44,7 @@ func options(t *testing.T, path string) model.Options {
 	return model.Options{
 		Published: published, Configuration: liveconfig.New("", "", config.Default(), published.Kick), StateDir: stateDir,
 		Events: history, Carrier: carrier, Engine: dataplane.NewEngine(dataplane.Options{Dataplane: carrier, Host: fake.NoHost{}, Log: slog.New(slog.DiscardHandler)}),
-		Checks: found, Names: names.New(names.Options{StateDir: stateDir, Kick: published.Kick}), Outliers: outlier.New(outlier.Options{Events: history, Kick: published.Kick}),
+		Checks: found, Names: names.New(names.Options{StateDir: stateDir, Kick: published.Kick, MaxEtcd: func() int { return 0 }}), Outliers: outlier.New(outlier.Options{Events: history, Kick: published.Kick}),
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return nil, nil, nil }, Reserved: func() []balancer.Reserved { return nil },
 		Awaiting: func(*model.State, time.Time) {}, Compiled: func(_, _ *model.State, _ time.Time) {},
 	}

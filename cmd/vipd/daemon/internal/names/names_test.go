@@ -1,137 +1,209 @@
 package names_test
 
 import (
-	"context"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"vipd/balancer"
-	"vipd/cmd/vipd/daemon/internal/names"
-	"vipd/dataplane/resolve"
-	"vipd/store/statedir"
-	"vipd/test/wait"
 )
 
-// node is a Names with a store that has services.
-type node struct {
-	*names.Names
-	in  balancer.Inputs
-	end func()
-}
-
-// start starts a node on a state directory. Each lookup finds answer.
-func start(t *testing.T, path string, answer balancer.Resolution) *node {
-	t.Helper()
-	dir := statedir.New(path, func() {})
-	n := &node{Names: names.New(names.Options{StateDir: dir, Kick: func() {}, Answer: func(_ context.Context, _ balancer.Lookup, last []balancer.Member) resolve.Answer {
-		if answer.Failure != "" {
-			return resolve.Answer{Resolution: balancer.Resolution{Members: last, Failure: answer.Failure}}
-		}
-		return resolve.Answer{Resolution: answer, TTL: time.Hour}
-	}})}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- n.Run(ctx) }()
-	n.end = func() {
-		cancel()
-		<-ended
-		if err := dir.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	return n
-}
-
-// define defines a service that discovers its endpoints by SRV records, for VIPs.
-func (n *node) define(name balancer.Name, dns string, vips ...string) {
-	s := &balancer.Service{Name: name, Discover: &balancer.Discover{DNS: dns}}
-	for _, vip := range vips {
-		s.VIPs = append(s.VIPs, netip.MustParseAddr(vip))
-	}
-	n.in.Services = n.in.Services.Set(name, s)
-}
-
-// found returns the addresses of the only lookup of a service.
-func (n *node) found(name balancer.Name, complete bool) string {
-	var words []string
-	for id, r := range n.Resolved(&n.in, complete).All() {
-		if id.Service == name {
-			for _, m := range r.Members {
-				words = append(words, m.Addr.String())
-			}
-		}
-	}
-	return strings.Join(words, " ")
-}
-
-// good is an answer with an address of each family.
-var good = balancer.Resolution{Members: []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.1")}, {Addr: netip.MustParseAddr("2001:db8::1")}}}
+// both is the VIPs of services of both families.
+var both = []string{"10.96.0.10", "fd00::10"}
 
 // TestChangedDefinition changes the VIPs of a service, then the name of its SRV records, while DNS
-// fails. The endpoints in the families of the VIPs must stay.
+// fails. The endpoints in the families of the VIPs must stay, also over a restart.
 func TestChangedDefinition(t *testing.T) {
-	path := t.TempDir()
-	n := start(t, path, good)
-	n.define("db", "a.example.org", "10.96.0.10", "fd00::10")
-	wait.For(t, 10*time.Second, "an answer", func() bool { return n.found("db", true) != "" })
-	n.end()
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		n := startNode(t, path)
+		n.answers("", time.Hour, "192.0.2.1", "2001:db8::1")
+		n.discovers("db", "a.example.org", time.Hour, both...)
+		n.found("db", true)
+		synctest.Wait()
+		n.found("db", true)
+		n.end()
 
-	n = start(t, path, balancer.Resolution{Failure: "SERVFAIL"})
-	defer func() { n.end() }()
-	for _, c := range []struct {
-		dns  string
-		vips []string
-		want string
-	}{
-		{"a.example.org", []string{"10.96.0.10", "fd00::10"}, "192.0.2.1 2001:db8::1"},
-		{"b.example.org", []string{"10.96.0.10", "fd00::10"}, "192.0.2.1 2001:db8::1"},
-		{"b.example.org", []string{"10.96.0.10"}, "192.0.2.1"},
-		{"b.example.org", []string{"10.96.0.10", "fd00::10"}, "192.0.2.1"},
-		{"c.example.org", []string{"10.96.0.10", "fd00::10"}, "192.0.2.1"},
-	} {
-		n.define("db", c.dns, c.vips...)
-		if got := n.found("db", true); got != c.want {
-			t.Errorf("discover.dns = %s and vips = %s: endpoints %q, want %q", c.dns, c.vips, got, c.want)
+		for _, c := range []struct {
+			dns  string
+			vips []string
+			want string
+		}{
+			{"a.example.org", both, "192.0.2.1 2001:db8::1 ! SERVFAIL"},
+			{"b.example.org", both, "(192.0.2.1) (2001:db8::1) ! SERVFAIL"},
+			{"b.example.org", both[:1], "(192.0.2.1) ! SERVFAIL"},
+			{"b.example.org", both, "(192.0.2.1) ! SERVFAIL"},
+			{"c.example.org", both, "(192.0.2.1) ! SERVFAIL"},
+		} {
+			n = startNode(t, path)
+			n.answers("SERVFAIL", 0)
+			n.discovers("db", c.dns, time.Hour, c.vips...)
+			n.found("db", true)
+			synctest.Wait()
+			if got := n.found("db", true); got != c.want {
+				t.Errorf("discover.dns = %s and vips = %s: endpoints %q, want %q", c.dns, c.vips, got, c.want)
+			}
+			n.end()
 		}
-	}
-	n.define("other", "d.example.org", "10.96.0.11")
-	if got := n.found("other", true); got != "" {
-		t.Errorf("another service starts with the endpoints %s, want none", got)
-	}
+		n = startNode(t, path)
+		defer n.end()
+		n.discovers("db", "c.example.org", time.Hour, both...)
+		n.answers("SERVFAIL", 0)
+		n.discovers("other", "d.example.org", time.Hour, "10.96.0.11")
+		if got := n.found("other", true); got != "" {
+			t.Errorf("another service starts with the endpoints %s, want none", got)
+		}
+		n.answers("", time.Hour, "192.0.2.2")
+		n.discovers("db", "e.example.org", time.Hour, both...)
+		n.found("db", true)
+		synctest.Wait()
+		if got, want := n.found("db", true), "192.0.2.2"; got != want {
+			t.Errorf("after a good answer: endpoints %q, want %q", got, want)
+		}
+	})
 }
 
 // TestStoreIsReadLate starts twice while DNS fails, with a store that is incomplete at first. The
 // answers of the missing service must be kept until the store was readable.
 func TestStoreIsReadLate(t *testing.T) {
-	path := t.TempDir()
-	n := start(t, path, good)
-	n.define("db", "a.example.org", "10.96.0.10", "fd00::10")
-	wait.For(t, 10*time.Second, "an answer", func() bool { return n.found("db", true) != "" })
-	n.end()
-
-	for range 2 {
-		n = start(t, path, balancer.Resolution{Failure: "SERVFAIL"})
-		n.define("local", "local.example.org", "10.96.0.11")
-		n.found("local", false)
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		n := startNode(t, path)
+		n.answers("", time.Hour, "192.0.2.1")
+		n.discovers("db", "a.example.org", time.Hour, both...)
+		n.found("db", true)
+		synctest.Wait()
+		n.found("db", true)
 		n.end()
-	}
-	n = start(t, path, balancer.Resolution{Failure: "SERVFAIL"})
-	n.define("local", "local.example.org", "10.96.0.11")
-	n.found("local", false)
-	n.define("db", "a.example.org", "10.96.0.10", "fd00::10")
-	if got, want := n.found("db", true), "192.0.2.1 2001:db8::1"; got != want {
-		t.Errorf("the service that was read late has the endpoints %q, want %q", got, want)
-	}
-	n.in.Services = n.in.Services.Delete("db")
-	n.found("db", true)
-	n.end()
 
-	n = start(t, path, balancer.Resolution{Failure: "SERVFAIL"})
-	defer n.end()
-	n.define("db", "a.example.org", "10.96.0.10", "fd00::10")
-	if got := n.found("db", false); got != "" {
-		t.Errorf("a removed service has the endpoints %s again, want none", got)
-	}
+		for range 2 {
+			n = startNode(t, path)
+			n.answers("SERVFAIL", 0)
+			n.service("local", "local.example.org", "10.96.0.11")
+			n.found("local", false)
+			n.end()
+		}
+		n = startNode(t, path)
+		n.answers("SERVFAIL", 0)
+		n.service("local", "local.example.org", "10.96.0.11")
+		n.found("local", false)
+		n.discovers("db", "a.example.org", time.Hour, both...)
+		n.found("db", true)
+		synctest.Wait()
+		if got, want := n.found("db", true), "192.0.2.1 ! SERVFAIL"; got != want {
+			t.Errorf("the service that was read late has the endpoints %q, want %q", got, want)
+		}
+		n.in.Services = n.in.Services.Delete("db")
+		n.found("db", true)
+		n.end()
+
+		n = startNode(t, path)
+		n.answers("SERVFAIL", 0)
+		defer n.end()
+		n.discovers("db", "a.example.org", time.Hour, both...)
+		if got := n.found("db", false); strings.Contains(got, "192.0.2.1") {
+			t.Errorf("a removed service has the endpoints %s again, want none", got)
+		}
+	})
+}
+
+// TestFormerEndpoints replaces all addresses of a name. The former address must stay until a check
+// of a new one passes, also over a restart, but no longer.
+func TestFormerEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := t.TempDir()
+		n := startNode(t, path)
+		define := func() { n.service("db", "db.example.org", "10.96.0.10").Health = &balancer.Health{} }
+		verdict := func(a string, v balancer.Verdict) {
+			n.in.Health = n.in.Health.Set(balancer.Target{Service: "db", Addr: netip.MustParseAddr(a), Port: 8080}, v)
+		}
+		shows := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if got := n.found("db", true); got != want {
+				t.Errorf("endpoints %q, want %q", got, want)
+			}
+		}
+		define()
+		n.answers("", time.Second, "192.0.2.1")
+		n.found("db", true)
+		shows("192.0.2.1")
+		verdict("192.0.2.1", balancer.HealthUp)
+		n.answers("", time.Second, "192.0.2.2", "192.0.2.3")
+		time.Sleep(time.Second)
+		shows("192.0.2.2 192.0.2.3 (192.0.2.1)")
+		verdict("192.0.2.2", balancer.HealthDown)
+		shows("192.0.2.2 192.0.2.3 (192.0.2.1)")
+		health := n.in.Health
+		n.end()
+
+		n = startNode(t, path)
+		n.answers("", time.Second, "192.0.2.4")
+		define()
+		n.in.Health = health
+		n.found("db", true)
+		shows("192.0.2.4 (192.0.2.1)") // the unproven answer in between is forgotten
+		n.answers("", time.Second, "192.0.2.1", "192.0.2.5")
+		time.Sleep(time.Second)
+		shows("192.0.2.1 192.0.2.5")
+		n.answers("", time.Second, "192.0.2.6")
+		time.Sleep(time.Second)
+		shows("192.0.2.6 (192.0.2.1)")
+		verdict("192.0.2.6", balancer.HealthUp)
+		shows("192.0.2.6")
+		n.end()
+	})
+}
+
+// TestEtcdLimit defines services in etcd beyond the limit of names. They must not be looked up until
+// there is room. Names that a file also uses don't count.
+func TestEtcdLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, t.TempDir())
+		defer n.end()
+		n.limit = 2
+		n.answers("", time.Hour, "192.0.2.1")
+		inEtcd := func(name balancer.Name, host string) {
+			n.service(name, host, "10.96.0.10").Origin.Key = "/vipd/services/" + string(name)
+		}
+		shows := func(name balancer.Name, want string) {
+			t.Helper()
+			n.found(name, true)
+			synctest.Wait()
+			if got := n.found(name, true); got != want {
+				t.Errorf("service %s: endpoints %q, want %q", name, got, want)
+			}
+		}
+		const refused = "! not looked up, because services from etcd may use 2 names (resolver.max_names)"
+		n.service("file", "shared", "10.96.0.11")
+		n.found("file", true)
+		inEtcd("a", "shared")
+		n.found("a", true)
+		for _, name := range []balancer.Name{"b", "c", "d"} {
+			inEtcd(name, string(name))
+			n.found(name, true)
+		}
+		inEtcd("e", "b")
+		shows("a", "192.0.2.1")
+		shows("b", "192.0.2.1")
+		shows("c", "192.0.2.1")
+		shows("d", refused)
+		shows("e", "192.0.2.1")
+		if got := n.times("d"); got != "[]" {
+			t.Errorf("d was looked up at %s, want never", got)
+		}
+		n.in.Services = n.in.Services.Delete("b")
+		shows("d", refused) // e needs the name of b
+		n.in.Services = n.in.Services.Delete("file")
+		n.in.Services = n.in.Services.Delete("e")
+		shows("d", refused) // the name shared counts now
+		n.in.Services = n.in.Services.Delete("c")
+		shows("d", "192.0.2.1")
+		inEtcd("f", "f")
+		shows("f", refused)
+		n.limit = 3
+		shows("f", "192.0.2.1")
+	})
 }

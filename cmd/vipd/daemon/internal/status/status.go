@@ -154,7 +154,7 @@ func (v *View) Unready() []string {
 	case !s.Complete && s.Snapshot.Err != nil:
 		return []string{fmt.Sprintf("the store could not be read since the start, and nothing of it is served yet: %v", s.Snapshot.Err)}
 	case !s.Complete:
-		return []string{"the store has not given its first complete state yet"}
+		return []string{"the store, or DNS for the names of endpoints, has not answered yet"}
 	case !s.EverRead:
 		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
 	case !e.Ready && e.LastError != "":

@@ -1,0 +1,125 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// After returns the state of lookup l of s after the state before, when its answer is r. Members
+// that the answer lacks stay in Former until they are replaced, so that an answer with wrong
+// addresses is not an outage. Without an answer, all stay. Otherwise only members that pass their
+// checks stay, until all checks of a new member pass. Without checks, the new members replace them
+// at once.
+func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup) *Resolution {
+	former := slices.Clone(before.Former)
+	for _, m := range before.Members {
+		if len(r.Members) == 0 || s.anyPasses(in, l, m) {
+			former = append(former, m)
+		}
+	}
+	present := make(map[netip.AddrPort]bool, len(r.Members))
+	for _, m := range r.Members {
+		present[m.target()] = true
+	}
+	replaced := map[bool]bool{true: r.replaces(true, s, in, l), false: r.replaces(false, s, in, l)}
+	former = slices.DeleteFunc(former, func(m Member) bool { return present[m.target()] || replaced[m.Addr.Is4()] })
+	slices.SortFunc(former, Member.Compare)
+	next := &Resolution{Members: r.Members, Former: slices.Compact(former), Failure: r.Failure}
+	if next.Equal(before) {
+		return before
+	}
+	return next
+}
+
+// target returns the address and port of m, which may be 0.
+func (m Member) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
+
+// replaces reports whether the members of r can serve instead of the former ones of a family. A
+// family is replaced by its own new members. A complete answer without members of the family ends
+// its use.
+func (r *Resolution) replaces(v4 bool, s *Service, in *Inputs, l Lookup) bool {
+	own := func(m Member) bool { return m.Addr.Is4() == v4 }
+	if !slices.ContainsFunc(r.Members, own) {
+		if r.Failure != "" {
+			return false
+		}
+		own = func(Member) bool { return true }
+	}
+	return slices.ContainsFunc(r.Members, func(m Member) bool { return own(m) && s.allPass(in, l, m) })
+}
+
+// anyPasses reports whether a check of an endpoint at m passes, or it has none.
+func (s *Service) anyPasses(in *Inputs, l Lookup, m Member) bool {
+	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
+		return s.isUnchecked(e) || slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) == HealthUp })
+	})
+}
+
+// allPass reports whether all checks of an endpoint at m pass, or it has none.
+func (s *Service) allPass(in *Inputs, l Lookup, m Member) bool {
+	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
+		return s.isUnchecked(e) || !slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) != HealthUp })
+	})
+}
+
+// anyFails reports whether a check of an endpoint at one of the members fails.
+func (s *Service) anyFails(in *Inputs, l Lookup, members []Member) bool {
+	fails := func(t Target) bool { return in.Health.At(t) == HealthDown }
+	return slices.ContainsFunc(members, func(m Member) bool {
+		return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
+			return slices.ContainsFunc(s.targetsOf(e), fails)
+		})
+	})
+}
+
+func (s *Service) isUnchecked(e *Endpoint) bool { return s.Health == nil || e.IsUnchecked() }
+
+// targetsOf returns the target of e for each port.
+func (s *Service) targetsOf(e *Endpoint) []Target {
+	targets := make([]Target, len(s.Ports))
+	for i := range s.Ports {
+		targets[i] = Target{s.Name, e.Address, e.TargetPort(&s.Ports[i])}
+	}
+	return targets
+}
+
+// endpointsAt returns the endpoints for which lookup l of s found m.
+func (s *Service) endpointsAt(in *Inputs, l Lookup, m Member) (all []*Endpoint) {
+	if l.Kind != HostLookup {
+		return []*Endpoint{new(Endpoint).found(l, m)}
+	}
+	for _, e := range definedEndpoints(s, in) {
+		if !e.Address.IsValid() && e.Name == l.Name {
+			all = append(all, e.found(l, m))
+		}
+	}
+	return all
+}
+
+// found returns the endpoint at m, which lookup l has found for e. The zero value stands for an
+// endpoint that only the answer describes.
+func (e *Endpoint) found(l Lookup, m Member) *Endpoint {
+	out := *e
+	out.Address, out.From = m.Addr, l
+	if l.Kind != HostLookup {
+		out.Name, out.Port, out.Weight, out.Backup = m.Host, m.Port, m.Weight, m.Backup
+	}
+	return &out
+}
+
+// endpoints returns the endpoints that a lookup has found for e: those of the answer, up to a limit,
+// and the former ones.
+func (r *Resolution) endpoints(l Lookup, e *Endpoint, limit int) (present, former []*Endpoint) {
+	if r == nil {
+		return nil, nil
+	}
+	for _, m := range r.Members[:min(limit, len(r.Members))] {
+		present = append(present, e.found(l, m))
+	}
+	for _, m := range r.Former {
+		f := e.found(l, m)
+		f.Former = true
+		former = append(former, f)
+	}
+	return present, former
+}

@@ -1,0 +1,133 @@
+package names_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vipd/balancer"
+	"vipd/cmd/vipd/daemon/internal/names"
+	"vipd/dataplane/resolve"
+	"vipd/store/statedir"
+)
+
+// TestMain checks that no goroutine outlives the tests.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a Names with services, and DNS servers that give every name the same answer.
+type node struct {
+	*names.Names
+	in    balancer.Inputs
+	limit int
+	end   func()
+
+	mu      sync.Mutex
+	next    resolve.Answer
+	asked   map[string][]time.Duration // since start
+	changes int
+	start   time.Time
+}
+
+// startNode starts a node on a state directory.
+func startNode(t *testing.T, path string) *node {
+	t.Helper()
+	n := &node{limit: 10_000, asked: map[string][]time.Duration{}, start: time.Now()}
+	dir := statedir.New(path, func() {})
+	n.Names = names.New(names.Options{
+		StateDir: dir, Answer: n.answer, MaxEtcd: func() int { return n.limit },
+		Kick: func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.changes++
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- n.Run(ctx) }()
+	n.end = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := dir.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	return n
+}
+
+func (n *node) answer(_ context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked[l.Name] = append(n.asked[l.Name], time.Since(n.start))
+	a := n.next
+	if a.Failure != "" {
+		a.Members = last
+	}
+	return a
+}
+
+// answers sets the answer to every later question.
+func (n *node) answers(failure string, ttl time.Duration, addresses ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.next = resolve.Answer{Resolution: balancer.Resolution{Failure: failure}, TTL: ttl}
+	for _, a := range addresses {
+		n.next.Members = append(n.next.Members, balancer.Member{Addr: netip.MustParseAddr(a)})
+	}
+}
+
+// times returns when a name was looked up since the last call.
+func (n *node) times(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer delete(n.asked, name)
+	return fmt.Sprint(n.asked[name])
+}
+
+// service adds a service with an endpoint of that name, and returns it.
+func (n *node) service(name balancer.Name, host string, vips ...string) *balancer.Service {
+	s := &balancer.Service{Name: name, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
+	if host != "" {
+		s.Endpoints = []balancer.Endpoint{{Name: host}}
+	}
+	for _, vip := range vips {
+		s.VIPs = append(s.VIPs, netip.MustParseAddr(vip))
+	}
+	n.in.Services = n.in.Services.Set(name, s)
+	return s
+}
+
+// discovers adds a service that discovers its endpoints by SRV records.
+func (n *node) discovers(name balancer.Name, dns string, interval time.Duration, vips ...string) {
+	n.service(name, "", vips...).Discover = &balancer.Discover{DNS: dns, Interval: interval}
+}
+
+// found returns the addresses of all lookups of a service, the former ones in parentheses, and
+// the failures.
+func (n *node) found(name balancer.Name, complete bool) string {
+	var words []string
+	n.in.Resolved = n.Resolved(&n.in, complete)
+	n.in.Resolved = n.Checked(&n.in)
+	for id, r := range n.in.Resolved.All() {
+		if id.Service != name {
+			continue
+		}
+		for _, m := range r.Members {
+			words = append(words, m.Addr.String())
+		}
+		for _, m := range r.Former {
+			words = append(words, "("+m.Addr.String()+")")
+		}
+		if r.Failure != "" {
+			words = append(words, "! "+r.Failure)
+		}
+	}
+	return strings.Join(words, " ")
+}

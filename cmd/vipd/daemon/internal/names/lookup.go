@@ -1,0 +1,120 @@
+package names
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/wake"
+)
+
+// lookup is a lookup that at least one service needs.
+type lookup struct {
+	balancer.Lookup
+	again wake.Signal // holds a token: the interval has changed
+
+	// The caller of Resolved owns users and own, the number of users in the node's files.
+	users map[balancer.Name]use
+	own   int
+
+	// Names.mu guards the fields below.
+	interval time.Duration // the shortest of the users
+	answer   *balancer.Resolution
+	stop     context.CancelFunc // nil until it runs
+}
+
+// shortest returns the shortest interval of the users.
+func (l *lookup) shortest() (shortest time.Duration) {
+	for _, u := range l.users {
+		if u.interval != 0 && (shortest == 0 || u.interval < shortest) {
+			if shortest = u.interval; shortest == l.interval {
+				break // no user has a shorter one
+			}
+		}
+	}
+	return shortest
+}
+
+// maxSimultaneous limits simultaneous lookups, each of which may have some sockets.
+const maxSimultaneous = 64
+
+// The limits of the time between two lookups. After a failure it doubles from the minimum.
+const (
+	minPause    = time.Second
+	maxPause    = time.Hour
+	failedPause = 30 * time.Second
+)
+
+// Run repeats the lookups until ctx ends.
+func (n *Names) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.wake:
+		}
+		n.mu.Lock()
+		for l := range n.added {
+			repeating, stop := context.WithCancel(ctx)
+			l.stop = stop
+			running.Go(func() { n.repeat(repeating, l) })
+		}
+		clear(n.added)
+		n.mu.Unlock()
+	}
+}
+
+// repeat repeats one lookup until ctx ends.
+func (n *Names) repeat(ctx context.Context, l *lookup) {
+	retry := minPause
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n.free <- struct{}{}:
+		}
+		n.mu.Lock()
+		last := l.answer.Members
+		n.mu.Unlock()
+		a := n.o.Answer(ctx, l.Lookup, last)
+		<-n.free
+		if ctx.Err() != nil {
+			return
+		}
+		pause := max(a.TTL, minPause)
+		if a.Failure != "" {
+			pause, retry = retry, min(2*retry, failedPause)
+		} else {
+			retry = minPause
+		}
+		pause = min(pause, n.answer(l, &a.Resolution))
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.again:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// answer stores an answer, and returns the maximum time until the next. An equal answer changes
+// nothing.
+func (n *Names) answer(l *lookup, a *balancer.Resolution) time.Duration {
+	n.mu.Lock()
+	changed := !a.Equal(l.answer)
+	if changed {
+		l.answer, n.answered[l] = a, true
+	}
+	interval := l.interval
+	n.mu.Unlock()
+	if changed {
+		n.o.Kick()
+	}
+	if interval == 0 {
+		return maxPause
+	}
+	return interval
+}
