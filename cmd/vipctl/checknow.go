@@ -9,7 +9,10 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lists"
+	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/wording"
 )
 
 func checkNowVerb() *cli.Verb {
@@ -18,6 +21,7 @@ func checkNowVerb() *cli.Verb {
 		About: "The daemon of this host runs the health check of an endpoint once. Prints what was sent (>), what was received " +
 			"(<), other events (*), and the result. The exit code is 0 if the check passed, else 1. The result does not " +
 			"count: the endpoint's state and the time of its next check stay as they are.\n\n" +
+			"ADDRESS may be a DNS name: then all its addresses are checked, and JSON is a list. " +
 			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets are not shown.",
 		Example: "vipctl check-now web 192.168.1.11",
 		Formats: []string{cli.FormTable, cli.FormJSON},
@@ -34,6 +38,9 @@ func runCheckNow(c *cli.Call) error {
 	}
 	q := api.CheckRequest{Service: balancer.Name(at[0]), Address: at[1]}
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
+		if name := lookup.HostName(q.Address); name != "" {
+			return checkName(c, q.Service, name)
+		}
 		return cli.WrongUse("%v", err)
 	}
 	r, err := cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.CheckResult, error) { return d.Check(ctx, q) })
@@ -41,6 +48,38 @@ func runCheckNow(c *cli.Call) error {
 		return err
 	}
 	if err := c.Show(r, func() string { return checkText(c.Printer, &r) }); err != nil || r.Outcome == string(health.Passed) {
+		return err
+	}
+	return cli.ErrReported
+}
+
+// checkName runs the check of each endpoint that has a DNS name. It fails if a check fails.
+func checkName(c *cli.Call, service balancer.Name, name string) error {
+	all, err := cli.AskDaemon(c, (*api.Client).Endpoints)
+	if err != nil {
+		return err
+	}
+	failed := false
+	var results []api.CheckResult
+	for _, e := range all {
+		if e.Service != service || e.Check == nil || lookup.HostName(e.Name) != name {
+			continue
+		}
+		q := api.CheckRequest{Service: service, Address: e.Address}
+		r, err := cli.AskDaemon(c, func(d *api.Client, ctx context.Context) (api.CheckResult, error) { return d.Check(ctx, q) })
+		if err != nil {
+			return err
+		}
+		results, failed = append(results, r), failed || r.Outcome != string(health.Passed)
+	}
+	if results == nil {
+		return fmt.Errorf("service %s has no checked endpoint with the name %s", service, name)
+	}
+	err = c.Show(results, func() string {
+		texts := lists.Mapped(results, func(r api.CheckResult) string { return checkText(c.Printer, &r) })
+		return fmt.Sprintf("%s now has %s\n\n", name, wording.Count(len(results), "checked endpoint")) + strings.Join(texts, "\n")
+	})
+	if err != nil || !failed {
 		return err
 	}
 	return cli.ErrReported

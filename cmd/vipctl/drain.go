@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/wording"
 )
 
 // overridePlace is the help's paragraph about the place of an override.
@@ -40,7 +41,7 @@ func expiresFlag() cli.Flag {
 func drainVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "no new connections to an endpoint; established ones live on",
-		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names (SERVICE/ADDRESS, as \"vipctl get " +
+		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all present addresses of a DNS name (SERVICE/ADDRESS, as \"vipctl get " +
 			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
 			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service, or one " +
@@ -112,7 +113,9 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	}
 	q.Service, q.Address = balancer.Name(at[0]), at[1]
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
-		return q, cli.WrongUse("%v", err)
+		if q.Address = lookup.HostName(q.Address); q.Address == "" {
+			return q, cli.WrongUse("%v", err)
+		}
 	}
 	return q, nil
 }
@@ -302,6 +305,7 @@ func (d *daemonOverride) override(overrides func(api.OverrideTarget) string) err
 	}
 	d.targets = r.Targets
 	err = d.Show(r, func() string { return targetLines(r.Targets, overrides) })
+	noteName(d.Call, q, r.Targets)
 	if err == nil && (q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0) {
 		d.noteIdle()
 	}
@@ -313,6 +317,14 @@ func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget
 	return strings.Join(lists.Mapped(targets, func(t api.OverrideTarget) string {
 		return fmt.Sprintf("%s/%s: %s\n", t.Service, t.Address, overrides(t))
 	}), "")
+}
+
+// noteName lists the addresses of the DNS name in a request.
+func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget) {
+	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
+		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
+		c.Hint("%s now stands for %s; addresses that it gets later are not affected", name, wording.Some(addresses, 8))
+	}
 }
 
 // noteIdle names the targets' services that no longer have an endpoint for new connections. If the

@@ -218,7 +218,7 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 		for i := range d.services {
 			for j := range d.services[i].Endpoints {
 				e := &d.services[i].Endpoints[j]
-				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || !isAt(e.Address, q.Address)) {
+				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || !isAt(e.Address, q.Address) && (e.Name == "" || e.Name != q.Address)) {
 					continue
 				}
 				weight := q.Weight
@@ -284,7 +284,7 @@ func (d *fakeDaemon) fill() {
 			},
 			VIPs:      []string{"10.96.0.53"},
 			Ports:     []api.Port{{Port: 53, Protocol: balancer.UDP, TargetPort: 53, Up: 1, Of: 1, Connections: 4}},
-			Endpoints: []api.Endpoint{{Service: "dns", Address: "192.168.1.21:53", Configured: 1, Weight: 1, State: balancer.Active, Connections: 4}},
+			Endpoints: []api.Endpoint{{Service: "dns", Address: "192.168.1.21:53", Name: "ns1.example.org", Configured: 1, Weight: 1, State: balancer.Active, Connections: 4}},
 			Frontends: []api.Frontend{{
 				Key: key("10.96.0.53:53/udp"), Service: "dns", Scheduler: balancer.WeightedRoundRobin, State: "applied",
 				Backends: []api.Backend{{Address: "192.168.1.21:53", State: balancer.Active, Weight: 1}},

@@ -111,7 +111,7 @@ func (f *fleetOverride) addKept() {
 			if err != nil || e.Configured == 0 || len(f.Endpoints(t)) > 0 {
 				continue
 			}
-			kept := &balancer.Endpoint{Address: t.Addr, Node: e.Node, Weight: e.Configured}
+			kept := &balancer.Endpoint{Address: t.Addr, Name: e.Name, Node: e.Node, Weight: e.Configured}
 			if !slices.ContainsFunc(shared.Ports, func(p balancer.Port) bool { return kept.TargetPort(&p) == t.Port }) {
 				kept.Port = t.Port
 			}
@@ -150,6 +150,7 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 			wording.Some(f.own, 8), f.socketWords(), f.Verb.Name)
 	}
 	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
+	noteName(f.Call, &f.request, r.Targets)
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
 	}

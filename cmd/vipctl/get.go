@@ -279,7 +279,7 @@ func endpointID(e *api.Endpoint) string { return string(e.Service) + "/" + e.Add
 
 func endpointNamed(e *api.Endpoint, name string) bool {
 	service, address, _ := strings.Cut(name, "/")
-	return string(e.Service) == service && (address == "" || isAt(e.Address, address))
+	return string(e.Service) == service && (address == "" || isAt(e.Address, address) || e.Name != "" && lookup.HostName(e.Name) == lookup.HostName(address))
 }
 
 func frontendID(f *api.Frontend) string { return f.Key.String() }
@@ -389,6 +389,7 @@ func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 		table.Column{Title: "UNANSWERED", Right: true, Skip: fleet || none(func(e *api.Endpoint) bool { return e.Unanswered > 0 }), Style: badCount},
 		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true, Skip: none(func(e *api.Endpoint) bool { return e.Configured != e.Weight })},
 		table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},
+		table.Column{Title: "NAME", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Name != "" })},
 		table.Column{Title: "NODE", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Node != "" })},
 		table.Column{Title: "ZONE", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Zone != "" })},
 		table.Column{Title: "BACKUP", Wide: true, Skip: none(func(e *api.Endpoint) bool { return e.Backup })},
@@ -398,7 +399,7 @@ func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 		e := &endpoints[i]
 		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10),
 			nextCheck(p, e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
-			e.Node, e.Zone, yesIf(e.Backup), why(p, e))
+			e.Name, e.Node, e.Zone, yesIf(e.Backup), why(p, e))
 	}
 	return t
 }

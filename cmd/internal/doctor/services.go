@@ -154,7 +154,7 @@ func findingOf(level Level, same []balancer.Problem, configFile string) Finding 
 		p.Origin, p.Service = balancer.Origin{}, ""
 		f.What = "services " + list(slices.Compact(names)) + ": " + p.String()
 	}
-	if slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered, balancer.Unchecked, balancer.Unapplied}, p.Kind) {
+	if slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered, balancer.Unchecked, balancer.Unapplied, balancer.Unresolved}, p.Kind) {
 		f.Mend = "vipctl describe service " + string(same[0].Service)
 	}
 	return f

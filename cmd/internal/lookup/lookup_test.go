@@ -94,3 +94,32 @@ func TestSpares(t *testing.T) {
 		}
 	}
 }
+
+// TestTargetsByName requests the endpoints with a DNS name. All known addresses must be selected.
+func TestTargetsByName(t *testing.T) {
+	s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
+	s.Endpoints = []balancer.Endpoint{{Name: "web.example.org"}, {Name: "new.example.org"}, {Name: "own.example.org", Port: 9000}, {Address: netip.MustParseAddr("192.0.2.9")}}
+	in := &balancer.Inputs{}
+	in.Services = in.Services.Set("web", s)
+	for name, addresses := range map[string][]string{"web.example.org": {"192.0.2.1", "192.0.2.2"}, "own.example.org": {"192.0.2.1"}} {
+		r := &balancer.Resolution{}
+		for _, a := range addresses {
+			r.Members = append(r.Members, balancer.Member{Addr: netip.MustParseAddr(a)})
+		}
+		in.Resolved = in.Resolved.Set(balancer.LookupID{Service: "web", Lookup: balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: true}}, r)
+	}
+	for name, want := range map[string]string{
+		"web.example.org":   "[web/192.0.2.1 web/192.0.2.2] <nil>",
+		"WEB.example.org.":  "[web/192.0.2.1 web/192.0.2.2] <nil>",
+		"own.example.org":   "[web/192.0.2.1:9000] <nil>",
+		"new.example.org":   "[] the addresses of new.example.org, a name of service web, are not known here",
+		"webs.example.org":  "[] service web has no endpoint with the name webs.example.org; did you mean web.example.org?",
+		"192.168.1":         `[] "192.168.1" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`,
+		"web.example.org:1": `[] "web.example.org:1" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`,
+	} {
+		targets, err := Place{Inputs: in}.Targets(&api.OverrideRequest{Service: "web", Address: name})
+		if got := fmt.Sprint(targets, " ", err); got != want {
+			t.Errorf("Targets(%s) = %s, want %s", name, got, want)
+		}
+	}
+}

@@ -28,6 +28,9 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 		return nil, err
 	}
 	t, err := balancer.ParseTarget(q.Service, q.Address)
+	if name := HostName(q.Address); err != nil && name != "" {
+		return p.atName(service, name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -35,6 +38,38 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 		return []balancer.Target{t}, nil
 	}
 	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, wording.Some(p.Addresses(service), 8))
+}
+
+// HostName returns the DNS name that a user typed instead of an address, in the form of
+// definitions, or "".
+func HostName(text string) string {
+	if name := strings.ToLower(strings.TrimSuffix(text, ".")); balancer.IsHostName(name) {
+		return name
+	}
+	return ""
+}
+
+// atName lists every endpoint of a service that has a DNS name.
+func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target, error) {
+	var targets []balancer.Target
+	var known []string
+	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
+		if own := HostName(e.Name); own == name {
+			targets = append(targets, targetsAt(service, e)...)
+		} else if own != "" {
+			known = append(known, own)
+		}
+	}
+	if targets == nil {
+		for l := range balancer.LookupsOf(service, p.Inputs) {
+			if HostName(l.Name) == name {
+				return nil, fmt.Errorf("the addresses of %s, a name of service %s, are not known here", name, service.Name)
+			}
+		}
+		return nil, fmt.Errorf("service %s has no endpoint with the name %s%s", service.Name, name, Other(name, known))
+	}
+	slices.SortFunc(targets, balancer.Target.Compare)
+	return slices.Compact(targets), nil
 }
 
 // NoEndpointsError means that a node has no endpoint.
