@@ -107,8 +107,8 @@ func (e *Endpoint) found(l Lookup, m Member) *Endpoint {
 	return &out
 }
 
-// endpoints returns the endpoints that a lookup has found for e: those of the answer, up to a limit,
-// and the former ones.
+// endpoints returns the endpoints that a lookup has found for e: those of the answer, up to a
+// limit, and the former ones.
 func (r *Resolution) endpoints(l Lookup, e *Endpoint, limit int) (present, former []*Endpoint) {
 	if r == nil {
 		return nil, nil

@@ -149,8 +149,8 @@ type choice struct {
 	n      uint32
 	sticky time.Duration // 0 means no affinity
 	memory memory
-	// foreign has the ids of foreign endpoints, in 4 bytes each. Clients for which memory has one of
-	// them are in own, and continue in ownChain, the chain of withOwn.
+	// foreign has the ids of foreign endpoints, in 4 bytes each. Clients for which memory has one
+	// of them are in own, and continue in ownChain, the chain of withOwn.
 	foreign  string
 	own      memory
 	ownChain string

@@ -267,8 +267,8 @@ func byTarget(records []dns.RR) map[string][]*dns.SRV {
 	return all
 }
 
-// target looks one host of SRV records up. A host without addresses keeps its members of last, or is
-// left out, and the error says so.
+// target looks one host of SRV records up. A host without addresses keeps its members of last, or
+// is left out, and the error says so.
 func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
 	found, err := s.addresses(ctx, host, l, own)

@@ -157,8 +157,8 @@ func TestFormerEndpoints(t *testing.T) {
 	})
 }
 
-// TestEtcdLimit defines services in etcd beyond the limit of names. They must not be looked up until
-// there is room. Names that a file also uses don't count.
+// TestEtcdLimit defines services in etcd beyond the limit of names. They must not be looked up
+// until there is room. Names that a file also uses don't count.
 func TestEtcdLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
