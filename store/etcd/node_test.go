@@ -132,7 +132,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
-		Read:  []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/", "/vipda/nodes/n1/config", "/vipda/pools/", "/vipda/ownership/policy/", "/vipda/hosts/"},
+		Read:  []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/", "/vipda/nodes/n1/config", "/vipda/pools/", "/vipda/ownership/policy/", "/vipda/pending", "/vipda/hosts/"},
 		Write: []string{"/vipda/nodes/n1/live", "/vipda/nodes/n1/status", "/vipda/hosts/n1"},
 	}
 }
