@@ -106,8 +106,11 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 		begun := len(w.begins[other()])
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
-		if got := len(w.begins[other()]); got != begun {
-			t.Errorf("checks after their removal = %d, want 0", got-begun)
+		w.mu.Lock()
+		later := len(w.begins[other()]) - begun
+		w.mu.Unlock()
+		if later != 0 {
+			t.Errorf("checks after their removal = %d, want 0", later)
 		}
 		if got := r.Set(m).Len(); got != 0 {
 			t.Errorf("verdicts without targets = %d, want 0", got)

@@ -80,7 +80,7 @@ func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
 		u := etcdkit.User{Name: name, Password: w.secret, Read: []string{
-			prefix + "/services/", prefix + "/endpoints/", prefix + "/overrides/", prefix + "/vips/", prefix + "/pools/", prefix + "/ownership/", prefix + "/hosts/", prefix + "/nodes/" + name + "/",
+			prefix + "/services/", prefix + "/endpoints/", prefix + "/overrides/", prefix + "/vips/", prefix + "/pools/", prefix + "/ownership/", prefix + "/hosts/", prefix + "/pending", prefix + "/nodes/" + name + "/",
 		}}
 		if i != readOnly {
 			u.Write = []string{prefix + "/nodes/" + name + "/", prefix + "/hosts/" + name}

@@ -20,7 +20,7 @@ import (
 func TestMetricsOfOwnedVIPs(t *testing.T) {
 	const router = "192.168.1.12"
 	group := vrrp.GroupStatus{
-		Name: "main", State: vrrp.Active, Priority: 150, Routers: []vrrp.RouterStatus{{Addr: netip.MustParseAddr(router), Received: 7, Age: 200 * time.Millisecond}},
+		Name: "main", State: vrrp.Active, Priority: 150, Routers: []vrrp.RouterStatus{{Addr: netip.MustParseAddr(router), Received: 7, Named: true, Age: 200 * time.Millisecond}},
 		Counters: vrrp.Counters{
 			Sent: 9, Dropped: map[vrrp.Reason]uint64{vrrp.WrongChecksum: 3}, Late: 3 * time.Millisecond,
 			Changes: []vrrp.ChangeCount{{To: vrrp.Active, Why: "silence", Count: 2}},
