@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,8 +22,8 @@ func TestPendingFleet(t *testing.T) {
 	serves := func(when, endpoint string, pending int) {
 		t.Helper()
 		wait.For(t, 0, when+": "+endpoint, func() bool {
-			all := a.list()
-			return len(all) == 1 && all[0].Address == endpoint && len(a.status().Pending) == pending
+			active := slices.DeleteFunc(a.list(), func(e api.Endpoint) bool { return e.State != balancer.Active }) // others drain
+			return len(active) == 1 && active[0].Address == endpoint+":9001" && len(a.status().Pending) == pending
 		})
 	}
 	serves("at first", "127.41.1.9", 0)
