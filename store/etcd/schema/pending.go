@@ -41,8 +41,11 @@ type PendingService struct {
 	Service *balancer.Service `json:"-"`
 }
 
-// Live reports whether the change is neither ended nor over at a time.
-func (p *Pending) Live(now time.Time) bool { return !p.Confirmed && now.Before(p.Until) }
+// Live reports whether the change is neither ended nor over at a time. An aborted change ends when it
+// started, so the clocks of hosts do not matter.
+func (p *Pending) Live(now time.Time) bool {
+	return !p.Confirmed && p.Since.Before(p.Until) && now.Before(p.Until)
+}
 
 // Covers reports whether the change is for a node: its name, "zone=ZONE" or a percentage such as
 // "10%" is among On, or On is empty. A percentage chooses nodes by a hash of their names, so a
