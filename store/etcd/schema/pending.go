@@ -41,8 +41,8 @@ type PendingService struct {
 	Service *balancer.Service `json:"-"`
 }
 
-// Live reports whether the change is neither ended nor over at a time. An aborted change ends when it
-// started, so the clocks of hosts do not matter.
+// Live reports whether the change is neither ended nor over at a time. An aborted change ends when
+// it started, so the clocks of hosts do not matter.
 func (p *Pending) Live(now time.Time) bool {
 	return !p.Confirmed && p.Since.Before(p.Until) && now.Before(p.Until)
 }
