@@ -97,7 +97,8 @@ func (r *Runner) reportSoonLocked() {
 	}
 }
 
-// moveLocked gives a target the entries that its subject needs.
+// moveLocked gives a target the entries that its subject needs. Other checks, or another need, may
+// change the verdict at once.
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
 	if !m.stays {
@@ -126,5 +127,15 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 	b.leave(m.target, old, w.checks)
 	r.targets[m.target] = w
-	r.setVerdictLocked(m.target, w.state(nil, nil).Verdict)
+	now := w.status().State
+	r.setVerdictLocked(m.target, now.Verdict)
+	if old == nil {
+		return
+	}
+	before := old.state(nil, nil).State
+	if before.Verdict != now.Verdict && before.Verdict != balancer.HealthUnknown && now.Verdict != balancer.HealthUnknown {
+		now.Since = b.now // the remaining checks may have found it earlier
+		r.changes = append(r.changes, newTransition([]balancer.Target{m.target}, before, now))
+		r.reportSoonLocked()
+	}
 }

@@ -118,6 +118,39 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 	})
 }
 
+// TestListReloadReportsVerdict changes a list of a passing and a failing check so that the verdict
+// changes at once. The runner must report the change, with the time that the old verdict lasted.
+func TestListReloadReportsVerdict(t *testing.T) {
+	either, one := several("any"), several("all")
+	one.Next = nil
+	for name, next := range map[string]health.Subject{"the failing check is removed": one, "one check is enough": either} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			r, stop := w.start(probe.Options{})
+			defer stop()
+			w.broken[other()] = true
+			web := target("web", 0)
+			var m snap.Map[balancer.Target, health.Subject]
+			r.Set(m.Set(web, several("all")))
+			time.Sleep(time.Minute)
+			w.reported()
+			down, _ := r.Status(web)
+			changed := time.Now()
+			r.Set(m.Set(web, next))
+			time.Sleep(time.Second)
+			all := w.reported()
+			if len(all) != 1 || len(all[0]) != 1 {
+				t.Fatalf("%s: reports = %+v, want one change", name, all)
+			}
+			c := all[0][0]
+			if len(c.Targets) != 1 || c.Targets[0] != web || c.Before != balancer.HealthDown || c.State.Verdict != balancer.HealthUp ||
+				!c.State.Since.Equal(changed) || c.For != changed.Sub(down.State.Since) {
+				t.Errorf("%s: change = %+v, want up after %s", name, c, changed.Sub(down.State.Since))
+			}
+		})
+	}
+}
+
 // TestListExchange requests the checks of a target. Each must run once.
 func TestListExchange(t *testing.T) {
 	quiet(t)
