@@ -22,7 +22,7 @@ func checkNowVerb() *cli.Verb {
 			"(<), other events (*), and the result. The exit code is 0 if the check passed, else 1. The result does not " +
 			"count: the endpoint's state and the time of its next check stay as they are.\n\n" +
 			"ADDRESS may be a DNS name: then all its addresses are checked, and JSON is a list. " +
-			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets are not shown.",
+			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets, and texts that tcp and udp checks send, are not shown.",
 		Example: "vipctl check-now web 192.168.1.11",
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		MinArgs: 1, MaxArgs: 2,

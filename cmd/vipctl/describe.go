@@ -18,6 +18,7 @@ import (
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/cmd/internal/wording"
+	"vipd/dataplane/probe"
 	"vipd/store/etcd"
 	"vipd/store/etcd/schema"
 )
@@ -132,12 +133,12 @@ func describeService(p *cli.Printer, d *described) string {
 	if len(s.Withdrawn) > 0 {
 		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable, or this host is on standby")
 	}
-	label := "fields"
-	for _, field := range tomltext.Fields(s.Definition) {
+	label, definition := "fields", probe.WithoutSecrets(s.Definition)
+	for _, field := range tomltext.Fields(definition) {
 		if field == "vips" || field == "ports" || field == "endpoints" {
 			continue
 		}
-		out.text(label, field+" = "+tomltext.Value(withoutSecrets(field, s.Definition[field]), ""))
+		out.text(label, field+" = "+tomltext.Value(definition[field], ""))
 		label = ""
 	}
 	switch {

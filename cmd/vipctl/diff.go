@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
+	"vipd/dataplane/probe"
 	"vipd/store/etcd/definitions"
 )
 
@@ -27,7 +28,7 @@ func diffVerb() *cli.Verb {
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
 			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
-			"FILE). The mode is compared too, and all settings with the daemon's own config (--config); those that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
+			"FILE). Secrets of health checks are compared only for users who may change vipd. The mode is compared too, and all settings with the daemon's own config (--config); those that need a restart are marked. A services file or folder is read without the [defaults] of a config.\n\n" +
 			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
 			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
 			"own config is still compared with the daemon.\n\n" +
@@ -251,7 +252,11 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 		case !ok && d.covers(r.Origin.File):
 			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
 		case ok:
-			fields, err := compareFields(r.Definition, balancer.EncodeService(s))
+			wants := balancer.EncodeService(s)
+			if reflect.DeepEqual(r.Definition, probe.WithoutSecrets(r.Definition)) { // the daemon hides them from users who may only read
+				wants = probe.WithoutSecrets(wants)
+			}
+			fields, err := compareFields(r.Definition, wants)
 			if err != nil {
 				return nil, err
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"vipd/cmd/internal/lists"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/wording"
-	"vipd/dataplane/probe"
 )
 
 // verdict returns the verdict on an endpoint, and its age: "down 3m12s".
@@ -169,26 +167,6 @@ func rulesText(k *api.CheckRules) string {
 		text += fmt.Sprintf(", panic below %d%%", k.PanicThreshold)
 	}
 	return text
-}
-
-// withoutSecrets returns a health check without the values of secret headers.
-func withoutSecrets(field string, value any) any {
-	if list, ok := value.([]any); ok && field == "health" {
-		return lists.Mapped(list, func(check any) any { return withoutSecrets(field, check) })
-	}
-	check, ok := value.(map[string]any)
-	headers, there := check["headers"].(map[string]any)
-	if field != "health" || !ok || !there {
-		return value
-	}
-	check, headers = maps.Clone(check), maps.Clone(headers)
-	for name := range headers {
-		if probe.Secret(name) {
-			headers[name] = hidden
-		}
-	}
-	check["headers"] = headers
-	return check
 }
 
 // health writes the lines about health.

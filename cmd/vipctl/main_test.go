@@ -244,7 +244,7 @@ func changes(d *fakeDaemon) map[string]func() {
 		},
 		"silent": func() { d.services[1].Endpoints[1].Unanswered = 31 },
 		"secret": func() {
-			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}}
+			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}, "steps": []any{map[string]any{"send": "AUTH sesame\r\n", "expect": "+OK"}}}
 		},
 		"outage": func() {
 			d.status.Health = api.HealthCount{Checked: 9, Endpoints: 6, Down: 6, Unable: 2, Out: []balancer.Name{"web", "api"}}

@@ -271,6 +271,9 @@ func TestExchangeTranscript(t *testing.T) {
 		h.Timeout = wait.Patience // no check here reaches it
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
+	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, says("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
+		t.Errorf("result = %q, want it without the secret header", r.Text)
+	}
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
 	for _, want := range []string{
 		"* connected to " + at.String() + " from 127.0.0.1:", "> GET / HTTP/1.1\n", "> Authorization: (hidden)\n", "> X-Plain: shown\n",
@@ -299,8 +302,8 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 
 	_, text = newProbe(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
-	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "\n* failed after ") {
-		t.Errorf("transcript = %s, want a hex dump and a failure", text)
+	if !strings.Contains(text, "> (2 bytes)\n") || !strings.Contains(text, "\n* failed after ") {
+		t.Errorf("transcript = %s, want the size of the data and a failure", text)
 	}
 
 	ca := newAuthority(t)

@@ -180,14 +180,17 @@ func size(n int) string {
 func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
 
 // unexpected returns the error for an answer that lacks something.
-func unexpected(got []byte, lacking string) error {
-	return fmt.Errorf("answered %s, without %s", excerpt(got), lacking)
+func (a *attempt) unexpected(got []byte, lacking string) error {
+	return fmt.Errorf("answered %s, without %s", a.quote(got), lacking)
 }
 
 // endless returns the error for an answer longer than maxAnswer that lacks something.
 func endless(lacking string) error {
 	return fmt.Errorf("the first %d KiB of the answer lack %s, and it continues", maxAnswer>>10, lacking)
 }
+
+// quote quotes the start of an answer without secrets.
+func (a *attempt) quote(answer []byte) string { return excerpt(withoutSecrets(answer, a.secrets)) }
 
 // excerpt quotes the start of data.
 func excerpt(data []byte) string {

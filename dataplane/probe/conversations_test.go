@@ -130,8 +130,46 @@ func TestStepsTranscript(t *testing.T) {
 		h.Steps, h.Timeout = []balancer.HealthStep{{Send: "AUTH secret\r\n", Expect: "+OK"}, {Send: "PING\r\n", Expect: "+PONG"}}, wait.Patience
 	})
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, redis("master", 1, 1000)))
-	if want := "* step 1 of 2\n> AUTH secret\n< +OK\n* step 2 of 2\n> PING\n< +PONG\n* passed after "; !strings.Contains(text, want) {
+	if want := "* step 1 of 2\n> (13 bytes)\n< +OK\n* step 2 of 2\n> (6 bytes)\n< +PONG\n* passed after "; !strings.Contains(text, want) {
 		t.Errorf("transcript = %q, want %q in it", text, want)
+	}
+}
+
+// TestSentSecrets checks servers that repeat passwords. Neither the result nor the transcript may
+// show them, and the rest of an answer must remain readable.
+func TestSentSecrets(t *testing.T) {
+	quiet(t)
+	const refusal = "-ERR unknown command 'AUTH', with args beginning with: 's\\cret' 'now'\r\n"
+	for _, c := range []struct {
+		name, answer string
+		change       func(*balancer.Health)
+		text         string
+	}{
+		{"step", refusal, func(h *balancer.Health) {
+			h.Steps = []balancer.HealthStep{{Send: "AUTH s\\cret now\r\n", Expect: "+OK"}}
+		},
+			`answered "-ERR unknown command 'AUTH', with args beginning with: '(hid"..., without the expected "+OK"`},
+		{"hexadecimal step", "bad s\\cret\r\n", func(h *balancer.Health) {
+			h.Steps = []balancer.HealthStep{{SendHex: "00757365720073" + "5c6372657400", Expect: "+OK"}}
+		},
+			`answered "bad (hidden)\r\n", without`},
+		{"single word", "bad s\\cret\r\n", func(h *balancer.Health) { h.Send, h.Expect = "s\\cret\r\n", "+OK" }, `answered "bad (hidden)\r\n", without`},
+		{"several lines", "bad s\\cret\r\n", func(h *balancer.Health) { h.Send, h.Expect = "USER me\r\nPASS 's\\cret'\r\n", "+OK" }, `answered "bad (hidden)\r\n", without`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := func(conn net.Conn) {
+				if n, err := conn.Read(make([]byte, 1024)); err == nil && n > 0 {
+					_, _ = io.WriteString(conn, c.answer)
+				}
+			}
+			r, text := newProbe(define(balancer.TCPHealth, c.change), balancer.TCP).Exchange(t.Context(), serve(t, answer))
+			if r.Outcome != health.Failed || !strings.Contains(r.Text, c.text) {
+				t.Errorf("result = %s %q, want a failure with %q", r.Outcome, r.Text, c.text)
+			}
+			if strings.Contains(r.Text+text, "cret") || !strings.Contains(text, "(hidden)") || !strings.Contains(text, " bytes)\n") {
+				t.Errorf("result %q or transcript shows a secret:\n%s", r.Text, text)
+			}
+		})
 	}
 }
 

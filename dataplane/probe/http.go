@@ -116,7 +116,7 @@ func (a *attempt) statusError(err error, c *counter) error {
 	case errors.Is(c.err, errTooMuch):
 		return fmt.Errorf("the answer's headers do not end within %d KiB", maxHeader>>10)
 	case !bytes.HasPrefix(c.first, []byte("HTTP/")[:min(len(c.first), len("HTTP/"))]):
-		return fmt.Errorf("answered %s, which is not HTTP", excerpt(c.first))
+		return fmt.Errorf("answered %s, which is not HTTP", a.quote(c.first))
 	case c.err != nil:
 		err = c.err
 	}

@@ -26,13 +26,15 @@ type Probe struct {
 	kind   func(*attempt, context.Context) (string, error)
 	files  *files // nil means no TLS
 	steps  []step // of a TCP check
+	// secrets are the texts of the definition that results and transcripts must not show.
+	secrets []string
 }
 
 // newProbe returns the probe for a subject, whose address it ignores. The definition must be valid
 // and must not change.
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
-	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type]}
+	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type], secrets: secretsOf(h)}
 	if h.IsAgent() {
 		p.kind = (*attempt).agent
 	}
@@ -75,9 +77,10 @@ func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 }
 
 // Exchange does the same as Check and returns a readable transcript of what was sent and received:
-// at most about 16 KiB, without the values of secret headers.
+// at most about 16 KiB, without the values of secret headers and the data that TCP and UDP checks
+// send.
 func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
-	notes := &transcript{secrets: secretsOf(p.health)}
+	notes := &transcript{secrets: p.secrets, hideSent: p.health.Type == balancer.TCPHealth || p.health.Type == balancer.UDPHealth}
 	r := p.check(ctx, at, notes)
 	outcome := string(r.Outcome)
 	if r.Outcome == health.NotRun {

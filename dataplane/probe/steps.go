@@ -148,9 +148,9 @@ func (a *attempt) await(r io.Reader, s *step, got []byte) ([]byte, error) {
 		case len(got) == 0:
 			return nil, a.readError(err, 0, "the answer")
 		case timedOut(err):
-			return nil, fmt.Errorf("%w within %s", unexpected(got, s.lacking), a.timeout())
+			return nil, fmt.Errorf("%w within %s", a.unexpected(got, s.lacking), a.timeout())
 		default:
-			return nil, fmt.Errorf("%w, and the connection was closed", unexpected(got, s.lacking))
+			return nil, fmt.Errorf("%w, and the connection was closed", a.unexpected(got, s.lacking))
 		}
 	}
 }

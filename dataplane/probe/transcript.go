@@ -10,8 +10,6 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
-
-	"vipd/balancer"
 )
 
 // maxNoted is the maximum number of bytes that a transcript keeps of each direction.
@@ -20,7 +18,8 @@ const maxNoted = 8 << 10
 // transcript records a conversation for people. A nil transcript records nothing. Lines start with
 // "* " for events, "> " for sent data and "< " for received data.
 type transcript struct {
-	secrets []string
+	secrets  []string
+	hideSent bool // only the size of sent data is shown
 
 	mu    sync.Mutex // two goroutines may read and write
 	parts []part
@@ -42,6 +41,10 @@ func (t *transcript) note(format string, args ...any) {
 // data records sent ('>') or received ('<') data.
 func (t *transcript) data(mark byte, data []byte) {
 	if t == nil || len(data) == 0 {
+		return
+	}
+	if mark == '>' && t.hideSent {
+		t.add(mark, fmt.Appendf(nil, "(%s)", size(len(data))))
 		return
 	}
 	way := wayOf(mark)
@@ -106,34 +109,18 @@ func (t *transcript) text(p part) string {
 // masked returns the data without secrets, and without the start of a secret that the limit cuts in
 // two.
 func (t *transcript) masked(p part) []byte {
-	const instead = "(hidden)"
-	data := p.data
-	for _, s := range t.secrets {
-		data = bytes.ReplaceAll(data, []byte(s), []byte(instead))
-	}
+	data := withoutSecrets(p.data, t.secrets)
 	if p.mark == '*' || t.noted[wayOf(p.mark)] <= maxNoted {
 		return data
 	}
 	for _, s := range t.secrets {
 		for n := len(s) - 1; n > 0; n-- {
 			if rest, ends := bytes.CutSuffix(data, []byte(s[:n])); ends {
-				return append(slices.Clone(rest), instead...)
+				return append(slices.Clone(rest), Hidden...)
 			}
 		}
 	}
 	return data
-}
-
-// secretsOf returns the values of headers that are secret.
-func secretsOf(h *balancer.Health) []string {
-	var values []string
-	for name, value := range h.Headers {
-		if value != "" && Secret(name) {
-			values = append(values, value)
-		}
-	}
-	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // longer first: a value may contain a shorter one
-	return values
 }
 
 // record returns c. If a transcript is kept, it records the connection's data.

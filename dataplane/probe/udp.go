@@ -36,7 +36,7 @@ func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 		case err == nil && bytes.Contains(buf[:n], []byte(a.health.Expect)):
 			return "answered as expected", nil
 		case err == nil:
-			wrong = unexpected(buf[:n], a.expected()) // another datagram may still arrive
+			wrong = a.unexpected(buf[:n], a.expected()) // another datagram may still arrive
 		case timedOut(err) && wrong != nil:
 			return "", wrong
 		case timedOut(err) && a.health.Expect == "":

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -112,7 +113,12 @@ func TestCallersThatMayChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &node{t: t, dir: dir}
-	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nchange_group = \"games\"\n", 1))
+	program.Save(t, n.file(), strings.Replace(header, "[api]\n", "[api]\nchange_group = \"games\"\n", 1)+`
+[services.redis]
+vips = ["127.40.0.3"]
+ports = [{ port = 6379 }]
+health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
+`)
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	info, err := os.Stat(n.socket())
@@ -128,6 +134,15 @@ func TestCallersThatMayChange(t *testing.T) {
 	reader := clientAs(t, n.socket(), nobody)
 	if _, err := reader.Status(t.Context()); err != nil {
 		t.Errorf("reading as nobody: %v", err)
+	}
+	for who, c := range map[string]*api.Client{"nobody": reader, "operator": clientAs(t, n.socket(), nobody, games)} {
+		all, err := c.Services(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("services as %s = %v, %v, want one", who, all, err)
+		}
+		if got, hides := fmt.Sprint(all[0].Definition["health"]), who == "nobody"; strings.Contains(got, "sesame") == hides || strings.Contains(got, "(hidden)") != hides {
+			t.Errorf("health check as %s = %s", who, got)
+		}
 	}
 	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "only root and the group games (api.change_group) may change this vipd, nobody may not") {
 		t.Errorf("reload as nobody = %v, want it refused", err)

@@ -25,6 +25,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/cmd/vipd/daemon/internal/transitions"
 	"vipd/dataplane/explain"
+	"vipd/dataplane/probe"
 	"vipd/store/tomlfile"
 )
 
@@ -63,7 +64,7 @@ func Handler(o Options) http.Handler {
 	srv := server{o}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", srv.view(func(v *status.View) any { return v.Status() }))
-	mux.HandleFunc("GET /v1/services", srv.view(func(v *status.View) any { return v.Services() }))
+	mux.HandleFunc("GET /v1/services", srv.getServices)
 	mux.HandleFunc("GET /v1/traffic", srv.getTraffic)
 	mux.HandleFunc("GET /v1/endpoints", srv.view(func(v *status.View) any { return v.Endpoints() }))
 	mux.HandleFunc("GET /v1/frontends", srv.view(func(v *status.View) any { return v.Frontends() }))
@@ -102,6 +103,21 @@ func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		srv.follow(r.Context(), w, make)
 	}
+}
+
+// getServices answers with all services. Only callers that may change vipd get the secrets in their
+// definitions.
+func (srv server) getServices(w http.ResponseWriter, r *http.Request) {
+	_, trusted := httpserve.MayChange(r, srv.ChangeGroup)
+	srv.view(func(v *status.View) any {
+		all := v.Services()
+		for i := range all {
+			if !trusted {
+				all[i].Definition = probe.WithoutSecrets(all[i].Definition)
+			}
+		}
+		return all
+	})(w, r)
 }
 
 // getTraffic answers with the endpoints of all services, or of the named service.
