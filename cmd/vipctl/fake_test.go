@@ -36,6 +36,8 @@ type fakeDaemon struct {
 	check     api.CheckResult
 	traffic   []api.Traffic // in order; the last is repeated
 	asked     []api.OverrideRequest
+	pending   *api.PendingText // nil: the caller may not read it
+	aborts    int
 	changed   chan struct{} // closed with each change
 }
 
@@ -63,6 +65,16 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	})
 	answer("/v1/explain", func() any { return explained() })
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) { d.answer(w, r, func() any { return d.reload }) })
+	mux.HandleFunc("GET /v1/pending", func(w http.ResponseWriter, r *http.Request) {
+		if d.pending == nil {
+			http.Error(w, "only root may", http.StatusForbidden)
+			return
+		}
+		d.answer(w, r, func() any { return d.pending })
+	})
+	mux.HandleFunc("POST /v1/pending/abort", func(w http.ResponseWriter, r *http.Request) {
+		d.answer(w, r, func() any { d.aborts++; return d.reload })
+	})
 	mux.HandleFunc("POST /v1/overrides", d.override)
 	mux.HandleFunc("GET /v1/events", d.journal)
 	mux.HandleFunc("POST /v1/check", d.checkNow)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,25 +79,33 @@ func runConfirm(c *cli.Call) error {
 }
 
 // hereOrFleet ends the pending change of this host's file or, if there is none, the change in etcd.
-func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client, *api.PendingText) error, fleet func(*cli.Call) error) error {
+// Any reader of the API may see whether there is one, so no right and no outage selects the other.
+func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client) error, fleet func(*cli.Call) error) error {
 	if c.NamesEtcd() {
 		return fleet(c)
 	}
-	var p api.PendingText
-	client, err := c.Client()
-	if err == nil {
-		p, err = client.Pending(c)
-	}
-	switch {
-	case err == nil:
-		return here(c, client, &p)
-	case c.StoresInEtcd():
+	s, err := cli.AskDaemon(c, (*api.Client).Status)
+	ofFile := slices.ContainsFunc(s.Pending, func(p api.Pending) bool { return !p.InEtcd })
+	switch inEtcd := c.StoresInEtcd(); {
+	case err != nil && inEtcd:
+		return fmt.Errorf("%w; \"vipctl %s\" with --etcd URL,... ends the change in etcd without the daemon of this host", err, c.Verb.Name)
+	case err != nil:
+		return err
+	case inEtcd && !ofFile:
 		return fleet(c)
 	}
-	return err
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	return here(c, client)
 }
 
-func confirmFile(c *cli.Call, client *api.Client, p *api.PendingText) error {
+func confirmFile(c *cli.Call, client *api.Client) error {
+	p, err := client.Pending(c)
+	if err != nil {
+		return err
+	}
 	now, err := tomlfile.ReadFile(p.Place)
 	switch {
 	case err != nil:
@@ -113,7 +122,7 @@ func confirmFile(c *cli.Call, client *api.Client, p *api.PendingText) error {
 	if err != nil {
 		return fmt.Errorf("%s has the new text, but vipd does not answer: %w", p.Place, err)
 	}
-	if len(r.Pending) > 0 {
+	if slices.ContainsFunc(r.Pending, func(q api.Pending) bool { return q.Place == p.Place }) {
 		return errors.New("the change is still pending, because " + p.Place + " has changed again")
 	}
 	return c.Show(r, func() string { return "confirmed: " + p.Place + " has the new text\n" })
@@ -123,7 +132,7 @@ func runAbort(c *cli.Call) error {
 	return hereOrFleet(c, abortFile, abortFleet)
 }
 
-func abortFile(c *cli.Call, client *api.Client, _ *api.PendingText) error {
+func abortFile(c *cli.Call, client *api.Client) error {
 	r, err := client.Abort(c, operator(c))
 	if err != nil {
 		return err

@@ -52,19 +52,19 @@ func (w *watchRun) pend(what *look) error {
 	now, err := ReadFile(path)
 	switch {
 	case err == nil && string(now) == p.Text:
-		w.end(what, store.Confirmed)
+		_ = w.end(what, store.Confirmed) // it returns no error for a confirmation
 		if what.Abort {
 			return fmt.Errorf("the pending change is confirmed, because %s has its text already", path)
 		}
 	case what.Abort:
-		w.end(what, store.Aborted)
+		err = w.end(what, store.Aborted)
 	case !time.Now().Before(p.Until):
-		w.end(what, store.Expired)
+		_ = w.end(what, store.Expired)
 	default:
-		p.overtaken = err != nil || Sum(now) != p.Former
+		p.overtaken, err = err != nil || Sum(now) != p.Former, nil
 	}
 	if what.Try == nil {
-		return nil
+		return err
 	}
 	if w.loader.main.trial == nil {
 		return w.start(what)
@@ -117,7 +117,8 @@ func (w *watchRun) start(what *look) error {
 	return nil
 }
 
-// resume uses the pending change of an earlier process, unless its time is over. kept is the last
+// resume uses the pending change of an earlier process, unless its time is over. A file that has
+// neither text was saved after the change ended, and the end was not recorded. kept is the last
 // good state of that process, or nil.
 func (w *watchRun) resume(what *look, kept *goodState) {
 	var r pendingFile
@@ -125,6 +126,11 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 		return
 	}
 	p := r.Pending
+	if now, err := ReadFile(w.options.Main); err == nil && string(now) != p.Text && Sum(now) != p.Former {
+		w.options.Log.Warn("a pending change is not resumed, because its file has changed since the change started", "file", w.options.Main)
+		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version}))
+		return
+	}
 	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // the clock may be behind at this start
 	p.Until = time.Now().Add(left)
 	if kept == nil {
@@ -137,8 +143,9 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 	}
 }
 
-// end ends the pending change. A change that is not confirmed is reverted.
-func (w *watchRun) end(what *look, how store.Outcome) {
+// end ends the pending change. A change that is not confirmed is reverted. The error of an abort
+// says that a restart may use the change again.
+func (w *watchRun) end(what *look, how store.Outcome) error {
 	p, by := w.loader.main.trial, what.By
 	if how == store.Expired {
 		by = ""
@@ -150,9 +157,13 @@ func (w *watchRun) end(what *look, how store.Outcome) {
 	}
 	// A write that fails is a problem of state_dir, and is repeated. Until then, a restart uses the
 	// change again, at most until its deadline.
-	<-w.record.Write(statedir.Text(pendingFile{Version: statedir.Version}))
+	err := <-w.record.Write(statedir.Text(pendingFile{Version: statedir.Version}))
 	w.options.Pended(p.Pending, how, by)
 	what.all, what.forced = true, true
+	if err != nil && how == store.Aborted {
+		return fmt.Errorf("the change is reverted, but that is not recorded: a restart before %s serves it again: %w", p.Until.Format(time.DateTime), err)
+	}
+	return nil
 }
 
 // copyGood returns the last good state in the form that a restart would read.

@@ -92,6 +92,7 @@ func table(n int) string {
 // while a change is pending.
 type pendingModel struct {
 	file, try string // texts; a broken text has no number
+	former    string // the text of the file at the start of the change
 	good      int    // of the last valid text
 }
 
@@ -157,7 +158,7 @@ func pendingAct(random *rand.Rand, b *bench, m *pendingModel) string {
 	case 2:
 		refused := m.try != "" || m.file == text
 		if !refused {
-			m.try = text
+			m.try, m.former = text, m.file
 		}
 		return wants("try", b.reload(try(text, time.Hour)), refused)
 	case 3:
@@ -183,6 +184,9 @@ func pendingAct(random *rand.Rand, b *bench, m *pendingModel) string {
 		m.read()
 		return wants("expiry", b.step(look{all: true, forced: true}), false)
 	case 6:
+		if m.file != m.former {
+			m.try = ""
+		}
 		m.read()
 		b.restart()
 		return "restart"
@@ -234,6 +238,50 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	if b.served() != "a=1" || len(b.outcomes) > 0 {
 		t.Errorf("after a restart: served = %s, outcomes = %v", b.served(), b.outcomes)
 	}
+}
+
+// TestPendingEndIsNotRecorded ends changes while state_dir is unwritable. An abort must report
+// that. After a confirmation and a later save, a restart must serve the save.
+func TestPendingEndIsNotRecorded(t *testing.T) {
+	b := newBench(t)
+	b.save(table(1))
+	b.start()
+	state, away := filepath.Join(b.dir, "state"), filepath.Join(b.dir, "away")
+	unwritable := func(do func()) {
+		err := b.reload(try(table(2), time.Hour))
+		recorded, readErr := os.ReadFile(filepath.Join(state, pendingName))
+		if err = errors.Join(err, readErr, os.Rename(state, away)); err != nil {
+			t.Fatal(err)
+		}
+		do()
+		_ = b.state.Close() // it can't write either
+		err = errors.Join(os.Rename(away, state), os.WriteFile(filepath.Join(state, pendingName), recorded, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	unwritable(func() {
+		err := b.reload(Reload{Abort: true})
+		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: a restart before ") || b.served() != "a=1" {
+			t.Errorf("abort: error = %v, served = %s", err, b.served())
+		}
+	})
+	b.start()
+	if err := b.reload(Reload{Abort: true}); err != nil {
+		t.Errorf("second abort: error = %v", err)
+	}
+	unwritable(func() {
+		b.save(table(2))
+		if err := b.reload(Reload{}); err != nil || b.served() != "a=2" {
+			t.Errorf("confirmation: error = %v, served = %s", err, b.served())
+		}
+		b.save(table(3))
+	})
+	b.start()
+	if b.served() != "a=3" || b.loader.state.Pending != nil {
+		t.Errorf("after the restart: served = %s, pending = %v; want a=3", b.served(), b.loader.state.Pending)
+	}
+	b.close()
 }
 
 // TestPendingKeepsPointers reverts a change. Services that it did not touch must keep their

@@ -11,7 +11,9 @@ import (
 type Pending struct {
 	// Place is the file that the change would replace, or its key in etcd.
 	Place string `json:"place"`
-	By    string `json:"by,omitempty"`
+	// InEtcd reports whether Place is a key in etcd.
+	InEtcd bool   `json:"in_etcd,omitempty"`
+	By     string `json:"by,omitempty"`
 	// Since is the time of the change, and Until the time at which it reverts.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`

@@ -43,7 +43,7 @@ func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *b
 				t.changed[name] = true
 			}
 			if removed := stored == 0 && next.Base > 0; !removed && !t.changed[name] {
-				services = services.Set(name, s.allocated(next.Service))
+				services = services.Set(name, s.allocated(scoped(next.Service, p)))
 			}
 		}
 	}
@@ -51,6 +51,25 @@ func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *b
 		return services, nil
 	}
 	return services, []*store.Pending{t.form}
+}
+
+// scoped returns the pending service as the nodes of p serve it. If other nodes have another text
+// of it, its nodes don't share checks with them: votes belong to an endpoint, not to a text.
+func scoped(s *balancer.Service, p *schema.Pending) *balancer.Service {
+	if len(p.On) == 0 || s.Health == nil {
+		return s
+	}
+	alone := func(h *balancer.Health) *balancer.Health {
+		own := *h
+		own.From = balancer.HealthFromNode
+		return &own
+	}
+	own := *s
+	own.Health, own.MoreHealth = alone(s.Health), nil
+	for _, h := range s.MoreHealth {
+		own.MoreHealth = append(own.MoreHealth, alone(h))
+	}
+	return &own
 }
 
 // notePending reports the start and the end of the pending change on this node.

@@ -32,9 +32,12 @@ func newFollower(t *testing.T) *follower {
 
 // restart replaces the process by one that has read all keys, which its file may have kept.
 func (f *follower) restart(t *testing.T) {
-	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/p"}, Node: "n1", Pended: func(_ *store.Pending, how store.Outcome, _ string) {
-		f.outcomes[how]++
-	}})
+	zone := ""
+	s, err := New(Options{
+		Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/p"}, Node: "n1",
+		Configured: func(c schema.NodeConfig) { zone = c.Zone }, Zone: func() string { return zone },
+		Pended: func(_ *store.Pending, how store.Outcome, _ string) { f.outcomes[how]++ },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,6 +94,53 @@ func (f *follower) served() string {
 
 func numbered(n int) string {
 	return fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":80}]}`, n)
+}
+
+// TestPendingOfZone starts a process with the configuration and a change of its zone. The first
+// snapshot must have the change.
+func TestPendingOfZone(t *testing.T) {
+	f := newFollower(t)
+	f.write("services/web", numbered(1))
+	f.write("nodes/n1/config", `{"zone":"b"}`)
+	f.write("pending", pendingText(&schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute), On: []string{"zone=b"}}, 2, 1))
+	f.restart(t)
+	if f.served() != "2" {
+		t.Errorf("served first = %s, want 2", f.served())
+	}
+}
+
+// TestPendingAbortByAnotherClock aborts a change whose author's clock is ahead. The node must
+// revert it at once.
+func TestPendingAbortByAnotherClock(t *testing.T) {
+	f := newFollower(t)
+	p := &schema.Pending{By: "ana", Since: f.now.Add(time.Hour), Until: f.now.Add(2 * time.Hour)}
+	f.sees(t, "the first state", "1", f.write("services/web", numbered(1)))
+	f.sees(t, "a change", "2", f.write("pending", pendingText(p, 2, 1)))
+	p.Until, p.Ended = p.Since, "bob"
+	f.sees(t, "an abort", "1", f.write("pending", pendingText(p, 2, 1)))
+	if f.outcomes[store.Aborted] != 1 {
+		t.Errorf("outcomes = %v, want an abort", f.outcomes)
+	}
+}
+
+// TestPendingChecks makes a service with shared checks pending. The nodes of a scope must check it
+// for themselves, and all nodes together must share its checks.
+func TestPendingChecks(t *testing.T) {
+	for _, test := range []struct {
+		on   []string
+		want balancer.HealthFrom
+	}{{[]string{"n1"}, balancer.HealthFromNode}, {nil, balancer.HealthFromFleet}} {
+		f := newFollower(t)
+		fields, _ := schema.ParseObject([]byte(`{"vips":["10.96.0.2"],"ports":[{"port":80}],"health":[{"type":"tcp","from":"fleet"},{"type":"http"}]}`))
+		text, _ := schema.Encode(&schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute), On: test.on, Services: map[balancer.Name]*schema.PendingService{"web": {Fields: fields}}})
+		f.sees(t, "a change", "2", f.write("pending", string(text)))
+		s := f.last.Services.At("web")
+		for _, h := range append([]*balancer.Health{s.Health}, s.MoreHealth...) {
+			if h.From != test.want {
+				t.Errorf("change on %v: %s check from = %q, want %q", test.on, h.Type, h.From, test.want)
+			}
+		}
+	}
 }
 
 // pendingText is the value of a pending change of web.

@@ -59,7 +59,6 @@ func (w *watchRun) publishDue() {
 	if connected {
 		next.Problems = append(next.Problems, w.contact.members...)
 	}
-	next.Services, next.Pending = w.overlaid(shown, now)
 	next.Connected, next.Kept = connected, !connected && w.state.Revision != 0
 	patient := !connected && (w.unread() || now.Sub(w.contact.since) < w.options.Patience)
 	switch {
@@ -71,7 +70,8 @@ func (w *watchRun) publishDue() {
 		next.Err = w.absence()
 	}
 	next.Began, w.pending = w.pending.first, burst{}
-	w.configure()
+	w.configure() // before overlaid, which needs the zone
+	next.Services, next.Pending = w.overlaid(shown, now)
 	next = next.Keeping(w.published)
 	if !first && next.Same(w.published) {
 		w.move(Position{w.published.Revision, next.Revision})

@@ -128,7 +128,7 @@ func (v *View) Status() api.Status {
 // Pending returns the pending changes of a snapshot.
 func Pending(s *store.Snapshot) (all []api.Pending) {
 	for _, p := range s.Pending {
-		all = append(all, api.Pending{Place: p.Place, By: p.By, Since: p.Since, Until: p.Until, On: p.On})
+		all = append(all, api.Pending{Place: p.Place, InEtcd: p.Text == "", By: p.By, Since: p.Since, Until: p.Until, On: p.On})
 	}
 	return all
 }
