@@ -29,6 +29,9 @@ func (s *Service) Questions() []*Health {
 	return []*Health{s.Health.Agent.Question()}
 }
 
+// HasAgent reports whether s has an agent. A nil s has none.
+func (s *Service) HasAgent() bool { return s != nil && len(s.Questions()) > 0 }
+
 // RunsProgram reports whether a check of s runs a program.
 func (s *Service) RunsProgram() bool { return s.indexProgram() >= 0 }
 

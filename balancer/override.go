@@ -20,15 +20,16 @@ type OverrideEdit struct {
 }
 
 // OverrideEdits returns the edits for a change of t, starting with t itself. A change of a whole
-// address also replaces the overrides of its ports. Defined are the endpoints that t matches.
-func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint) []OverrideEdit {
+// address also replaces the overrides of its ports. Defined are the endpoints that t matches, and
+// hasAgent reports whether their service has an agent.
+func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint, hasAgent bool) []OverrideEdit {
 	var wide Override
 	if t.Port != 0 {
 		if w := all.At(Target{Service: t.Service, Addr: t.Addr}); w != nil {
 			wide = *w
 		}
 	}
-	edits := []OverrideEdit{{t, func(old Override) *Override { return change.ChangedFrom(old, wide, defined) }}}
+	edits := []OverrideEdit{{t, func(old Override) *Override { return change.ChangedFrom(old, wide, defined, hasAgent) }}}
 	if t.Port != 0 {
 		return edits
 	}
@@ -42,12 +43,14 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 
 // ChangedFrom returns the override of a target after change o to the override old. Fields that o
 // leaves open keep their old value. Fields that equal the definition of all endpoints of the target
-// are dropped, unless the override of the whole address, wide, sets them. It returns nil if nothing
-// is left.
-func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override {
+// are dropped, unless the override of the whole address, wide, sets them. With an agent they are
+// kept, because they override its answer. Only the end of a drain, or of an override of the agent's
+// drain, is dropped. It returns nil if nothing is left.
+func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
 	oldWeight, oldDraining := old.parts()
+	asked := o.Draining
 	switch {
 	case o.Weight == nil:
 		o.Weight, weight = old.Weight, oldWeight
@@ -62,12 +65,13 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint) *Override
 	every := func(matches func(*Endpoint) bool) bool {
 		return !slices.ContainsFunc(defined, func(e *Endpoint) bool { return !matches(e) })
 	}
-	if o.Weight != nil && wide.Weight == nil && every(func(e *Endpoint) bool { return e.Weight == *o.Weight }) {
+	if o.Weight != nil && wide.Weight == nil && !hasAgent && every(func(e *Endpoint) bool { return e.Weight == *o.Weight }) {
 		o.Weight = nil
 	}
 	if o.Draining != nil && !*o.Draining {
 		o.Until = time.Time{}
-		if wide.Draining == nil && every(func(e *Endpoint) bool { return !e.Draining }) {
+		kept := hasAgent && (asked == nil || old.Draining == nil)
+		if wide.Draining == nil && !kept && every(func(e *Endpoint) bool { return !e.Draining }) {
 			o.Draining = nil
 		}
 	}

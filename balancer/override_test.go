@@ -22,9 +22,9 @@ func TestOverrideLaws(t *testing.T) {
 			change := anyOverride(r)
 			if r.IntN(2) == 0 {
 				port = valueOf(port.ReplacedBy(change))
-				wide = valueOf(change.ChangedFrom(wide, balancer.Override{}, defined))
+				wide = valueOf(change.ChangedFrom(wide, balancer.Override{}, defined, false))
 			} else {
-				port = valueOf(change.ChangedFrom(port, wide, defined))
+				port = valueOf(change.ChangedFrom(port, wide, defined, false))
 			}
 			switch {
 			case change.Weight == nil:
@@ -43,7 +43,7 @@ func TestOverrideLaws(t *testing.T) {
 		}
 		back := balancer.Override{Weight: &defined[0].Weight, Draining: &defined[0].Draining}
 		port = valueOf(port.ReplacedBy(back))
-		kept := back.ChangedFrom(wide, balancer.Override{}, defined)
+		kept := back.ChangedFrom(wide, balancer.Override{}, defined, false)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
 			t.Fatalf("seed %d: after the repeated definition, overrides of the address = %+v, of the port = %+v", seed, kept, port)
 		}
@@ -62,6 +62,36 @@ func anyOverride(r *rand.Rand) (o balancer.Override) {
 		o.Draining = &d
 	}
 	return o
+}
+
+// TestOverridesWinOverAgents overrides an endpoint whose service has an agent. Values equal to the
+// definition must be kept until they are reset. The end of a drain must leave the agent in charge.
+func TestOverridesWinOverAgents(t *testing.T) {
+	one, two, reset, yes, no := 1, 2, balancer.ResetWeight, true, false
+	defined := []*balancer.Endpoint{{Weight: 1}}
+	weight := func(n *int) balancer.Override { return balancer.Override{Weight: n} }
+	drain := func(is *bool) balancer.Override { return balancer.Override{Draining: is} }
+	for name, c := range map[string]struct {
+		changes []balancer.Override
+		want    balancer.Override
+	}{
+		"the weight of the definition": {[]balancer.Override{weight(&one)}, weight(&one)},
+		"the same weight twice":        {[]balancer.Override{weight(&two), weight(&one), weight(&one)}, weight(&one)},
+		"a reset weight":               {[]balancer.Override{weight(&one), weight(&reset)}, balancer.Override{}},
+		"an undrain":                   {[]balancer.Override{drain(&no)}, drain(&no)},
+		"a second undrain":             {[]balancer.Override{drain(&no), drain(&no)}, balancer.Override{}},
+		"a drain and its end":          {[]balancer.Override{drain(&yes), drain(&no)}, balancer.Override{}},
+		"an undrain and a weight":      {[]balancer.Override{drain(&no), weight(&one)}, balancer.Override{Weight: &one, Draining: &no}},
+		"an undrain and a reset":       {[]balancer.Override{drain(&no), weight(&one), weight(&reset)}, drain(&no)},
+	} {
+		var got balancer.Override
+		for _, change := range c.changes {
+			got = valueOf(change.ChangedFrom(got, balancer.Override{}, defined, true))
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: override = %+v, want %+v", name, got, c.want)
+		}
+	}
 }
 
 func valueOf(o *balancer.Override) balancer.Override {
@@ -138,7 +168,7 @@ func TestOverridePartsExpire(t *testing.T) {
 					drain = part{true, change.Expires}
 				}
 			}
-			unexpired = change.ChangedFrom(old, balancer.Override{}, defined)
+			unexpired = change.ChangedFrom(old, balancer.Override{}, defined, false)
 			var got [2]part
 			if unexpired != nil {
 				w, d := unexpired.Expiries()
@@ -175,11 +205,11 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
 	} {
 		defined := []*balancer.Endpoint{{Weight: 1}}
-		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined)), balancer.Override{}, defined))
+		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined, false)), balancer.Override{}, defined, false))
 		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
 			t.Errorf("%s: weight signed = %v, drain signed = %v: %+v", name, weight, draining, unexpired)
 		}
-		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined)
+		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined, false)
 		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
 			t.Errorf("%s: Unexpired() = %+v", name, *left)

@@ -368,6 +368,9 @@ func undrainedText(t api.OverrideTarget, drained bool, overrides []*balancer.Ove
 	if !drained {
 		text = "it was not draining"
 	}
+	if o := t.Override; o != nil && o.Draining != nil && !*o.Draining {
+		text += "; a drain by its agent does not count until you run the same command again"
+	}
 	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
 		text += fmt.Sprintf("; the weight %d set manually stays: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)
 	}

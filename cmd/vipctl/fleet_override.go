@@ -177,7 +177,7 @@ func waitText(revision int64) string {
 // set changes the override of one target. It returns the new override and the revision of the last
 // write.
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
-	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
+	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t), f.Services.At(t.Service).HasAgent()) {
 		var result *balancer.Override
 		r, err := f.Writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
 			if still := old.Unexpired(f.Now()); still != nil { // nodes only read, so an expired override stays in etcd

@@ -317,7 +317,7 @@ func TestFleetCountsDrains(t *testing.T) {
 	say := func(o balancer.Override) {
 		t.Helper()
 		edit := func(old balancer.Override) *balancer.Override {
-			return cmp.Or(o.ChangedFrom(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}), o.Note(old))
+			return cmp.Or(o.ChangedFrom(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}, false), o.Note(old))
 		}
 		m.asks("etcd to take an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
 	}

@@ -50,9 +50,10 @@ func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Overrid
 	return stored
 }
 
-// Say returns the overrides after a change of a target. defined lists the matching endpoints.
-func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) Overrides {
-	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined) {
+// Say returns the overrides after a change of a target. Defined lists the matching endpoints, and
+// hasAgent reports whether their service has an agent.
+func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint, hasAgent bool) Overrides {
+	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined, hasAgent) {
 		var old balancer.Override
 		if v := o.At(e.Target); v != nil {
 			old = *v
