@@ -103,6 +103,11 @@ func (a AgentAnswer) drains(o *Override) bool {
 	return a.State == AgentDrained && (o == nil || o.Draining == nil)
 }
 
+// Refuses reports whether the answer keeps new connections from an endpoint with override o.
+func (a AgentAnswer) Refuses(o *Override) bool {
+	return a.State == AgentDown || a.drains(o) || a.Percent == 0 && (o == nil || o.Weight == nil)
+}
+
 // agentSteps is the number of parts of a weight that an agent can choose.
 const agentSteps = 100
 

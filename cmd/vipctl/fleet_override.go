@@ -85,7 +85,7 @@ func (f *fleetOverride) noteUnresolved() {
 	}
 }
 
-// addKept adds details from the daemon of this host: endpoints that are down, endpoints with
+// addKept adds details from the daemon of this host: endpoints that are down, answers of agents, endpoints with
 // expired leases that it keeps in use, and own. Nodes follow etcd for kept endpoints. If the daemon
 // does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
@@ -107,6 +107,9 @@ func (f *fleetOverride) addKept() {
 			t, err := balancer.ParseTarget(s.Name, e.Address)
 			if err == nil && e.State == balancer.Down {
 				f.Inputs.Health = f.Inputs.Health.Set(t, balancer.HealthDown)
+			}
+			if err == nil && e.Agent != nil {
+				f.Inputs.Agents = f.Inputs.Agents.Set(t, *e.Agent)
 			}
 			if err != nil || e.Configured == 0 || len(f.Endpoints(t)) > 0 {
 				continue

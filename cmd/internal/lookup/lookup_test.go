@@ -29,11 +29,17 @@ func TestOther(t *testing.T) {
 }
 
 // TestSpares drains endpoints of a service. The endpoints are given in order: u is usable, d is
-// down, b is a backup that is usable, and B is a backup that is down.
+// down, b is a backup that is usable, and B is a backup that is down. By their agents, m drains, f
+// is down and 0 has no weight; M and O are m and 0 with an override.
 func TestSpares(t *testing.T) {
 	const none = "no usable endpoint would be left of service web (port 80/tcp), so that new connections would fail: nothing was changed; --force does it anyway"
 	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so that new connections would fail: nothing was changed; --force does it anyway"
-	yes := true
+	one, yes, no := 1, true, false
+	agents := map[rune]balancer.AgentAnswer{
+		'm': {State: balancer.AgentDrained, Percent: 100}, 'f': {State: balancer.AgentDown, Percent: 100}, '0': {},
+		'M': {State: balancer.AgentDrained, Percent: 100}, 'O': {},
+	}
+	overrides := map[rune]*balancer.Override{'M': {Draining: &no}, 'O': {Weight: &one}}
 	for _, test := range []struct {
 		endpoints string
 		minUsable int
@@ -58,6 +64,12 @@ func TestSpares(t *testing.T) {
 		{"ub", 2, []int{2}, few},
 		{"ubb", 2, []int{2}, ""},
 		{"uud", 2, []int{3}, ""}, // it is down anyway
+		{"um", 0, []int{1}, none},
+		{"uf", 0, []int{1}, none},
+		{"u0", 0, []int{1}, none},
+		{"um", 0, []int{2}, ""}, // its agent drains it anyway
+		{"uM", 0, []int{1}, ""},
+		{"uO", 0, []int{1}, ""},
 	} {
 		s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080, Protocol: balancer.TCP}}}
 		s.MinUsable = test.minUsable
@@ -70,6 +82,12 @@ func TestSpares(t *testing.T) {
 			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: at.Addr, Weight: 1, Backup: kind == 'b' || kind == 'B'})
 			if at.Port = 8080; kind == 'd' || kind == 'B' {
 				in.Health = in.Health.Set(at, balancer.HealthDown)
+			}
+			if answer, answers := agents[kind]; answers {
+				in.Agents = in.Agents.Set(at, answer)
+			}
+			if o := overrides[kind]; o != nil {
+				in.Overrides = in.Overrides.Set(at, o)
 			}
 		}
 		// An endpoint that is also registered counts once.

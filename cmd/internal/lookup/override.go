@@ -133,7 +133,7 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 // Spares returns an error if a request that is not forced would end the service of a port, in
 // either family: it drains usable endpoints, no backup is usable afterwards, and fewer other
 // endpoints than min_usable, or none. A usable endpoint does not drain, has a weight, and is not
-// down according to in.
+// down according to in, which also has the answers of agents.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {
@@ -216,6 +216,10 @@ func covers(of, t balancer.Target) bool {
 }
 
 func usable(in *balancer.Inputs, e *balancer.Endpoint, t balancer.Target) bool {
-	weight, draining := balancer.OverrideOf(in, t).Effective(e.Weight, e.Draining)
+	o := balancer.OverrideOf(in, t)
+	weight, draining := o.Effective(e.Weight, e.Draining)
+	if answer, answered := in.Agents.Get(t); answered && !e.IsUnchecked() && answer.Refuses(o) {
+		return false
+	}
 	return weight > 0 && !draining && in.Health.At(t) != balancer.HealthDown
 }
