@@ -53,6 +53,8 @@ const (
 // AgentAnswer is the answer of an agent.
 type AgentAnswer struct {
 	State AgentState `json:"state,omitempty"`
+	// Drained reports whether a drain holds until "ready", also while State is down.
+	Drained bool `json:"drained,omitempty"`
 	// Percent is the share of the configured weight, 0 to 100.
 	Percent int `json:"percent"`
 	// Text is the answer's line.
@@ -61,25 +63,33 @@ type AgentAnswer struct {
 
 // NextAnswer returns the answer with a new line of the agent, in the words of HAProxy: a percentage
 // of the weight, "up" or "ready", "drain" or "maint", "down", "fail" or "stopped", with a reason
-// after "#" that may follow. A line without a state or a percentage keeps the former one. It
-// returns false if the line has no known word.
+// after "#" that may follow. Only "ready" ends a drain, and only "up" ends down. A line without a
+// state or a percentage keeps the former one. It returns false if the line has no known word.
 func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 	words, _, _ := strings.Cut(line, "#")
-	known := false
+	known, down := false, a.State == AgentDown
 	for _, word := range strings.FieldsFunc(words, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
 		switch word = strings.ToLower(word); word {
-		case "up", "ready":
-			a.State, known = AgentUp, true
+		case "ready":
+			a.Drained, known = false, true
 		case "drain", "maint":
-			a.State, known = AgentDrained, true
+			a.Drained, known = true, true
+		case "up":
+			down, known = false, true
 		case "down", "fail", "failed", "stopped":
-			a.State, known = AgentDown, true
+			down, known = true, true
 		default:
 			number, isPercent := strings.CutSuffix(word, "%")
 			if n, err := strconv.ParseUint(number, 10, 31); err == nil && isPercent {
 				a.Percent, known = min(int(n), 100), true
 			}
 		}
+	}
+	switch a.State = AgentUp; {
+	case down:
+		a.State = AgentDown
+	case a.Drained:
+		a.State = AgentDrained
 	}
 	a.Text = strings.TrimSpace(line)
 	return a, known

@@ -8,7 +8,7 @@ import (
 )
 
 // TestAgentAnswer reads lines of agents in sequence. Each must have the state and share that
-// HAProxy's words mean, and a line without a known word must be refused.
+// HAProxy's words mean, its two states must not change each other, and a line without a known word must be refused.
 func TestAgentAnswer(t *testing.T) {
 	a := balancer.FirstAnswer()
 	for _, c := range []struct {
@@ -22,13 +22,19 @@ func TestAgentAnswer(t *testing.T) {
 		{"50% # drain is over", "drain", 50, true},
 		{"ready 10%", "", 10, true},
 		{"MAINT", "drain", 10, true},
-		{"up,120%", "", 100, true},
+		{"up,120%", "drain", 100, true},
+		{"maint up", "drain", 100, true},
+		{"ready", "", 100, true},
 		{"stopped #disk full", "down", 100, true},
 		{"fail", "down", 100, true},
 		{"hello -3% 1000000000000% 5", "down", 100, false},
 		{"# up", "down", 100, false},
 		{"", "down", 100, false},
-		{"up", "", 100, true},
+		{"ready", "down", 100, true},
+		{"maint", "down", 100, true},
+		{"up", "drain", 100, true},
+		{"down", "down", 100, true},
+		{"up ready", "", 100, true},
 		{"0%", "", 0, true},
 	} {
 		next, known := a.NextAnswer(c.line)
