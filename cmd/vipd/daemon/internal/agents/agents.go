@@ -13,8 +13,11 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// forgottenAfter is the number of intervals after which an answer no longer counts.
-const forgottenAfter = 3
+// outdated reports whether an answer no longer counts: at the third question without another
+// answer. Questions may be up to a tenth of the interval early.
+func outdated(answered, asked time.Time, interval time.Duration) bool {
+	return 2*asked.Sub(answered) >= 5*interval
+}
 
 // Agents asks the agents of endpoints. Only one goroutine may call Answers. A nil *Agents asks
 // nobody.
@@ -26,7 +29,7 @@ type Agents struct {
 
 	mu      sync.Mutex // guards the rest
 	answers snap.Map[balancer.Target, balancer.AgentAnswer]
-	at      map[balancer.Target]time.Time // of the answers
+	at      map[balancer.Target]time.Time // when the answers were requested
 }
 
 // Options configures Agents.
@@ -84,8 +87,8 @@ func (a *Agents) heard(h probe.Heard) {
 	switch {
 	case h.Outcome == health.Passed && understood:
 		a.answers = a.answers.Set(h.Target, next)
-		a.at[h.Target] = h.Ended()
-	case known && h.Ended().Sub(a.at[h.Target]) >= forgottenAfter*h.Rules.Interval:
+		a.at[h.Target] = h.Began
+	case known && outdated(a.at[h.Target], h.Began, h.Rules.Interval):
 		next = balancer.FirstAnswer()
 		next.Text = fmt.Sprintf("no answer of the agent since %s: %s", a.at[h.Target].Local().Format(time.TimeOnly), h.Text)
 		a.forgetLocked(h.Target)
