@@ -8,7 +8,8 @@ import (
 )
 
 // TestAgentAnswer reads lines of agents in sequence. Each must have the state and share that
-// HAProxy's words mean, its two states must not change each other, and a line without a known word must be refused.
+// HAProxy's words mean, its two states must not change each other, and a line without a known word
+// must be refused.
 func TestAgentAnswer(t *testing.T) {
 	a := balancer.FirstAnswer()
 	for _, c := range []struct {

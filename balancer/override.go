@@ -44,8 +44,8 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 // ChangedFrom returns the override of a target after change o to the override old. Fields that o
 // leaves open keep their old value. Fields that equal the definition of all endpoints of the target
 // are dropped, unless the override of the whole address, wide, sets them. With an agent they are
-// kept, because they override its answer. Only the end of a drain, or of an override of the agent's
-// drain, is dropped. It returns nil if nothing is left.
+// kept, because they override its answer; only the end of a drain is dropped. It returns nil if
+// nothing is left.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
@@ -70,7 +70,7 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent 
 	}
 	if o.Draining != nil && !*o.Draining {
 		o.Until = time.Time{}
-		kept := hasAgent && (asked == nil || old.Draining == nil)
+		kept := hasAgent && (asked == nil || old.Draining == nil || !*old.Draining)
 		if wide.Draining == nil && !kept && every(func(e *Endpoint) bool { return !e.Draining }) {
 			o.Draining = nil
 		}

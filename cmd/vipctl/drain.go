@@ -358,18 +358,19 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	at := slices.DeleteFunc(slices.Clone(d.before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
 	overrides := lists.Mapped(at, func(e api.Endpoint) *balancer.Override { return e.Override })
 	draining := func(e api.Endpoint) bool { return e.State == balancer.Draining || e.Override.Drains() }
-	return undrainedText(t, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
+	hasAgent := slices.ContainsFunc(at, func(e api.Endpoint) bool { return e.Agent != nil })
+	return undrainedText(t, hasAgent, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
 }
 
-// undrainedText describes the result of an undrain for a target, given whether it drained and its
-// earlier overrides.
-func undrainedText(t api.OverrideTarget, drained bool, overrides []*balancer.Override) string {
+// undrainedText describes the result of an undrain for a target, given whether it has an agent,
+// whether it drained, and its earlier overrides.
+func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*balancer.Override) string {
 	text := "drain removed"
 	if !drained {
 		text = "it was not draining"
 	}
-	if o := t.Override; o != nil && o.Draining != nil && !*o.Draining {
-		text += "; a drain by its agent does not count until you run the same command again"
+	if o := t.Override; hasAgent && o != nil && o.Draining != nil && !*o.Draining {
+		text += "; a drain by its agent does not count until the end of your next drain"
 	}
 	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
 		text += fmt.Sprintf("; the weight %d set manually stays: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)

@@ -85,9 +85,9 @@ func (f *fleetOverride) noteUnresolved() {
 	}
 }
 
-// addKept adds details from the daemon of this host: endpoints that are down, answers of agents, endpoints with
-// expired leases that it keeps in use, and own. Nodes follow etcd for kept endpoints. If the daemon
-// does not answer, nothing is added.
+// addKept adds details from the daemon of this host: endpoints that are down, answers of agents,
+// endpoints with expired leases that it keeps in use, and own. Nodes follow etcd for kept
+// endpoints. If the daemon does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -239,7 +239,7 @@ func (f *fleetOverride) undrained(target api.OverrideTarget) string {
 		}
 	}
 	drained := slices.ContainsFunc(said, (*balancer.Override).Drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
-	return undrainedText(target, drained, said)
+	return undrainedText(target, f.Services.At(t.Service).HasAgent(), drained, said)
 }
 
 func (f *fleetOverride) schedulers() map[balancer.Name]balancer.Scheduler {
