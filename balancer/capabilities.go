@@ -15,6 +15,8 @@ type Capabilities struct {
 	Protocols []Protocol
 	// MaxPorts is the maximum number of ports of a range. 0 means that ranges are not served.
 	MaxPorts int
+	// RangeAffinity reports whether a client can stay on its endpoint of a range.
+	RangeAffinity bool
 	// MovesRanges reports whether a range can lead to another range of the endpoints' ports.
 	MovesRanges bool
 	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
@@ -98,6 +100,9 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are limited")
 	}
 	u.reportAffinity(c)
+	if s.Affinity == ClientIPAffinity && !c.RangeAffinity && slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }) {
+		nearest("affinity", "keep a client on its endpoint of a range of ports", "use scheduler sh or mh")
+	}
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {
 			if vip.IsLoopback() {
@@ -228,6 +233,9 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets keep port %s", s.Forward, e.Address, e.TargetPort(p), p.Port),
 			"it forwards by nat")
 	}
+	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 {
+		nearest(element("ports", i, "port"), "forward ranges of ports by "+string(s.Forward), "it forwards them by nat")
+	}
 	if s.SNAT == AlwaysSNAT {
 		nearest("snat", "replace the client's address when it forwards by "+string(s.Forward), "endpoints see the client's")
 	}
@@ -242,7 +250,7 @@ func (c *Capabilities) fit(f *Frontend) {
 		f.Forward = NATForward
 	}
 	if slices.Contains(c.Untranslated, f.Forward) {
-		if f.NodePort || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
+		if f.NodePort || f.Key.Port.IsRange() || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
 			f.Forward = NATForward
 		} else {
 			f.SNAT = NeverSNAT
@@ -250,6 +258,12 @@ func (c *Capabilities) fit(f *Frontend) {
 	}
 	if f.SNAT == NeverSNAT && !c.KeepsSource {
 		f.SNAT = AutoSNAT
+	}
+	if f.Key.Port.IsRange() && !c.RangeAffinity {
+		f.AffinityTimeout, f.AffinityScope, f.AffinityPrefix = 0, "", 0
+	}
+	if f.Key.Port.IsRange() {
+		f.MSS = 0
 	}
 	if !c.ProxyProtocol || f.Proto != TCP { // the header precedes a byte stream
 		f.ProxyProtocol = NoProxyProtocol

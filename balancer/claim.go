@@ -299,6 +299,9 @@ func (u *compiledService) reportIneffective() {
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
 		u.problem(SeverityNearest, "health.from", "a fleet shares only checks of services in etcd (vipctl apply): this node checks these endpoints itself")
 	}
+	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 && s.MSS > 0 {
+		u.problem(SeverityNearest, "mss", "does not apply to ports[%d], because it is a range", i)
+	}
 	if s.SlowStart > 0 && !s.Scheduler.SharesByWeight() {
 		u.problem(SeverityNearest, "slow_start", "scheduler %s ignores weights: endpoints get their full share at once", s.Scheduler)
 	}

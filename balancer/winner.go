@@ -85,7 +85,7 @@ func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	open := []PortRange{f.Key.Port}
 	for k := range FrontendsOn(frontends, f.Addr) {
 		if k.Proto == f.Proto && k.Port != f.Key.Port && k.Port.Len() < f.Key.Port.Len() {
-			open = without(open, k.Port)
+			open = Without(open, k.Port)
 		}
 	}
 	if slices.Equal(open, f.Open) {
@@ -96,8 +96,8 @@ func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	return &g
 }
 
-// without returns the ports in all, sorted ranges, that hole does not have.
-func without(all []PortRange, hole PortRange) (left []PortRange) {
+// Without returns the ports in all, sorted ranges, that hole does not have.
+func Without(all []PortRange, hole PortRange) (left []PortRange) {
 	for _, p := range all {
 		if !p.Overlaps(hole) {
 			left = append(left, p)

@@ -44,8 +44,8 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.AffinityScope != "" || f.AffinityPrefix > 0 || len(f.Foreign) > 0 {
 		w.text(fmt.Sprint("affinity ", f.AffinityScope, f.AffinityPrefix, f.Foreign))
 	}
-	if len(f.Open) > 0 {
-		w.text(fmt.Sprint("open ", f.Open))
+	if f.Key.Port.IsRange() || len(f.Open) > 0 {
+		w.text(fmt.Sprint("range ", f.Key.Port, f.Open))
 	}
 	w.newer(reflect.ValueOf(f.Policy))
 	for _, b := range f.Backends {

@@ -12,17 +12,26 @@ import (
 
 // Add implements [setStore].
 func (y *familyGuard) Add(set string, entries []setEntry) {
-	y.tx.Add(y.layout.table, y.layout.sets[set], elements(entries)...)
+	single, ranged := byRange(entries)
+	y.tx.Add(y.layout.table, y.layout.sets[set], elements(single)...)
+	y.tx.Add(y.layout.table, y.layout.inRange.sets[set], elements(ranged)...)
 }
 
 // Delete implements [setStore].
 func (y *familyGuard) Delete(set string, entries []setEntry) {
-	y.tx.Delete(y.layout.table, y.layout.sets[set], elements(entries)...)
+	single, ranged := byRange(entries)
+	y.tx.Delete(y.layout.table, y.layout.sets[set], elements(single)...)
+	y.tx.Delete(y.layout.table, y.layout.inRange.sets[set], elements(ranged)...)
 }
 
 // List implements [setStore].
 func (y *familyGuard) List(set string) ([]setEntry, error) {
 	found, err := y.table.Elements(y.layout.table, y.layout.sets[set].Name)
+	if r := y.layout.inRange.sets[set]; err == nil && r != y.layout.sets[set] {
+		var ranged []nft.FoundElem
+		ranged, err = y.table.Elements(y.layout.table, r.Name)
+		found = append(found, ranged...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading set %s of table %s: %w", set, y.layout.table, err)
 	}
@@ -37,6 +46,15 @@ func (y *familyGuard) List(set string) ([]setEntry, error) {
 	return entries, nil
 }
 
+// portOf decodes the port of a place: two bytes, or the number of a range, whose halves are not
+// zero.
+func portOf(b []byte) balancer.PortRange {
+	if b[2] == 0 && b[3] == 0 {
+		return balancer.PortRange(binary.BigEndian.Uint16(b))
+	}
+	return balancer.PortRange(binary.NativeEndian.Uint32(b))
+}
+
 // entryOf decodes an element. A foreign element becomes an entry that nothing wants.
 func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	size := addrSize(of)
@@ -47,7 +65,7 @@ func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	x.Addr, _ = netip.AddrFromSlice(key[:size])
 	if len(key) >= size+8 {
 		x.Proto = key[size]
-		x.Port = balancer.PortRange(binary.BigEndian.Uint16(key[size+4:]))
+		x.Port = portOf(key[size+4:])
 	}
 	if len(e.Data) >= 2 {
 		x.MSS = binary.BigEndian.Uint16(e.Data)

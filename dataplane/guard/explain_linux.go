@@ -23,7 +23,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	defer func() { _ = conn.Close() }() // the connection was only used to read
 	l := newLayout(inet.Of(f.Addr))
 	has := func(set string, e setEntry) (name string, in bool, err error) {
-		s := l.sets[set]
+		s := l.setOf(set, e)
 		_, err = conn.Find(l.table, s, []nft.Elem{element(e)})
 		if errors.Is(err, unix.ENOENT) {
 			return "set " + s.Name + " of table " + l.table.String(), false, nil

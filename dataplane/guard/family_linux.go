@@ -62,7 +62,7 @@ func try(conn *nft.Conn, of inet.Family) error {
 	var tx nft.Tx
 	l.write(&tx, l.chains(dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
 		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true,
-		roaming: true, dead: true, quiet: true,
+		roaming: true, dead: true, quiet: true, ranges: true,
 	}))
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
 }
@@ -218,6 +218,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 		y.tx.FlushSet(y.layout.table, y.layout.oneArm)
 		y.tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	}
+	y.queueRanges(with)
 	err := y.commit(ctx)
 	var refused *nft.Error
 	if !y.ready && errors.As(err, &refused) && !errors.Is(err, fs.ErrPermission) {
@@ -226,7 +227,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	y.written, y.ready, y.stale, y.pairs = with, true, false, false
+	y.written, y.ready, y.stale, y.pairs, y.ranges.changed = with, true, false, false, false
 	y.dead(with.dead)
 	if !y.formerChecked {
 		if err := removeFormer(ctx, y.family, y.log); err != nil {
@@ -265,6 +266,14 @@ func (y *familyGuard) queuePending() {
 	}
 }
 
+// queueRanges queues the open ports of ranges after a change.
+func (y *familyGuard) queueRanges(with concerns) {
+	if with.ranges && (y.ranges.changed || !y.ready) {
+		y.tx.FlushSet(y.layout.table, y.layout.ranges)
+		y.tx.Add(y.layout.table, y.layout.ranges, y.ranges.elements()...)
+	}
+}
+
 // recreate replaces a table that the kernel can't convert into ours, because an earlier version
 // created the table or another program changed it.
 func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) error {
@@ -283,6 +292,7 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	tx.Append(&y.tx)
 	y.tx = tx
+	y.queueRanges(with)
 	if err := y.commit(ctx); err != nil {
 		return errors.Join(cause, err)
 	}

@@ -36,6 +36,11 @@ type layout struct {
 	place nft.Concat
 	// sets holds the sets by their names in setDefs.
 	sets map[string]*nft.Set
+	// ranges maps addresses and open ports of frontends with a range of ports to the number of the
+	// range. inRange is the table for these frontends: its place has the number instead of the
+	// port. It is nil in itself.
+	ranges  *nft.Set
+	inRange *layout
 	// restarts holds the clients that have sent a new SYN or INIT to a dead endpoint.
 	restarts *nft.Set
 	// oneArm holds the pairs of incoming and outgoing interfaces of connections whose replies would
@@ -63,9 +68,60 @@ func newLayout(of inet.Family) *layout {
 		}
 		l.sets[def.name] = s
 	}
+	l.inRange = l.newInRange()
+	l.ranges = &nft.Set{Name: "ranges", Key: l.place, Data: nft.Priority, Interval: true}
 	l.restarts = newRestartsSet()
 	l.oneArm = &nft.Set{Name: "onearm", Key: nft.Concat{nft.IifName, nft.OifName}}
 	return l
+}
+
+// newInRange returns the table for frontends with a range of ports.
+func (l *layout) newInRange() *layout {
+	r := &layout{table: l.table, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Priority}, sets: map[string]*nft.Set{}}
+	for _, def := range setDefs() {
+		s := l.sets[def.name]
+		switch def.key {
+		case byPlace:
+			s = &nft.Set{Name: "range-" + s.Name, Key: r.place}
+		case byClients:
+			s = &nft.Set{Name: "range-" + s.Name, Key: append(r.place[:3:3], nft.Saddr), Interval: true}
+		}
+		r.sets[def.name] = s
+	}
+	return r
+}
+
+// setOf returns the set that holds an entry.
+func (l *layout) setOf(name string, e setEntry) *nft.Set {
+	if e.Port.IsRange() {
+		return l.inRange.sets[name]
+	}
+	return l.sets[name]
+}
+
+// toRange returns a rule that continues in a chain with the packets to ranges of ports, and keeps
+// the number of the range in their priority.
+func (l *layout) toRange(chain nft.Stmt) nft.Rule {
+	return rule(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: l.place, In: l.ranges}}, chain)
+}
+
+// rangeChains returns the chains for packets to ranges of ports.
+func (l *layout) rangeChains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
+	if !with.ranges {
+		return nil
+	}
+	r := l.inRange
+	done := rule(nft.ClearPriority{})
+	in := r.classifyRules(m, bits, with, "ranges-arriving")
+	out := append(r.classifyRules(m, bits, with, "ranges-policy"), r.refuseOwnRules(bits, with)...)
+	return []chainRules{
+		{nft.Chain{Name: "ranges-policy"}, append(r.policyRules(m, bits, with), done)},
+		{nft.Chain{Name: "ranges-arriving"}, r.admissionRules(with, "ranges-policy")},
+		{nft.Chain{Name: "ranges-in"}, append(in, done)},
+		{nft.Chain{Name: "ranges-out"}, append(out, done)},
+		{nft.Chain{Name: "ranges-rejected"}, []nft.Rule{r.matchPlace(rejectedSet, nft.Goto("refuse-now")), done}},
+		{nft.Chain{Name: "ranges-served"}, append(r.servedRules(m), done)},
+	}
 }
 
 // nftName returns the name of a set in nf_tables, where "masquerade" is a keyword.
@@ -109,16 +165,17 @@ var (
 //   - clamps: the segment size is limited.
 //   - owned: the host drops packets to addresses that another host has.
 //   - roaming: connections move here from other hosts.
+//   - ranges: frontends have ranges of ports.
 //   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
 //     would end.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming, dead, quiet bool }
+type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming, dead, quiet, ranges bool }
 
 // concerns returns the features in use.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
 		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
-		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(),
+		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.nonEmpty(),
 	}
 }
 
@@ -137,11 +194,12 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		// would return EPERM.
 		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Unreachable)}},
 		{nft.Chain{Name: "by-policy"}, l.policyRules(m, bits, with)},
-		{nft.Chain{Name: "arriving"}, l.admissionRules(with)},
-		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.otherHostRules(with), l.classifyRules(m, bits, with, "arriving")...)},
-		{base("output", nft.NAT, nft.Output, sortPriority), append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)},
-		{base("input", nft.Filter, nft.Input, inputPriority), l.inputRules(m, bits, with.direct)},
+		{nft.Chain{Name: "arriving"}, l.admissionRules(with, "by-policy")},
+		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), l.prerouting(m, bits, with)},
+		{base("output", nft.NAT, nft.Output, sortPriority), l.output(m, bits, with)},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.inputRules(m, bits, with)},
 	}
+	all = append(l.rangeChains(m, bits, with), all...)
 	all = append(all, packetMarkChains(bits)...)
 	all = append(all, l.segmentSizeChains(m, bits, with.clamps)...)
 	if m.Forward {
@@ -166,6 +224,24 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		all = append(all, l.restartChains(with)...)
 	}
 	return all
+}
+
+// prerouting returns the rules for arriving packets.
+func (l *layout) prerouting(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
+	rules := append(l.otherHostRules(with), l.classifyRules(m, bits, with, "arriving")...)
+	if with.ranges {
+		rules = append(rules, l.toRange(nft.Goto("ranges-in")))
+	}
+	return rules
+}
+
+// output returns the rules for packets of the host's programs.
+func (l *layout) output(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
+	rules := append(l.classifyRules(m, bits, with, "by-policy"), l.refuseOwnRules(bits, with)...)
+	if with.ranges {
+		rules = append(rules, l.toRange(nft.Goto("ranges-out")))
+	}
+	return rules
 }
 
 func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Chain {
@@ -248,13 +324,13 @@ func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 }
 
 // admissionRules returns the rules that drop packets of clients that may not connect.
-func (l *layout) admissionRules(with concerns) (rules []nft.Rule) {
+func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
 	if with.restricted {
 		rules = append(rules,
-			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto("by-policy")), // the node itself always may
+			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then)), // the node itself always may
 			l.matchPlace(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop))
 	}
-	return append(rules, rule(nft.Goto("by-policy")))
+	return append(rules, rule(nft.Goto(then)))
 }
 
 // policyRules returns the rules for features of frontends. A refusal has the mark of the
@@ -279,30 +355,41 @@ func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (r
 // refusal. For the same reason a port is silent to connections that conntrack does not translate
 // because they are older than the applied frontend. The mode soon makes conntrack forget such
 // connections.
-func (l *layout) inputRules(m dataplane.Needs, bits markBits, direct bool) []nft.Rule {
+func (l *layout) inputRules(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
 	}
 	rules := []nft.Rule{rule(nft.State(nft.Established|nft.Related), nft.Accept)}
-	if direct { // accept packets of connections that were already open
+	if with.direct { // accept packets of connections that were already open
 		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
 	}
+	rules = append(rules, l.matchPlace(rejectedSet, nft.Goto("refuse-now")))
+	if with.ranges {
+		rules = append(rules, l.toRange(nft.Jump("ranges-rejected")))
+	}
 	rules = append(rules,
-		l.matchPlace(rejectedSet, nft.Goto("refuse-now")),
 		// A redirect may lead to a held address. So may a translation to a program of this host.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
 	)
-	if m.TranslatesAll {
-		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
+	rules = append(rules, l.servedRules(m)...)
+	if with.ranges {
+		rules = append(rules, l.toRange(nft.Jump("ranges-served")))
 	}
 	return append(rules,
-		l.matchPlace(servedSet, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop),
 		rule(nft.Goto("refuse-now")),
 	)
+}
+
+// servedRules returns the rules for packets to this host that no mode has translated.
+func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
+	if m.TranslatesAll {
+		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
+	}
+	return append(rules, l.matchPlace(servedSet, nft.Accept))
 }
 
 // directChains excludes the connections of direct frontends from tracking. It also restricts the
@@ -361,13 +448,23 @@ func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool
 }
 
 // optionalChains lists the names of the chains that only some modes have.
-var optionalChains = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output"}
+var optionalChains = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output",
+	"ranges-in", "ranges-out", "ranges-arriving", "ranges-policy", "ranges-rejected", "ranges-served",
+}
 
 // writeSets creates the table and its sets if they do not exist.
-func (l *layout) writeSets(tx *nft.Tx) {
+func (l *layout) writeSets(tx *nft.Tx, ranges bool) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
 		tx.AddSet(l.table, l.sets[def.name])
+	}
+	if ranges {
+		tx.AddSet(l.table, l.ranges)
+		for _, def := range setDefs() {
+			if def.key == byPlace || def.key == byClients {
+				tx.AddSet(l.table, l.inRange.sets[def.name])
+			}
+		}
 	}
 	tx.AddSet(l.table, l.restarts)
 	tx.AddSet(l.table, l.oneArm)
@@ -375,10 +472,12 @@ func (l *layout) writeSets(tx *nft.Tx) {
 
 // write replaces the table's sets and chains with the given chains and all sets.
 func (l *layout) write(tx *nft.Tx, chains []chainRules) {
-	l.writeSets(tx)
 	has := map[string]bool{}
 	for _, c := range chains {
 		has[c.Name] = true
+	}
+	l.writeSets(tx, has["ranges-in"])
+	for _, c := range chains {
 		tx.AddChain(l.table, &c.Chain)
 		tx.FlushChain(l.table, c.Name)
 	}
@@ -403,7 +502,12 @@ func element(e setEntry) nft.Elem {
 		return nft.Elem{Key: key.Port(e.Port.First()).Addr(e.To.Addr()).Port(e.To.Port())}
 	}
 	if e.Port != 0 {
-		key = key.Proto(e.Proto).Port(e.Port.First())
+		key = key.Proto(e.Proto)
+		if e.Port.IsRange() {
+			key = key.Number(uint32(e.Port))
+		} else {
+			key = key.Port(e.Port.First())
+		}
 	}
 	if e.MSS != 0 {
 		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}

@@ -30,8 +30,11 @@ func (w *wanted) render(b *strings.Builder) {
 	var tx nft.Tx
 	l.write(&tx, l.chains(w.mode, w.bits, w.concerns()))
 	for _, m := range w.members {
-		tx.Add(l.table, l.sets[m.def.name], elements(m.wanted())...)
+		single, ranged := byRange(m.wanted())
+		tx.Add(l.table, l.sets[m.def.name], elements(single)...)
+		tx.Add(l.table, l.inRange.sets[m.def.name], elements(ranged)...)
 	}
+	tx.Add(l.table, l.ranges, w.ranges.elements()...)
 	tx.Add(l.table, l.oneArm, oneArmPairs(w.mode, w.interfaces)...)
 	b.WriteString("# nft -f -\n" + tx.Text())
 }

@@ -21,6 +21,7 @@ type wanted struct {
 	interfaces []Interface
 
 	members []*members
+	ranges  openRanges
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
@@ -70,6 +71,7 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	if applied && f.Service == "" {
 		w.unknown[placeOf(f.Key)] += by
 	}
+	w.ranges.want(f, by, applied)
 	for _, m := range w.members {
 		if m.def.entries == nil {
 			continue

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
@@ -46,8 +47,18 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 		found = found[:0]
 		return err
 	}
+	var ranges []balancer.Key
+	for k, wanted := range keys {
+		if wanted && k.Port.IsRange() {
+			ranges = append(ranges, k)
+		}
+	}
 	visit := func(f *Flow) error {
-		if !keys[f.Frontend()] || stale != nil && !stale(f) {
+		k := f.Frontend()
+		contains := func(r balancer.Key) bool {
+			return r.Addr == k.Addr && r.Proto == k.Proto && r.Port.Contains(k.Port.First())
+		}
+		if !keys[k] && !slices.ContainsFunc(ranges, contains) || stale != nil && !stale(f) {
 			return nil
 		}
 		if found = append(found, *f); len(found) == batch {

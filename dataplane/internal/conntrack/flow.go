@@ -28,6 +28,9 @@ type Flow struct {
 	// In and Out are the bytes from and to the client, including IP headers. They are zero unless
 	// the sysctl net.netfilter.nf_conntrack_acct was enabled when the flow started.
 	In, Out uint64
+	// Ports is the range of ports of the frontend. It is 0 for a single port, and until the reader
+	// of the flow sets it.
+	Ports balancer.PortRange
 
 	// id distinguishes the flow from other flows with the same tuple. The kernel assigns it; 0
 	// means that it is unknown.
@@ -46,6 +49,9 @@ type Tuple struct {
 // Frontend returns the protocol and the original destination. If the flow belongs to a frontend,
 // the result is the frontend's key.
 func (f *Flow) Frontend() balancer.Key {
+	if f.Ports != 0 {
+		return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: f.Ports, Proto: f.Proto}
+	}
 	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: balancer.PortRange(f.Orig.Dst.Port()), Proto: f.Proto}
 }
 
@@ -53,8 +59,18 @@ func (f *Flow) Frontend() balancer.Key {
 func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 
 // Backend returns the address that sends the replies: the destination after DNAT, or otherwise the
-// original destination.
-func (f *Flow) Backend() netip.AddrPort { return f.Reply.Src }
+// original destination. With a range of ports, it has the backend's first port.
+func (f *Flow) Backend() netip.AddrPort {
+	if f.Ports != 0 && f.Status.Has(DstNAT) {
+		return f.BackendOf(f.Ports)
+	}
+	return f.Reply.Src
+}
+
+// BackendOf returns the backend of a frontend with a range of ports, if the flow belongs to it.
+func (f *Flow) BackendOf(ports balancer.PortRange) netip.AddrPort {
+	return netip.AddrPortFrom(f.Reply.Src.Addr(), f.Reply.Src.Port()-f.Orig.Dst.Port()+ports.First())
+}
 
 // Answered reports whether the other side has accepted the connection. It must have replied, and an
 // SCTP association must have completed its handshake. For UDP, any reply is sufficient.

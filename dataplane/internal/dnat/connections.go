@@ -28,11 +28,12 @@ func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
 	return maps.Clone(fl.wanted)
 }
 
-// frontend returns the applied frontend at k, or nil.
-func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
+// frontend returns the applied frontend of a flow, or nil.
+func (fl *Flows) frontend(flow *conntrack.Flow) *balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	return fl.wanted[k]
+	fl.placeLocked(flow)
+	return fl.wanted[flow.Frontend()]
 }
 
 // leadsTo reports whether a backend belongs or belonged to the frontend. A flow to any other target
@@ -56,6 +57,7 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
+	fl.placeLocked(flow)
 	k := flow.Frontend()
 	if l := fl.leaving[k]; l.counts(flow.Backend()) {
 		return l.port, true
@@ -89,10 +91,13 @@ func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q d
 		return err
 	}
 	defer func() { _ = conn.Close() }() // the connection was only used to read
-	wanted, idle := fl.frontends(), idle()
-	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port.First()}
+	idle := idle()
+	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr}
+	if !q.Frontend.Port.IsRange() {
+		filter.Port = q.Frontend.Port.First()
+	}
 	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
-		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
+		c, ours := fl.connection(fl.frontend(flow), flow, idle)
 		if !ours || !q.Names(&c) {
 			return nil
 		}
@@ -113,7 +118,7 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
 	}
 	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
-		c, ours := fl.connection(wanted[flow.Frontend()], flow, idle)
+		c, ours := fl.connection(fl.frontend(flow), flow, idle)
 		return ours && q.Names(&c) && (q.State != "" || !c.Closed())
 	})
 }

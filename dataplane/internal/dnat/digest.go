@@ -10,7 +10,7 @@ import (
 func Digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout, Withdrawn: f.Withdrawn,
-		AffinityScope: f.AffinityScope, AffinityPrefix: f.AffinityPrefix, Foreign: f.Foreign,
+		AffinityScope: f.AffinityScope, AffinityPrefix: f.AffinityPrefix, Foreign: f.Foreign, Open: f.Open,
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}
 	for i, b := range f.Backends {

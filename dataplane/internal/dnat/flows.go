@@ -42,6 +42,8 @@ type Flows struct {
 	due map[balancer.Key]time.Time
 	// leaving holds the keys that still have connections of a removed frontend.
 	leaving map[balancer.Key]*leave
+	// ranges has the keys in wanted and leaving with a range of ports.
+	ranges []balancer.Key
 	// found holds the keys that an earlier process left, until they are wanted.
 	found map[balancer.Key]bool
 	// uncut holds the UDP keys whose flows must be removed with the next change because the last
@@ -173,6 +175,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	}
 	l := &leave{until: now, port: counters.Port{Service: was.Service, Name: was.Port}}
 	fl.leaving[k] = l
+	fl.addRangeLocked(k)
 	if k.Proto != balancer.UDP {
 		l.until = now.Add(was.DrainTimeout)
 		fl.due[k] = fl.togetherLocked(l.until)
@@ -183,6 +186,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
+	fl.addRangeLocked(k)
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
 		// Endpoints may have been removed while vipd was down, or another mode may have served.
 		// These connections have the same drain time.
@@ -268,6 +272,36 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	}
 	fl.forget = now.Add(lastWords)
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
+	fl.ranges = slices.DeleteFunc(fl.ranges, func(k balancer.Key) bool { return fl.wanted[k] == nil && fl.leaving[k] == nil })
+}
+
+func (fl *Flows) addRangeLocked(k balancer.Key) {
+	if k.Port.IsRange() && !slices.Contains(fl.ranges, k) {
+		fl.ranges = append(fl.ranges, k)
+	}
+}
+
+// placeLocked sets the range of ports of the flow's frontend, if it has one. If the port also has a
+// frontend of its own, the flow's backend determines its frontend: either may be newer.
+func (fl *Flows) placeLocked(flow *conntrack.Flow) {
+	if len(fl.ranges) == 0 || flow.Ports != 0 {
+		return
+	}
+	k := flow.Frontend()
+	single := fl.wanted[k]
+	if single != nil && single.Backend(flow.Backend()) != nil {
+		return
+	}
+	for _, r := range fl.ranges {
+		narrower := flow.Ports == 0 || r.Port.Len() < flow.Ports.Len()
+		if r.Addr != k.Addr || r.Proto != k.Proto || !r.Port.Contains(k.Port.First()) || !narrower {
+			continue
+		}
+		f := fl.wanted[r]
+		if single == nil && fl.leaving[k] == nil || f != nil && f.Backend(flow.BackendOf(r.Port)) != nil {
+			flow.Ports = r.Port
+		}
+	}
 }
 
 // judge returns a function that reports whether a flow is stale. That function uses the desired
@@ -277,6 +311,7 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	return func(flow *conntrack.Flow) bool {
 		fl.mu.Lock()
 		defer fl.mu.Unlock()
+		fl.placeLocked(flow)
 		k := flow.Frontend()
 		f := fl.wanted[k]
 		switch {
@@ -305,6 +340,7 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
+	fl.placeLocked(flow)
 	k := flow.Frontend()
 	known := fl.wanted[k] != nil || fl.leaving[k] != nil
 	return known && flow.Status.Has(conntrack.DstNAT) && (fl.own == nil || !fl.isOwnLocked(flow))
@@ -403,9 +439,7 @@ func (fl *Flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return balancer.Target{}, false
 	}
-	fl.mu.Lock()
-	f := fl.wanted[flow.Frontend()]
-	fl.mu.Unlock()
+	f := fl.frontend(flow)
 	if f == nil {
 		return balancer.Target{}, false
 	}

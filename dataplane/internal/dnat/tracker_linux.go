@@ -93,7 +93,7 @@ func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane
 		if flow.Backend() != flow.Orig.Dst {
 			flow.Status |= conntrack.DstNAT // ipvs mode translated the flow, and the kernel may report its end long after that mode ended
 		}
-		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
+		if c, ours := t.flows.connection(t.flows.frontend(flow), flow, busy); ours {
 			tell(began, &c)
 		}
 	}, func() { lost(1) })

@@ -200,7 +200,8 @@ func dynset(m *message, f TableFamily, set *Set, op uint32, key, data Expr, time
 	})
 }
 
-// DNAT sets the destination address and port of the connection to the result of To.
+// DNAT sets the destination address of the connection to the result of To, and the port if To has
+// one.
 type DNAT struct{ To Lookup }
 
 func (s DNAT) text(f TableFamily) string { return fmt.Sprintf("dnat %s to %s", f, s.To.text(f)) }
@@ -209,10 +210,12 @@ func (s DNAT) write(m *message, f TableFamily) {
 	s.To.load(m, f, first, spare)
 	addr := Daddr.kind(f).registers()
 	m.expr(listElem, "nat", func() {
-		m.Wire32(1, 1)                    // NFTA_NAT_TYPE: NFT_NAT_DNAT
-		m.Wire32(2, uint32(f))            // NFTA_NAT_FAMILY
-		m.Wire32(3, register(first))      // NFTA_NAT_REG_ADDR_MIN
-		m.Wire32(5, register(first+addr)) // NFTA_NAT_REG_PROTO_MIN
+		m.Wire32(1, 1)               // NFTA_NAT_TYPE: NFT_NAT_DNAT
+		m.Wire32(2, uint32(f))       // NFTA_NAT_FAMILY
+		m.Wire32(3, register(first)) // NFTA_NAT_REG_ADDR_MIN
+		if s.To.kind(f).registers() > addr {
+			m.Wire32(5, register(first+addr)) // NFTA_NAT_REG_PROTO_MIN
+		}
 	})
 }
 
