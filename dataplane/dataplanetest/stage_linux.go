@@ -33,6 +33,7 @@ func scenes() []check {
 		{name: "affinity-ends", run: driven(testAffinityEnds)},
 		{name: "affinity-scope", run: driven(testAffinityScope)},
 		{name: "affinity-prefix", run: driven(testAffinityPrefix)},
+		{name: "ranges", run: driven(testRanges)},
 		{name: "source-ranges", run: driven(testSourceRanges)},
 		{name: "no-endpoints", run: driven(testNoEndpoints)},
 		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},
