@@ -19,6 +19,7 @@ type candidate struct {
 	ejected    bool
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
+	from       Lookup
 	former     bool // see Endpoint.Former
 	unproven   bool // see markUnproven
 }
@@ -117,15 +118,21 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// markUnproven marks the candidates that are not up while former ones serve for them. They get no
-// connections, and don't count.
+// markUnproven marks the candidates of a lookup that are not up while former ones of the same
+// lookup serve for them. They get no connections, and don't count.
 func markUnproven(candidates []candidate) {
-	if !anyEligible(candidates, func(c *candidate) bool { return c.former && c.health == HealthUp }) {
+	var serving []Lookup
+	for i := range candidates {
+		if c := &candidates[i]; c.former && c.health == HealthUp && c.eligible() && !slices.Contains(serving, c.from) {
+			serving = append(serving, c.from)
+		}
+	}
+	if serving == nil {
 		return
 	}
 	for i := range candidates {
 		c := &candidates[i]
-		if c.unproven = !c.former && c.health != HealthUp; c.unproven && c.eligible() {
+		if c.unproven = !c.former && c.health != HealthUp && slices.Contains(serving, c.from); c.unproven && c.eligible() {
 			c.State = Untested
 		}
 	}
@@ -187,7 +194,7 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	out := candidate{
 		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
-		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target), percent: agentSteps, former: e.Former,
+		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target), percent: agentSteps, from: e.From, former: e.Former,
 	}
 	if e.IsUnchecked() {
 		out.health = HealthUp

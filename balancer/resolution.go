@@ -8,12 +8,15 @@ import (
 // After returns the state of lookup l of s after the state before, when its answer is r. Members
 // that the answer lacks stay in Former until they are replaced, so that an answer with wrong
 // addresses is not an outage. Without an answer, all stay. Otherwise only members that pass their
-// checks stay, until all checks of a new member pass. Without checks, the new members replace them
-// at once.
+// checks stay, until all checks of a new member pass. If none passes and none is former, members
+// without a verdict stay, because after a restart none has one. Without checks, the new members
+// replace them at once.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup) *Resolution {
 	former := slices.Clone(before.Former)
+	passes := func(m Member) bool { return s.anyPasses(in, l, m) }
+	unproven := len(former) == 0 && !slices.ContainsFunc(before.Members, passes)
 	for _, m := range before.Members {
-		if len(r.Members) == 0 || s.anyPasses(in, l, m) {
+		if len(r.Members) == 0 || passes(m) || unproven && !s.anyFails(in, l, []Member{m}) {
 			former = append(former, m)
 		}
 	}

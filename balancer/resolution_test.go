@@ -26,16 +26,18 @@ func TestReplacedAnswers(t *testing.T) {
 		unchecked             bool
 		members, former, next string
 		failure               string
-		up, half              string // all checks pass, or only the first
+		up, half, down        string // all checks pass, only the first, or none
 		want                  string
 	}{
 		"no new member is checked": {members: old, next: new1 + " " + new2, up: old, want: old},
 		"a new member passes":      {members: old, next: new1 + " " + new2, up: old + " " + new2},
 		"only one of its ports":    {members: old, next: new1, up: old, half: new1, want: old},
 		"one port of the old":      {members: old, next: new1, half: old, want: old},
-		"the old never passed":     {members: old, next: new1},
+		"the old has no verdict":   {members: old, next: new1, want: old},
+		"the old fails":            {members: old, next: new1, down: old},
+		"no verdict, two answers":  {members: new2, former: old, next: new1, want: old},
 		"a member is in both":      {members: old + " " + new1, next: new1, up: old + " " + new1},
-		"it failed":                {members: old + " " + new1, next: new1, up: old, want: old},
+		"it failed":                {members: old + " " + new1, next: new1, up: old, down: new1, want: old},
 		"former, down now":         {members: new1, former: old, next: new1, want: old},
 		"former, back":             {members: new1, former: old, next: old, want: ""},
 		"no checks":                {unchecked: true, members: old, next: new1},
@@ -53,15 +55,16 @@ func TestReplacedAnswers(t *testing.T) {
 			if !c.unchecked {
 				s.Health = &balancer.Health{}
 			}
-			verdict := func(addresses string, ports ...uint16) {
+			verdict := func(v balancer.Verdict, addresses string, ports ...uint16) {
 				for _, m := range membersAt(addresses) {
 					for _, port := range ports {
-						in.Health = in.Health.Set(balancer.Target{Service: "db", Addr: m.Addr, Port: port}, balancer.HealthUp)
+						in.Health = in.Health.Set(balancer.Target{Service: "db", Addr: m.Addr, Port: port}, v)
 					}
 				}
 			}
-			verdict(c.up, 8080, 8081)
-			verdict(c.half, 8080)
+			verdict(balancer.HealthUp, c.up, 8080, 8081)
+			verdict(balancer.HealthUp, c.half, 8080)
+			verdict(balancer.HealthDown, c.down, 8080, 8081)
 			l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db.example.org", V4: true, V6: true}
 			before := &balancer.Resolution{Members: membersAt(c.members), Former: membersAt(c.former)}
 			next := &balancer.Resolution{Members: membersAt(c.next), Failure: c.failure}
@@ -124,5 +127,29 @@ func TestFormerEndpointsServe(t *testing.T) {
 				t.Errorf("problems %q, want %q", text, c.reason)
 			}
 		})
+	}
+}
+
+// TestFormerServeTheirOwnLookup defines an address in addition to a name with a former member. All
+// checks but those of the former member fail, so panic_threshold must make the address serve.
+func TestFormerServeTheirOwnLookup(t *testing.T) {
+	s := decodeByName(t, `, "health": {"type": "tcp", "panic_threshold": 60}`, "")
+	s.Endpoints = append(s.Endpoints[:1:1], balancer.Endpoint{Address: netip.MustParseAddr("192.0.2.9"), Weight: 1})
+	var in balancer.Inputs
+	in.Services = in.Services.Set(s.Name, s)
+	l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
+	in.Resolved = in.Resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, &balancer.Resolution{Members: membersAt("192.0.2.5"), Former: membersAt("192.0.2.1")})
+	for address, v := range map[string]balancer.Verdict{"192.0.2.1": balancer.HealthUp, "192.0.2.5": balancer.HealthDown, "192.0.2.9": balancer.HealthDown} {
+		in.Health = in.Health.Set(balancer.Target{Service: s.Name, Addr: netip.MustParseAddr(address), Port: 5432}, v)
+	}
+	env := balancer.Env{Capabilities: balancer.Capabilities{Mode: "test", Protocols: []balancer.Protocol{balancer.TCP}, Forwards: []balancer.Forward{balancer.NATForward}}}
+	var got []string
+	for _, f := range new(balancer.Compiler).Next(env, in, time.Now()).Frontends.All() {
+		for _, b := range f.Backends {
+			got = append(got, b.Addr.Addr().String()+":"+string(b.State))
+		}
+	}
+	if text, want := strings.Join(got, " "), "192.0.2.1:active 192.0.2.5:down 192.0.2.9:active"; text != want {
+		t.Errorf("backends %s\nwant %s", text, want)
 	}
 }
