@@ -143,23 +143,31 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	}
 }
 
-// TestReadyAwaitsNames starts while DNS is silent. The node must be ready only with the first
-// answer, and after a restart, with a known answer, although DNS is silent.
+// TestReadyAwaitsNames starts while DNS is silent. The node must serve other endpoints at once, but
+// be ready only with the first answer, and after a restart, with a known answer, although DNS is
+// silent.
 func TestReadyAwaitsNames(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
 	dns.Break("*", dnskit.Silence)
 	n := &node{t: t, dir: t.TempDir()}
-	n.write(withNames(dns.Address))
+	server(t, "127.43.1.5:9001", "written")
+	n.write(withNames(dns.Address) + `
+[services.written]
+vips = ["127.42.0.5"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.43.1.5", port = 9001 }]
+`)
 	n.launch()
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, 10*time.Second, "a question", func() bool { return dns.Asked("web.example.org.") > 0 })
+	wait.For(t, 10*time.Second, "the service without names", func() bool { return ask("127.42.0.5:8080") == "written" })
 	if code, body := n.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "DNS for the names of endpoints") {
 		t.Errorf("/readyz = %d, %s, want 503 and that DNS has not answered", code, body)
 	}
 	dns.Break("*", dnskit.None)
 	wait.For(t, 20*time.Second, "the node to be ready", func() bool { return n.status().Ready })
-	const want = "127.43.1.1:9001:active/2"
+	const want = "127.43.1.1:9001:active/2 127.43.1.5:9001:active/1"
 	wait.For(t, 20*time.Second, want, func() bool { return n.endpoints() == want })
 	dns.Break("*", dnskit.Silence)
 	n.stop()

@@ -87,7 +87,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 	defer feed.Stop()
 	ready := false
 	for {
-		changed := d.engine.Changed()
+		changed, compiled := d.engine.Changed(), d.model.Changed()
 		if d.engine.Status().Tried {
 			d.notify.started()
 		}
@@ -97,12 +97,13 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 			d.notify.status(d.summary)
 		}
 		if ready {
-			changed = nil
+			changed, compiled = nil, nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-compiled:
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)

@@ -210,14 +210,11 @@ func (m *Model) nextExpiry() time.Duration {
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
-	if patience := m.started.Add(namesPatience); !m.State().Complete && time.Now().Before(patience) && m.everRead {
-		next = patience
-	}
 	var lapses time.Time
 	if m.State().Complete && m.proposed == nil { // inputs of an earlier run that have expired end with the first state
 		lapses = m.local.nextExpiry()
 	}
-	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next()} {
+	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), lapses, m.o.Outliers.Next(), m.State().NamesUntil} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -251,9 +248,6 @@ func (m *Model) compile() {
 	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
 		return // endpoints that are down according to the fleet must not get connections after this node's start
 	}
-	if !m.State().Complete && m.awaitsNames(latest) {
-		return // a node without endpoints must not become ready
-	}
 	next := m.adopted()
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map && m.proposed == nil {
@@ -267,6 +261,7 @@ func (m *Model) compile() {
 		Overrides: m.local.over(latest.Overrides, m.State().Inputs.Overrides),
 	}
 	m.resolve(s)
+	s.NamesUntil = m.namesUntil(s, now)
 	s.Inputs.Agents = m.o.Agents.Answers(&s.Env, &s.Inputs)
 	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
 	before, remembered := m.State().Desired, m.compiler.Memory
@@ -293,13 +288,21 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// namesPatience is the time after the start for which vipd waits for the first answers of names.
+// namesPatience is the time after the store was first readable for which a node without the first
+// answers of names is not ready.
 const namesPatience = 5 * time.Second
 
-// awaitsNames starts the lookups, and reports whether the model waits for their first answers.
-func (m *Model) awaitsNames(latest *store.Snapshot) bool {
-	m.o.Names.Resolved(&balancer.Inputs{Services: latest.Services, Endpoints: latest.Endpoints}, m.everRead)
-	return time.Since(m.started) < namesPatience && m.o.Names.Awaits()
+// namesUntil returns when s is ready without the first answers of names, or zero if it needs none.
+// A node that was ready stays ready.
+func (m *Model) namesUntil(s *State, now time.Time) time.Time {
+	until := m.State().NamesUntil
+	if s.EverRead && !m.State().EverRead {
+		until = now.Add(namesPatience)
+	}
+	if !until.After(now) || !m.o.Names.Awaits() {
+		return time.Time{}
+	}
+	return until
 }
 
 // resolve sets the answers of names, and the verdicts of checks.

@@ -31,6 +31,9 @@ type State struct {
 	// Complete reports whether the first snapshot is included. EverRead reports whether the store
 	// was ever readable.
 	Complete, EverRead bool
+	// NamesUntil is the time until which the node is not ready, because names of its own services
+	// have no first answer. It is zero if none is missing.
+	NamesUntil time.Time
 	// Lacking lists problems with checks that this node can't run. Unable is the number of these
 	// checks.
 	Lacking []balancer.Problem

@@ -26,6 +26,8 @@ type node struct {
 	in    balancer.Inputs
 	limit int
 	end   func()
+	// silent makes every lookup wait for its end.
+	silent bool
 
 	mu      sync.Mutex
 	next    resolve.Answer
@@ -62,7 +64,10 @@ func startNode(t *testing.T, path string) *node {
 	return n
 }
 
-func (n *node) answer(_ context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer {
+func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer {
+	if n.silent {
+		<-ctx.Done()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked[l.Name] = append(n.asked[l.Name], time.Since(n.start))

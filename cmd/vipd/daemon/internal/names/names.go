@@ -118,11 +118,11 @@ func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balanc
 	return n.kept(before)
 }
 
-// Awaits reports whether a lookup has neither endpoints nor a first answer. Its cost depends on the
-// number of lookups.
+// Awaits reports whether a lookup that services of this node's own files request has neither
+// endpoints nor a first answer. Its cost depends on the number of lookups.
 func (n *Names) Awaits() bool {
-	for _, r := range n.resolved.All() {
-		if len(r.Members)+len(r.Former) == 0 && r.Failure == "" {
+	for id, r := range n.resolved.All() {
+		if l := n.lookups[id.Lookup]; l != nil && l.own > 0 && len(r.Members)+len(r.Former) == 0 && r.Failure == "" {
 			return true
 		}
 	}

@@ -207,3 +207,24 @@ func TestEtcdLimit(t *testing.T) {
 		shows("f", "192.0.2.1")
 	})
 }
+
+// TestAwaitsOwnNames requests a lookup that never ends. Only services of the node's own files must
+// make the node wait for it.
+func TestAwaitsOwnNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, t.TempDir())
+		defer n.end()
+		n.silent = true
+		service := n.service("web", "web.example.org", "10.96.0.10")
+		for key, want := range map[string]bool{"/vipd/services/web": false, "": true} {
+			changed := *service
+			changed.Origin.Key = key
+			n.in.Services = n.in.Services.Set("web", &changed)
+			n.found("web", true)
+			synctest.Wait()
+			if got := n.Awaits(); got != want {
+				t.Errorf("with the key %q: Awaits() = %t, want %t", key, got, want)
+			}
+		}
+	})
+}

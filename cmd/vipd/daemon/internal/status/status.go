@@ -144,19 +144,21 @@ func (v *View) ModeStatus() api.Mode {
 	}
 }
 
-// Ready reports whether the first complete state is applied.
+// Ready reports whether the first complete state is applied, with the first answers of names.
 func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 
-// Unready returns the reasons why the first complete state is not applied yet.
+// Unready returns the reasons why the node is not ready.
 func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
 	case !s.Complete && s.Snapshot.Err != nil:
 		return []string{fmt.Sprintf("the store could not be read since the start, and nothing of it is served yet: %v", s.Snapshot.Err)}
 	case !s.Complete:
-		return []string{"the store, or DNS for the names of endpoints, has not answered yet"}
+		return []string{"the store has not answered yet"}
 	case !s.EverRead:
 		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
+	case !s.NamesUntil.IsZero():
+		return []string{"DNS for the names of endpoints has not answered yet"}
 	case !e.Ready && e.LastError != "":
 		return []string{"the first complete state is not applied yet: " + e.LastError}
 	case !e.Ready:
