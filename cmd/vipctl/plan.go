@@ -104,7 +104,11 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 	var interfaces []guard.Interface
 	for _, d := range devices {
 		if d.Flags&net.FlagLoopback == 0 {
-			interfaces = append(interfaces, guard.Interface{Name: d.Name, Index: d.Index})
+			mtu := 0
+			if d.Flags&net.FlagUp != 0 {
+				mtu = d.MTU
+			}
+			interfaces = append(interfaces, guard.Interface{Name: d.Name, Index: d.Index, MTU: mtu})
 		}
 	}
 	o := modes.HostOptions(conf)

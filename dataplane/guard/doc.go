@@ -26,8 +26,8 @@
 //	restarts             a SYN or INIT of a known connection to an endpoint in dead -> noted in restarts,
 //	                     dropped; see restarts.go
 //	segment-size         ours, the first segment of either side: its MSS is clamped to the MTU of the
-//	                     path, and to the value in clamps for the place to which the connection was
-//	                     opened, also in input
+//	                     path if links or routes have different MTUs, and to the value in clamps for
+//	                     the place to which the connection was opened, also in input
 //	source               ours, not never: if onearm has the pair of incoming and outgoing interfaces, or
 //	                     marked always -> masqueraded. The host's programs have no incoming interface
 //

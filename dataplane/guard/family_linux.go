@@ -61,7 +61,7 @@ func try(conn *nft.Conn, of inet.Family) error {
 	l.table.Name += trialSuffix
 	var tx nft.Tx
 	l.write(&tx, l.chains(dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
-		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true,
+		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true, links: true,
 		roaming: true, dead: true, quiet: true, ranges: true,
 	}))
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)

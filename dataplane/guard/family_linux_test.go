@@ -41,7 +41,7 @@ func TestPlansLoad(t *testing.T) {
 		frontends := append(examples(), frontend("10.96.0.60:80", forward(balancer.DRForward)), frontend("10.96.0.61:80", sources("10.0.0.0/8", "10.1.0.0/16")))
 		var b strings.Builder
 		for _, f := range inet.Families() {
-			w := modelWanted(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1}})
+			w := modelWanted(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1, 65536}, {"eth1", 3, 1500}})
 			w.own(map[inet.Family]netip.Addr{inet.IPv4: addrOf("10.96.0.1"), inet.IPv6: addrOf("fd00:96::1")}[f], 1)
 			w.render(&b)
 		}
@@ -251,7 +251,7 @@ func TestGuardHistories(t *testing.T) {
 					h.g.markStale()
 				}
 			case 3:
-				h.g.setInterfaces([]Interface{{"lo", 1}, {"eth1", 3}}[:1+h.r.IntN(2)])
+				h.g.setInterfaces([]Interface{{"eth0", 1, 1500}, {"eth1", 3, 1500 + h.r.IntN(2)}}[:1+h.r.IntN(2)], h.r.IntN(3) == 0)
 				h.g.markStale()
 			case 4:
 				h.fail()

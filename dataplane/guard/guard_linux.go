@@ -82,11 +82,11 @@ func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	return news
 }
 
-// SetInterfaces sets the interfaces between which packets are forwarded, for the next Prepare or
-// Refresh.
-func (g *Guard) SetInterfaces(interfaces []Interface) {
+// SetInterfaces sets the interfaces between which packets are forwarded, and whether a route has an
+// MTU of its own, for the next Prepare or Refresh.
+func (g *Guard) SetInterfaces(interfaces []Interface, routeMTU bool) {
 	for _, y := range g.families {
-		y.setInterfaces(interfaces)
+		y.setInterfaces(interfaces, routeMTU)
 	}
 	g.markStale()
 }

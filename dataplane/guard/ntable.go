@@ -163,19 +163,20 @@ var (
 //   - always and never: endpoints always see the node's address, or always the client's.
 //   - direct: packets reach endpoints unchanged.
 //   - clamps: the segment size is limited.
+//   - links: the segment size is limited to the MTU of the path, in a mode that forwards packets.
 //   - owned: the host drops packets to addresses that another host has.
 //   - roaming: connections move here from other hosts.
 //   - ranges: frontends have ranges of ports.
 //   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
 //     would end.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, owned, roaming, dead, quiet, ranges bool }
+type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges bool }
 
 // concerns returns the features in use.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
 		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
-		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.nonEmpty(),
+		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.nonEmpty(),
 	}
 }
 
@@ -201,7 +202,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 	}
 	all = append(l.rangeChains(m, bits, with), all...)
 	all = append(all, packetMarkChains(bits)...)
-	all = append(all, l.segmentSizeChains(m, bits, with.clamps)...)
+	all = append(all, l.segmentSizeChains(m, bits, with)...)
 	if m.Forward {
 		all = append(all,
 			chainRules{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
@@ -422,20 +423,21 @@ func (l *layout) directChains(bits markBits) []chainRules {
 	}
 }
 
-// segmentSizeChains limits the segment size that both ends of our TCP connections announce. If the
-// mode forwards packets, the limit is the MTU of the links. If clamps is set, the limit of the
-// frontend also applies.
-func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, clamps bool) (all []chainRules) {
+// segmentSizeChains limits the segment size that both ends of our TCP connections announce: to the
+// MTU of the path, and to the limit of the frontend. Looking up the path's MTU is the most
+// expensive statement of a first packet, and even an established packet enters the chains. So they
+// exist only while a limit can have an effect.
+func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with concerns) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})
 	var leaving []nft.Rule
-	if m.Forward {
+	if with.links {
 		leaving = append(leaving, links)
 	}
-	if m.LocalIn { // virtual servers translate replies at the end of forward, which other rules can't match
+	if with.links && m.LocalIn { // virtual servers translate replies at the end of forward, which other rules can't match
 		all = append(all, chainRules{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
 	}
-	if clamps {
+	if with.clamps {
 		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // the same for both directions of a connection
 		clamp := rule(isTCP, opening, ours, nft.SetField{Field: nft.Maxseg, To: nft.Lookup{Key: opened, In: l.sets[clampsSet]}})
 		leaving = append(leaving, clamp)

@@ -15,6 +15,9 @@ type Options struct {
 	// marks, the next bit marks connections through vipd, and the bit after it marks connections
 	// that keep their source. Bit 0 follows bit 31.
 	MasqueradeBit int
+	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
+	// limited only while links or routes have different MTUs (see [Interface]).
+	ClampMSS bool
 	// Variant is the iptables variant whose filters must accept our connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug.

@@ -57,7 +57,7 @@ func modelWanted(o Options, of inet.Family, frontends []*balancer.Frontend, inte
 	}
 	interfaces = slices.Clone(interfaces)
 	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
-	w.setInterfaces(interfaces)
+	w.setInterfaces(interfaces, false)
 	return w
 }
 

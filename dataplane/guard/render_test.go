@@ -31,10 +31,10 @@ func TestRender(t *testing.T) {
 func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
 	t.Helper()
 	o := Options{Mode: m, MasqueradeBit: 14}
-	got := Render(o, frontends, []Interface{{"eth1", 3}, {"eth0", 2}})
+	got := Render(o, frontends, []Interface{{"eth1", 3, 1400}, {"eth0", 2, 1500}})
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)
-	if again := Render(o, shuffled, []Interface{{"eth0", 2}, {"eth1", 3}}); again != got {
+	if again := Render(o, shuffled, []Interface{{"eth0", 2, 1500}, {"eth1", 3, 1400}}); again != got {
 		t.Errorf("Render in another order =\n%s\nwant\n%s", again, got)
 	}
 	if *update {

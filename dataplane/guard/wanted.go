@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -19,6 +20,8 @@ type wanted struct {
 	// forwarded.
 	mode       dataplane.Needs
 	interfaces []Interface
+	// alwaysClamp is Options.ClampMSS. routeMTU reports whether a route has an MTU of its own.
+	alwaysClamp, routeMTU bool
 
 	members []*members
 	ranges  openRanges
@@ -33,11 +36,30 @@ type wanted struct {
 type Interface struct {
 	Name  string
 	Index int
+	// MTU is the maximum size of a packet in bytes, or 0 if no packet can leave through the
+	// interface.
+	MTU int
+}
+
+// clampsToLinks reports whether the segment size must be limited to the MTU of the path. If all
+// links have the same MTU, neither side announces a segment that is too large for the other link.
+func (w *wanted) clampsToLinks() bool {
+	if w.alwaysClamp || w.routeMTU {
+		return true
+	}
+	mtu := 0
+	for _, i := range w.interfaces {
+		if i.MTU != 0 && mtu != 0 && i.MTU != mtu {
+			return true
+		}
+		mtu = cmp.Or(i.MTU, mtu)
+	}
+	return false
 }
 
 func newWanted(family inet.Family, o Options) *wanted {
 	w := &wanted{
-		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
+		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, alwaysClamp: o.ClampMSS,
 		unknown: map[setEntry]int{},
 	}
 	for _, def := range setDefs() {
@@ -95,8 +117,11 @@ func (w *wanted) own(a netip.Addr, by int) {
 	w.owned.want(setEntry{Addr: a}, by)
 }
 
-// setInterfaces sets the interfaces between which packets are forwarded.
-func (w *wanted) setInterfaces(interfaces []Interface) { w.interfaces = interfaces }
+// setInterfaces sets the interfaces between which packets are forwarded, and whether a route has an
+// MTU of its own.
+func (w *wanted) setInterfaces(interfaces []Interface, routeMTU bool) {
+	w.interfaces, w.routeMTU = interfaces, routeMTU
+}
 
 // setMode sets the mode's requirements, and reports whether they have changed.
 func (w *wanted) setMode(m dataplane.Needs) bool {

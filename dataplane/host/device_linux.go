@@ -65,7 +65,7 @@ func (st *state) findDevice(name string) holder {
 		d.kind = madeDevice
 	case link.Attrs().Flags&net.FlagLoopback != 0:
 		d.kind = loopbackDevice
-	case link.Type() == "dummy":
+	case link.Type() == dummyKind:
 		d.kind = otherDummy
 	}
 	return d

@@ -25,8 +25,9 @@ func eventGroups() []int {
 	return []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 }
 
-// subscribe opens a socket that also receives the removal of our routes. A filter in the kernel
-// drops events about other routes, because a host may have a million of them.
+// subscribe opens a socket that also receives the removal of our routes, and all events about
+// routes with metrics. A filter in the kernel drops events about other routes, because a host may
+// have a million of them.
 func subscribe(room int) (*nlsock.Socket, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, append(eventGroups(), unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)...)
 	if err != nil {
@@ -36,15 +37,20 @@ func subscribe(room int) (*nlsock.Socket, error) {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
 	}
 	const equal, end = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const findAttribute = 1<<32 - 0x1000 + 12 // SKF_AD_OFF + SKF_AD_NLATTR (linux/filter.h): finds an attribute of type X from offset A
 	const kindAt, protocolAt = 4, unix.SizeofNlMsghdr + routeProtocolAt
 	err = s.Filter([]unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kindAt},
 		{Code: equal, K: wire(unix.RTM_NEWROUTE), Jt: 3},
-		{Code: equal, K: wire(unix.RTM_DELROUTE), Jf: 3},
+		{Code: equal, K: wire(unix.RTM_DELROUTE), Jf: 6},
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocolAt},
-		{Code: equal, K: routeProtocol, Jt: 1},
-		{Code: end, K: 0},
+		{Code: equal, K: routeProtocol, Jt: 4},
+		{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + unix.SizeofRtMsg},
+		{Code: unix.BPF_LDX | unix.BPF_IMM, K: unix.RTA_METRICS},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: findAttribute},
+		{Code: equal, K: 0, Jt: 1},
 		{Code: end, K: ^uint32(0)},
+		{Code: end, K: 0},
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -72,6 +78,8 @@ type netEvent struct {
 	at   local
 	// route reports whether the event is about our route to addr.
 	route bool
+	// mtu reports whether the event is about a route with an MTU of its own.
+	mtu bool
 	// device is the device's state, if the event is about the device.
 	device device
 }
@@ -109,6 +117,8 @@ func readEvent(m *nlsock.Messages) (netEvent, bool) {
 		return readAddress(m)
 	case m.Kind == unix.RTM_DELROUTE && len(m.Body) >= unix.SizeofRtMsg && m.Body[routeProtocolAt] == routeProtocol:
 		return readRoute(m)
+	case (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && setsMTU(m.Body):
+		return netEvent{gone: m.Kind == unix.RTM_DELROUTE, mtu: true}, true
 	}
 	return netEvent{}, false
 }
@@ -160,14 +170,24 @@ func readDevice(m *nlsock.Messages) (netEvent, bool) {
 		gone:   m.Kind == unix.RTM_DELLINK,
 		device: device{up: flags&unix.IFF_UP != 0, loopback: flags&unix.IFF_LOOPBACK != 0, running: flags&unix.IFF_RUNNING != 0},
 	}
+	dummy := false
 	a := nlsock.In(m.Body[unix.SizeofIfInfomsg:])
 	for a.Next() {
 		switch a.Kind {
+		case unix.IFLA_MTU:
+			c.device.mtu = int(binary.NativeEndian.Uint32(a.Value))
+		case unix.IFLA_LINKINFO:
+			for info := nlsock.In(a.Value); info.Next(); {
+				dummy = dummy || info.Kind == unix.IFLA_INFO_KIND && unix.ByteSliceToString(info.Value) == dummyKind
+			}
 		case unix.IFLA_IFNAME:
 			c.device.name = unix.ByteSliceToString(a.Value)
 		case unix.IFLA_MASTER:
 			c.device.master = int(binary.NativeEndian.Uint32(a.Value))
 		}
+	}
+	if dummy {
+		c.device.mtu = 0
 	}
 	return c, a.Err == nil
 }

@@ -40,6 +40,9 @@ type Options struct {
 	// marks, the next bit marks connections through vipd, and the bit after it marks connections
 	// that keep their source. Bit 0 follows bit 31.
 	MasqueradeBit int
+	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
+	// limited only while links or routes have different MTUs.
+	ClampMSS bool
 	// Variant is the iptables variant whose filters must accept our connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug. If nil, nothing is logged.
@@ -48,7 +51,7 @@ type Options struct {
 
 // Guard returns the options of the guard.
 func (o Options) Guard() guard.Options {
-	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Variant: o.Variant, Log: o.Log}
+	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, ClampMSS: o.ClampMSS, Variant: o.Variant, Log: o.Log}
 }
 
 // DefaultOptions returns the defaults of the configuration.

@@ -115,8 +115,7 @@ func (h *Host) applyMode() {
 	if !h.linksChanged {
 		return
 	}
-	h.guard.SetInterfaces(h.view.interfaces())
-	h.linksChanged = false
+	h.passInterfaces()
 }
 
 // Prepare creates the restrictions and addresses of want. If the mode forwards, many addresses may

@@ -87,8 +87,7 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	if !h.linksChanged {
 		return ""
 	}
-	h.linksChanged = false
-	h.guard.SetInterfaces(h.view.interfaces())
+	h.passInterfaces()
 	if err := h.guard.Refresh(ctx); err != nil {
 		h.linksChanged = true
 		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)

@@ -34,6 +34,7 @@ func (ob *observer) updateView() error {
 		return err
 	}
 	ob.view, ob.device, ob.renumbered, ob.linksChanged = v, holder{}, [2]bool{true, true}, true
+	ob.routeMTUs.unread = true
 	if ob.full {
 		ob.adopt()
 		if err := ob.readRoutes(); err != nil {
@@ -67,6 +68,11 @@ func (ob *observer) noteEvent(c netEvent) {
 		ob.removed = ob.removed || r != nil && r.source.IsValid() // without a source, vipd itself removed the route
 		return
 	}
+	if c.mtu {
+		ob.routeMTUs.note(c.gone)
+		ob.linksChanged = true
+		return
+	}
 	if c.addr.IsValid() {
 		if c.gone {
 			ob.view.unset(c.addr, c.link, c.at.bits)
@@ -92,6 +98,7 @@ func (ob *observer) noteEvent(c netEvent) {
 		}
 	}
 	ob.linksChanged = true
+	ob.routeMTUs.unread = ob.routeMTUs.unread || ob.routeMTUs.some // a device that goes down loses its routes without an event
 	if c.gone {
 		delete(ob.view.devices, c.link)
 		return

@@ -59,6 +59,7 @@ type observed struct {
 	deviceWentDown bool
 	// linksChanged reports whether devices may have changed since the guard received them.
 	linksChanged bool
+	routeMTUs    routeMTUs
 	// gateways holds the host's next hops at the time when addresses were last added. A gateway is
 	// never added as a VIP.
 	gateways []netip.Addr

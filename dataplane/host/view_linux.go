@@ -30,7 +30,13 @@ type device struct {
 	running bool
 	// master is the index of the bridge, bond or VRF to which the device belongs, or 0.
 	master int
+	// mtu is the maximum size of its packets, in bytes. It is 0 for a dummy device, which sends
+	// nothing.
+	mtu int
 }
+
+// dummyKind is the kernel's name for the type of dummy devices.
+const dummyKind = "dummy"
 
 // view is the observed state of the kernel. It is read completely once, and then updated from
 // events.
@@ -86,7 +92,14 @@ func readView(nl *netlink.Handle) (view, error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0, a.RawFlags&unix.IFF_RUNNING != 0, a.MasterIndex}
+		d := device{
+			name: a.Name, up: a.Flags&net.FlagUp != 0, loopback: a.Flags&net.FlagLoopback != 0,
+			running: a.RawFlags&unix.IFF_RUNNING != 0, master: a.MasterIndex,
+		}
+		if l.Type() != dummyKind {
+			d.mtu = a.MTU
+		}
+		v.devices[a.Index] = d
 	}
 	addrs, err := retryInterrupted(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -156,7 +169,11 @@ func (v *view) interfaces() []guard.Interface {
 	var all []guard.Interface
 	for i, d := range v.devices {
 		if !d.loopback && d.master == 0 {
-			all = append(all, guard.Interface{Name: d.name, Index: i})
+			mtu := 0
+			if d.up {
+				mtu = d.mtu
+			}
+			all = append(all, guard.Interface{Name: d.name, Index: i, MTU: mtu})
 		}
 	}
 	slices.SortFunc(all, func(a, b guard.Interface) int { return cmp.Compare(a.Name, b.Name) })

@@ -32,6 +32,9 @@ type Config struct {
 	Node string `toml:"node"`
 	// Zone is the name of this host's location.
 	Zone string `toml:"zone"`
+	// ClampMSS selects the connections whose segment size is limited to the MTU of their path, in
+	// modes that forward packets.
+	ClampMSS ClampMSS `toml:"clamp_mss"`
 	// StateDir holds files that must survive a reboot. RunDir holds all other files.
 	StateDir  string         `toml:"state_dir"`
 	RunDir    string         `toml:"run_dir"`
@@ -109,6 +112,19 @@ const (
 
 // Values lists the valid values.
 func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legacy"} }
+
+// ClampMSS selects the connections whose segment size is limited to the MTU of their path.
+type ClampMSS string
+
+// These are the selections.
+const (
+	// AutoClampMSS limits segments only while links or routes have different MTUs.
+	AutoClampMSS   ClampMSS = "auto"
+	AlwaysClampMSS ClampMSS = "always"
+)
+
+// Values lists the valid values.
+func (ClampMSS) Values() []string { return []string{"auto", "always"} }
 
 // Store configures the source of services.
 type Store struct {
@@ -288,7 +304,7 @@ type Resolver struct {
 // Default returns the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Mode: AutoMode, StateDir: "/var/lib/vipd", RunDir: "/run/vipd",
+		Mode: AutoMode, ClampMSS: AutoClampMSS, StateDir: "/var/lib/vipd", RunDir: "/run/vipd",
 		Store:     Store{Kind: FileStore},
 		Etcd:      Etcd{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"},
 		Sync:      Sync{MinInterval: 100 * time.Millisecond, ProbeInterval: time.Second, ResyncInterval: 10 * time.Minute},

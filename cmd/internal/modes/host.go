@@ -19,5 +19,6 @@ func HostOptions(c config.Config) host.Options {
 		return foreign || err != nil // unreadable rules may exist
 	}
 	o.Variant, o.MasqueradeBit = host.Variant(c.IPTables.Backend), c.IPTables.MasqueradeBit
+	o.ClampMSS = c.ClampMSS == config.AlwaysClampMSS
 	return o
 }

@@ -1,0 +1,92 @@
+package host
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
+)
+
+// routeMTUs follows whether the host has routes with an MTU of their own.
+type routeMTUs struct {
+	// some reports whether such a route exists.
+	some bool
+	// unread reports whether all routes must be read to know that.
+	unread bool
+}
+
+// note processes an event about a route with an MTU of its own.
+func (r *routeMTUs) note(gone bool) {
+	if gone {
+		r.unread = r.unread || r.some
+		return
+	}
+	r.some = true
+}
+
+// passInterfaces passes the devices between which packets are forwarded to the guard, and whether a
+// route has an MTU of its own. If the routes can't be read, it assumes that one has.
+func (h *Host) passInterfaces() {
+	if h.routeMTUs.unread && h.mode.Load().Forward && !h.opts.ClampMSS {
+		some, err := anyRouteMTU(h.batches.Socket)
+		if err != nil {
+			h.log.Warn("the routes can't be read, so every connection's segment size is limited to the MTU of its path", "err", err)
+		}
+		h.routeMTUs = routeMTUs{some: some || err != nil, unread: err != nil}
+	}
+	h.guard.SetInterfaces(h.view.interfaces(), h.routeMTUs.some)
+	h.linksChanged = false
+}
+
+// anyRouteMTU reports whether any route has an MTU of its own. A host may have a million routes, so
+// it does not keep them. The kernel reports later routes as events.
+func anyRouteMTU(s *nlsock.Socket) (some bool, err error) {
+	seq := s.Next()
+	var w nlsock.Writer
+	w.Begin(unix.RTM_GETROUTE, unix.NLM_F_DUMP, seq, make([]byte, unix.SizeofRtMsg)...)
+	w.End()
+	if err := s.Send(w.B); err != nil {
+		return false, err
+	}
+	for {
+		m, err := s.Answer()
+		if err != nil {
+			return false, err
+		}
+		for m.Next() {
+			switch {
+			case m.Seq != seq:
+			case m.Kind == unix.NLMSG_DONE, m.Kind == unix.NLMSG_ERROR:
+				return some, m.Refusal()
+			default:
+				some = some || setsMTU(m.Body)
+			}
+		}
+		if m.Err != nil {
+			return false, m.Err
+		}
+	}
+}
+
+// routeFlagsAt is the offset of the flags in a rtmsg.
+const routeFlagsAt = 8
+
+// setsMTU reports whether a route limits the size of packets or TCP segments. The body is a rtmsg
+// with attributes. Exceptions that the kernel has learned from other routers don't count.
+func setsMTU(body []byte) bool {
+	if len(body) < unix.SizeofRtMsg || binary.NativeEndian.Uint32(body[routeFlagsAt:])&unix.RTM_F_CLONED != 0 {
+		return false
+	}
+	for a := nlsock.In(body[unix.SizeofRtMsg:]); a.Next(); {
+		if a.Kind != unix.RTA_METRICS {
+			continue
+		}
+		for metric := nlsock.In(a.Value); metric.Next(); {
+			if (metric.Kind == unix.RTAX_MTU || metric.Kind == unix.RTAX_ADVMSS) && len(metric.Value) == 4 && binary.NativeEndian.Uint32(metric.Value) != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
