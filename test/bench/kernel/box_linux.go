@@ -195,7 +195,7 @@ func (h *host) do(ctx context.Context, q request) (float64, error) {
 func newSubject(b backend, s spec) (subject, error) {
 	switch s.Layout {
 	case floorLayout:
-		return floor{b}, nil
+		return floor{b, s.Endpoints}, nil
 	case listLayout:
 		return newListRules(b, s), nil
 	case ipvsadmLayout:

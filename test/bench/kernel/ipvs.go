@@ -41,7 +41,7 @@ func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 func ipvsPlan(s ipvsSizes) []row {
 	specOf := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
 	rows := []row{
-		{name: oneRule, box: spec{floorLayout, 1, 1}, what: anyVIP},
+		{name: oneRule, box: spec{floorLayout, 1, 10}, what: anyVIP},
 		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: specOf(listLayout, s.list), what: anyVIP, against: oneRule},
 		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: specOf(completeLayout, s.tree), what: anyVIP, against: oneRule},
 		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: specOf(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},

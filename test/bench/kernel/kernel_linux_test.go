@@ -106,7 +106,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 			if b == legacy && !wait.Soaking() { // nft has stricter expectations
 				t.Skip("make soak runs it: nft shows the same")
 			}
-			x := loaded(t, b, spec{floorLayout, 1, 1})
+			x := loaded(t, b, spec{floorLayout, 1, 10})
 			f, err := newFlood(x, vips(1))
 			if err != nil {
 				t.Fatal(err)

@@ -62,9 +62,9 @@ func (o *own) start() error {
 	case ipvsLayout:
 		options.Mode = ipvs.Needs()
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
-	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout:
+	case mapsLayout, mapsCompleteLayout, affinityLayout, rangesLayout, clampLayout:
 		options.Interface = "lo" // some kernels lack dummy devices
-		options.Mode = nftables.Needs()
+		options.Mode, options.ClampMSS = nftables.Needs(), o.spec.Layout == clampLayout
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
 		options.Interface = "lo"

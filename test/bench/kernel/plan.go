@@ -30,6 +30,7 @@ const (
 	mapsCompleteLayout layout = "maps complete" // nftables mode with everything that the daemon keeps on a host
 	affinityLayout     layout = "affinity"      // the same, with affinity
 	rangesLayout       layout = "ranges"        // the same, with three source ranges
+	clampLayout        layout = "clamp"         // the same, with segments limited to the path's MTU
 
 	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
@@ -115,11 +116,11 @@ func quickSizes() sizes {
 }
 
 // oneRule is the row that first packets are compared with.
-const oneRule = "one DNAT rule"
+const oneRule = "one DNAT rule over ten endpoints"
 
 // plan returns the rows of a full run.
 func plan(s sizes) []row {
-	floor := spec{floorLayout, 1, 1}
+	floor := spec{floorLayout, 1, 10}
 	rows := []row{{name: oneRule, box: floor, what: anyVIP}}
 	for _, n := range s.list {
 		box := spec{listLayout, n, s.endpoints}
@@ -132,7 +133,11 @@ func plan(s sizes) []row {
 	rows = append(rows, ownPaths(s, mapsLayout, "nftables mode alone", [2]float64{0, 1.25})...)
 	plain := ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})
 	rows = append(rows, plain...)
-	for _, l := range []layout{affinityLayout, rangesLayout} {
+	rows = append(rows, row{
+		name: "nftables mode, complete, one service", box: spec{mapsCompleteLayout, 1, floor.Endpoints},
+		what: anyVIP, against: oneRule, limits: [2]float64{0, 1.2},
+	})
+	for _, l := range []layout{affinityLayout, rangesLayout, clampLayout} {
 		rows = append(rows, row{
 			name: fmt.Sprintf("nftables mode, %s, %s", l, group(s.services[1])), box: spec{l, s.services[1], s.endpoints},
 			what: anyVIP, against: plain[1].name, limits: [2]float64{0, 1.5},

@@ -55,12 +55,16 @@ type subject interface {
 	stop()
 }
 
-// floor is a host with one DNAT rule.
-type floor struct{ backend backend }
+// floor is a host with one DNAT rule that chooses an endpoint. With several endpoints, most packets
+// need a lookup of their route; with one, the kernel would reuse the route of the packet before.
+type floor struct {
+	backend   backend
+	endpoints int
+}
 
 func (f floor) load(ctx context.Context) (time.Duration, error) {
-	return restore(ctx, f.backend, fmt.Appendf(nil, "*nat\n-A PREROUTING -d %s/32 -p tcp -m tcp --dport %d -j DNAT --to-destination %s:%d\nCOMMIT\n",
-		vips(1)[0], servicePort, endpoint(0), targetPort))
+	return restore(ctx, f.backend, fmt.Appendf(nil, "*nat\n-A PREROUTING -d %s/32 -p tcp -m tcp --dport %d -j DNAT --to-destination %s-%s:%d --random\nCOMMIT\n",
+		vips(1)[0], servicePort, endpoint(0), endpoint(f.endpoints-1), targetPort))
 }
 
 func (f floor) change(context.Context, measure, int) (time.Duration, error) {
