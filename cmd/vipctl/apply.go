@@ -84,7 +84,7 @@ func runApply(c *cli.Call) error {
 func (g *given) sufficient(places []string, prune bool) error {
 	switch {
 	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):
-		return nil // the problems have the details
+		return nil // the printed problems have the details
 	case len(g.services)+len(g.vips) == 0:
 		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
 	case prune && len(g.bare) > 0:

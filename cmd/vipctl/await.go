@@ -31,10 +31,10 @@ func (d *daemonOverride) await() error {
 		if err != nil {
 			return false, err
 		}
-		n, closed := counted(endpoints, d.targets)
+		n, closed := countTargets(endpoints, d.targets)
 		if closed && n == 0 { // these counts are cheap, but omit endpoints and services without a definition
 			conns, err := client.Connections(d, dataplane.ConnectionQuery{})
-			if n = open(conns, d.targets); err != nil || n == 0 {
+			if n = countOpen(conns, d.targets); err != nil || n == 0 {
 				return err == nil, err
 			}
 		}
@@ -43,16 +43,16 @@ func (d *daemonOverride) await() error {
 		return false, nil
 	})
 	progress.end()
-	return ended(d.Call, err, d.targets, left, "", "")
+	return printOutcome(d.Call, err, d.targets, left, "", "")
 }
 
-// ended prints how the wait for a drain ended, with err or without. left is the last number of
-// connections, stillOn describes their nodes, and doneOn is the number of nodes without
-// connections.
-func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
+// printOutcome prints the outcome of the wait for a drain; err is nil if the drain is complete.
+// left is the last number of connections, stillOn names the nodes that have them, and doneOn is the
+// number of nodes without connections.
+func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
-		return abandoned(c, left, stillOn)
+		return printAbandoned(c, left, stillOn)
 	case err != nil:
 		return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
 	case c.Format == cli.FormJSON:
@@ -68,9 +68,9 @@ func ended(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, st
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
-// abandoned prints the remaining state if the wait ends before the drain. where describes the
-// nodes.
-func abandoned(c *cli.Call, left uint64, where string) error {
+// printAbandoned prints the number of remaining connections if the wait ends before the drain.
+// where names the nodes that have them.
+func printAbandoned(c *cli.Call, left uint64, where string) error {
 	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {
 		command = "--node " + node
@@ -88,9 +88,9 @@ func abandoned(c *cli.Call, left uint64, where string) error {
 // unused is the state of an endpoint at a port that its service has no frontend for.
 const unused balancer.BackendState = "unused"
 
-// counted adds up the connections of the targets' endpoints, and reports whether all of them are
-// closed to new connections.
-func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
+// countTargets adds up the connections of the targets' endpoints, and reports whether all of them
+// are closed to new connections.
+func countTargets(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {
 		e := &endpoints[i]
@@ -102,9 +102,9 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 	return left, closed
 }
 
-// open counts the targets' connections without ended ones. The kernel remembers a closed TCP
-// connection for minutes, and an idle UDP flow for half a minute or more.
-func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
+// countOpen counts the targets' open connections. The kernel remembers a closed TCP connection for
+// minutes, and an idle UDP flow for half a minute or more, so these are not counted.
+func countOpen(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
 		if isLive(&conns[i]) && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
 			left++
@@ -127,7 +127,7 @@ func isAt(endpoint, target string) bool {
 	return err == nil && err2 == nil && t.Addr == at.Addr && (t.Port == at.Port || t.Port == 0)
 }
 
-// progress shows the wait on a terminal, in one line that changes.
+// progress shows the state of a wait in a single terminal line, which it overwrites.
 type progress struct {
 	*cli.Printer
 	width int // the widest line so far

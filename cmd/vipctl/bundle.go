@@ -75,7 +75,7 @@ func runDebug(c *cli.Call) error {
 	return c.Print(file + "\n")
 }
 
-// exhibit is one file of a bundle.
+// exhibit is a file in a bundle.
 type exhibit struct {
 	name string
 	read func(context.Context) ([]byte, error)
@@ -153,7 +153,7 @@ func answer(c *cli.Call, name string, args ...string) exhibit {
 		if socket := c.Flags.String("socket"); socket != "" {
 			args = append(args, "--socket", socket)
 		}
-		cli.Run(ctx, w, verbs(), args) // an error is in the text
+		cli.Run(ctx, w, verbs(), args) // the text includes any error
 		return text.Bytes(), ctx.Err()
 	}}
 }
@@ -183,8 +183,8 @@ func output(name string, keep func(line string) bool, command ...string) exhibit
 	}}
 }
 
-// printed returns the output of a command. If it fails, the error is the first line of output, or
-// its exit status if there is none.
+// printed returns the output of a command. If the command fails, the error is its first line of
+// output, or its exit status if it printed nothing.
 func printed(ctx context.Context, command ...string) ([]byte, error) {
 	text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	if err == nil {

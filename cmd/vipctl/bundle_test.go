@@ -31,13 +31,13 @@ health = { type = "exec", command = ["/bin/check", "-pSECRET"] }
 		t.Fatal(err)
 	}
 	if strings.Contains(string(got), "SECRET") {
-		t.Errorf("the bundle has secrets:\n%s", got)
+		t.Errorf("bundle = %s, want no secrets", got)
 	}
 	for _, kept := range []string{
 		`["/bin/page", "(hidden)"]`, `["/bin/check", "(hidden)"]`, `"/ready?(hidden)"`, `"https://traces.example/v1?(hidden)"`, "@10.0.0.1:2379", "10.96.0.10",
 	} {
 		if !strings.Contains(string(got), kept) {
-			t.Errorf("%s is missing in\n%s", kept, got)
+			t.Errorf("bundle = %s, want %s in it", got, kept)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func runCheck(c *cli.Call) error {
 	return cmp.Or(c.Show(all, b.String), reported(all))
 }
 
-// readChecked is readDefinitions that also accepts standard input.
+// readChecked is like readDefinitions, but also accepts standard input.
 func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
@@ -71,8 +71,8 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.LoadText(place, text)), nil
 }
 
-// checkFor adds problems that only compiling finds, for mode or, if that is "", for the configured
-// mode. It also adds missing requirements of health checks on this host.
+// checkFor compiles the definitions for a mode, or for the configured mode if mode is "", and adds
+// the problems found. It also adds requirements of health checks that this host does not meet.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))
@@ -86,8 +86,8 @@ func (d *localDefinitions) checkFor(mode config.ModeName) {
 	d.sortProblems()
 }
 
-// checkOverlaps adds conflicts of services that have another mistake. They are not compiled, so the
-// conflict would otherwise show only when the mistake is fixed.
+// checkOverlaps adds conflicts of services that have another mistake. Such services are not
+// compiled, so users would otherwise see the conflict only after they fix the mistake.
 func (d *localDefinitions) checkOverlaps() {
 	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
 	documents := map[string]*tomlfile.Document{d.place: d.main}

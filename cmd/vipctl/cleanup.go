@@ -91,7 +91,7 @@ func runCleanup(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = held.Close() }() // nothing was written to it
+	defer func() { _ = held.Close() }() // the file was not written, so closing it can't lose data
 	if !force {
 		if err := refuseWhileServing(c); err != nil {
 			return err
@@ -132,8 +132,8 @@ func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) erro
 // printed.
 const groupedFrom = 10
 
-// grouped joins consecutive lines that differ only in an address, if there are many: there may be
-// tens of thousands.
+// grouped joins consecutive lines that differ only in an address, because a cleanup may print tens
+// of thousands.
 func grouped(done []string) []string {
 	var out []string
 	for i := 0; i < len(done); {
@@ -174,8 +174,8 @@ func aroundAddress(line string) (before, address, behind string) {
 	return before, words[at], strings.TrimRight(behind, " ")
 }
 
-// ownConfig reads the configuration, which has the paths of files. It rejects mistakes, because
-// they could lead to the wrong files.
+// ownConfig reads the configuration, which has the paths of files. It rejects a configuration with
+// mistakes, because cleanup could then remove the wrong files.
 func ownConfig(c *cli.Call) (config.Config, error) {
 	file := c.Flags.String("config")
 	conf, problems, err := config.Load(file)
@@ -225,8 +225,8 @@ func refuseWhileServing(c *cli.Call) error {
 	return fmt.Errorf("looking whether vipd is running: %w", err)
 }
 
-// cleaners returns the cleaners of a mode, or all. The order matters, because the last cleaners
-// remove records that others need.
+// cleaners returns the cleaners of a mode, or all of them. The order matters, because the last
+// cleaners remove records that the others read.
 func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{m.Cleanup}

@@ -15,7 +15,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// TestGrouped joins many lines of a kind. Every other line must stay, in order.
+// TestGrouped prints many lines that differ only in an address. They must be joined, and all other
+// lines must stay in order.
 func TestGrouped(t *testing.T) {
 	var done, want []string
 	for i := range 10000 {
@@ -39,9 +40,9 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// TestCleanupTakesRoot runs cleanup without root. It must print one sentence before it examines
-// anything.
-func TestCleanupTakesRoot(t *testing.T) {
+// TestCleanupNeedsRoot runs cleanup as a user other than root. It must fail with one sentence
+// before it examines anything.
+func TestCleanupNeedsRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
 		if code := s.run(t.Context(), line...); code != cli.ExitFailed {
@@ -50,7 +51,7 @@ func TestCleanupTakesRoot(t *testing.T) {
 	}
 	const want = "vipctl: what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup\n"
 	if got := s.err.String(); got != strings.Repeat(want, 2) {
-		t.Errorf("got %q", got)
+		t.Errorf("stderr = %q, want one sentence about root", got)
 	}
 }
 

@@ -100,7 +100,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	return q, nil
 }
 
-// printConnections prints connections while it receives them, because there may be very many.
+// printConnections prints connections as they arrive, because a host may have millions.
 func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	client, err := c.Client()
 	if err != nil {
@@ -129,7 +129,7 @@ func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	return list.end(empty)
 }
 
-// connectionList prints connections as they arrive.
+// connectionList prints connections in one of the output formats.
 type connectionList struct {
 	*cli.Printer
 	table  *table.Table
@@ -148,7 +148,7 @@ type connectionList struct {
 // and idle UDP flows.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
-// A long list is printed in blocks: rows with common column widths, or bytes of JSON.
+// A long list is printed in blocks, of rows with common column widths or of JSON.
 const (
 	partRows  = 1000
 	partBytes = 1 << 16
@@ -182,7 +182,8 @@ func (l *connectionList) add(n api.Connection) error {
 	return l.Print(l.table.Part(l.Form()))
 }
 
-// addJSON prints a connection in the form of a list of printJSON.
+// addJSON prints a connection as an element of a JSON array, formatted like the output of
+// printJSON.
 func (l *connectionList) addJSON(n api.Connection) error {
 	text, err := json.MarshalIndent(n, "  ", "  ") // no value has a character that HTML escapes
 	if err != nil {
@@ -234,9 +235,9 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
-	return follow(c, false, func(heard func()) error {
+	return follow(c, false, func(received func()) error {
 		return client.FollowConnections(c, q, func(e api.ConnectionEvent) error {
-			heard()
+			received()
 			switch {
 			case e.Event == api.Following && c.Format != cli.FormJSON:
 				c.Say("following connections that begin and end; Ctrl-C ends it")
@@ -256,7 +257,7 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 // connectionEvent formats one line.
 func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	if p.Format == cli.FormJSON {
-		text, _ := json.Marshal(e) // has only plain fields
+		text, _ := json.Marshal(e) // all its fields can be encoded
 		return string(text) + "\n"
 	}
 	n, backend := e.Connection, "-"

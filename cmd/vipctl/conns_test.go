@@ -35,7 +35,7 @@ func (s *sampled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// kept returns the size of this process's heap.
+// kept returns the size of this process's heap after a garbage collection.
 func kept() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -77,10 +77,10 @@ func TestConnsKeepsNoList(t *testing.T) {
 		out, errs, empty := &sampled{}, &strings.Builder{}, kept()
 		w := cli.World{Stdout: out, Stderr: errs, Getenv: func(string) string { return "" }, Now: time.Now}
 		if code := run(t.Context(), w, []string{"conns", "-o", format}); code != 0 || errs.Len() > 0 {
-			t.Fatalf("%s: exit code = %d: %s", format, code, errs)
+			t.Fatalf("exit code of format %s = %d, want 0: %s", format, code, errs)
 		}
 		if format == cli.FormJSON && out.lines < crowd*5 || format != cli.FormJSON && out.lines != crowd+1 || !strings.Contains(out.tail, last) {
-			t.Errorf("%s: %d lines, the last %q", format, out.lines, out.tail)
+			t.Errorf("lines of format %s = %d, the last %q; want all connections", format, out.lines, out.tail)
 		}
 		grown := out.most - min(out.most, empty)
 		if t.Logf("%s: %d lines, %d KiB kept at most", format, out.lines, grown>>10); grown > most || out.looked == 0 {

@@ -83,7 +83,8 @@ func runConvert(c *cli.Call) error {
 	return nil
 }
 
-// noServices is the reason why a file has no services. The first note may name the cause.
+// noServices returns the error for a file without services. If the conversion has notes, the first
+// note is the likely cause.
 func noServices(file, format string, result *convert.Result) error {
 	if result.Empty != "" {
 		return fmt.Errorf("%s has no service that vipd could serve: %s", file, result.Empty)

@@ -30,7 +30,7 @@ type localDefinitions struct {
 	vips     snap.Map[netip.Addr, *balancer.VIP]
 	// config is the daemon's part of the file. It has the defaults if the file is missing.
 	config config.Config
-	// resolved are the answers of lookups. Only lookUp makes them.
+	// resolved holds the answers of lookups. Only lookUp fills it.
 	resolved snap.Map[balancer.LookupID, *balancer.Resolution]
 	// problems are all problems found, by file and line.
 	problems []balancer.Problem
@@ -84,8 +84,8 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions for a node like this host, adds the problems that the daemon
-// would report, and returns the frontends.
+// compile compiles the definitions as a node with this host's addresses would, and returns the
+// frontends. It adds the problems that the daemon would report.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
@@ -93,7 +93,7 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 		Capabilities: can,
 	}
 	if env.Node == "" {
-		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
+		env.Node, _ = os.Hostname() // without a host name, no endpoint is on this node
 	}
 	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips, Resolved: d.resolved}, time.Now())
 	for _, problems := range desired.Problems.All() {
@@ -107,7 +107,7 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// These limit the lookups of definitions: the time of all of them, and the simultaneous lookups.
+// These limit the lookups for a file: their total time, and the number of simultaneous lookups.
 const (
 	lookupTime = 10 * time.Second
 	maxLookups = 64
@@ -149,7 +149,7 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 			vips[v] = true
 		}
 	}
-	interfaces, _ := doctor.ThisHost().Interfaces() // without an answer there are no node ports
+	interfaces, _ := doctor.ThisHost().Interfaces() // without the host's addresses there are no node ports
 	for _, i := range interfaces {
 		holds := i.Name == d.config.Addresses.Interface || slices.ContainsFunc(i.Addrs, netip.Addr.IsLoopback)
 		for _, addr := range i.Addrs {
@@ -163,8 +163,8 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	return slices.Compact(local)
 }
 
-// covers reports whether the definitions of file were read, so that a missing service from there
-// was removed.
+// covers reports whether file was read. A service that came from a covered file and is now missing
+// was removed from it.
 func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {

@@ -27,7 +27,7 @@ func namedServices(t *testing.T, server string, n int) *localDefinitions {
 	b.WriteString("[services.found]\nvips = [\"10.96.1.1\"]\nports = [{ port = 80 }]\ndiscover = { exec = [\"/nonexistent\"] }\n")
 	d := definitionsOf("vipd.toml", tomlfile.LoadText("vipd.toml", []byte(b.String())))
 	for _, p := range d.problems {
-		t.Logf("problem: %s", p)
+		t.Logf("problem = %s, want none", p)
 	}
 	if d.services.Len() != n+1 {
 		t.Fatalf("services = %d, want %d", d.services.Len(), n+1)
@@ -35,7 +35,7 @@ func namedServices(t *testing.T, server string, n int) *localDefinitions {
 	return d
 }
 
-// TestLookUp looks names up. Addresses in 127.0.0.0/8 must be used, because
+// TestLookUp looks up names whose addresses are in 127.0.0.0/8. The addresses must be used, because
 // addresses.allowed_endpoints contains them.
 func TestLookUp(t *testing.T) {
 	const n = 3
@@ -63,8 +63,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestLookUpAtOnce looks more names up than the limit of simultaneous lookups, at a silent server.
-// The server must be asked for many names at once, and the lookups must end with their context.
+// TestLookUpAtOnce looks up more names than may be looked up simultaneously, at a silent server.
+// The server must receive many queries at once, and the lookups must end with their context.
 func TestLookUpAtOnce(t *testing.T) {
 	const n = maxLookups + 10
 	server := dnskit.New(t, "127.0.0.1")

@@ -52,7 +52,7 @@ func runDelete(c *cli.Call) error {
 		if s.Stored != nil {
 			continue
 		}
-		holds, err := e.Writer.Holds(c, s.Name) // it may still hold addresses
+		holds, err := e.Writer.Holds(c, s.Name) // the deleted service may still hold addresses of a pool
 		if err == nil && !holds {
 			err = absent("service", string(s.Name), " in etcd", fleetNames(c, nil))
 		}

@@ -80,8 +80,8 @@ func runDescribe(c *cli.Call) error {
 	})})
 }
 
-// kindOf returns the kind of a name: an address is a VIP, and a name is a node if no service has it
-// and a node of the fleet does.
+// kindOf returns the kind of a name. An address is a VIP; a name is a node only if a node of the
+// fleet has it and no service does.
 func kindOf(c *cli.Call, name string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return "vip"
@@ -99,7 +99,7 @@ func kindOf(c *cli.Call, name string) string {
 	return "service"
 }
 
-// described is a service with the paths to its VIPs on this host.
+// described is a service with the state of its VIPs on this host.
 type described struct {
 	*api.Service
 	Addresses []api.Address `json:"addresses,omitempty"`
@@ -128,7 +128,7 @@ func describeService(p *cli.Printer, d *described) string {
 	out.line("origin", s.Origin.Text())
 	out.text("vips", strings.Join(s.VIPs, ", "))
 	for _, a := range d.Addresses {
-		out.text("", a.Address+" is "+reached(a))
+		out.text("", a.Address+" is "+pathText(a))
 	}
 	if len(s.Withdrawn) > 0 {
 		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable, or this host is on standby")
@@ -185,8 +185,8 @@ func lookupText(p *cli.Printer, l *api.Lookup) string {
 	return fmt.Sprintf("%s: %s", text, wording.Count(l.Endpoints, "endpoint"))
 }
 
-// reached describes the path to a VIP on this host.
-func reached(a api.Address) string {
+// pathText describes how packets to a VIP reach this host.
+func pathText(a api.Address) string {
 	text := heldText(a)
 	switch addr, err := netip.ParseAddr(a.Address); {
 	case err == nil && addr.IsLoopback():
@@ -230,13 +230,13 @@ func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
 	weight := weights(s.Endpoints)
 	for i, e := range s.Endpoints {
 		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), weight[i], string(e.State), string(e.Health),
-			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), strconv.FormatUint(e.Unanswered, 10), placed(&e))
+			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), strconv.FormatUint(e.Unanswered, 10), placeText(&e))
 	}
 	return t
 }
 
-// placed describes the place of an endpoint, whether it is a backup, and its name.
-func placed(e *api.Endpoint) string {
+// placeText describes where an endpoint runs, whether it is a backup, and its name.
+func placeText(e *api.Endpoint) string {
 	at := strings.Trim(e.Node+"/"+e.Zone, "/")
 	if e.Backup {
 		at += " backup"

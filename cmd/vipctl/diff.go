@@ -79,7 +79,7 @@ func runDiff(c *cli.Call) error {
 	case err == nil && len(differences) > 0:
 		return cli.ErrDifferences
 	case len(differences) == 0 && c.Format != cli.FormJSON:
-		// Definitions may have parts that can't be served here. No difference shows them.
+		// If parts of the definitions can't be served here, the differences don't show them.
 		if s, _ := cli.AskDaemon(c, (*api.Client).Status); grave(s.Problems) {
 			c.Say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
 		}
@@ -96,7 +96,7 @@ type serviceDiff struct {
 	// VIP. Restart reports whether a change takes effect only after a restart of vipd.
 	Setting string `json:"setting,omitempty"`
 	Restart bool   `json:"restart,omitempty"`
-	// What is "added", "removed" or "changed".
+	// What is "added", "removed", or "changed".
 	What string `json:"what"`
 	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
@@ -136,9 +136,9 @@ func diffFile(c *cli.Call, file string) error {
 	return showDifferences(c, slices.Concat(settings, differences), len(bad) > 0, "what runs and "+file)
 }
 
-// compareSettings lists the settings of a daemon's config that differ from the running vipd's: the
-// mode, settings that differ from the daemon's own config, and settings that the daemon has read
-// from this file but can't change while it runs.
+// compareSettings lists the settings in which the files differ from the running vipd. These are the
+// mode, settings that differ from the daemon's own config, and settings that the daemon read from
+// this file but can't change while it runs.
 func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err error) {
 	if d.main == nil || !isConfig(d.main) {
 		return nil, nil
@@ -159,8 +159,9 @@ func (d *localDefinitions) compareSettings(c *cli.Call) (all []serviceDiff, err 
 	return all, nil
 }
 
-// compareWithOwn lists the settings that differ from the daemon's own config, except for the mode
-// and the defaults, whose effects are compared anyway. If that file can't be read, it lists none.
+// compareWithOwn lists the settings that differ from the daemon's own config. It omits the mode and
+// the defaults, because their effects are compared elsewhere. If the daemon's config can't be read,
+// it lists nothing.
 func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
 	own, err := readDefinitions(file)
 	if err != nil || own.main == nil || cli.SamePlace(file, d.place) {
@@ -181,7 +182,7 @@ func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
 	return all
 }
 
-// withFields returns the difference with the fields that differ between two tables.
+// withFields returns a copy of the difference with the fields that differ between two tables.
 func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
 	names := slices.Concat(slices.Collect(maps.Keys(runs)), slices.Collect(maps.Keys(wants)))
 	slices.Sort(names)
@@ -200,8 +201,8 @@ func comparesEtcd(c *cli.Call, files []string) bool {
 	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
 }
 
-// showDifferences prints the differences, and returns the verb's result. Incomplete reports whether
-// something was not compared.
+// showDifferences prints the differences, and returns the verb's result. If incomplete is set, some
+// services could not be compared.
 func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, between string) (err error) {
 	if len(differences) == 0 && c.Format != cli.FormJSON {
 		c.Say("no differences between %s", between)
@@ -235,8 +236,8 @@ func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error
 	return bad, nil
 }
 
-// compare lists the changes if d were read, ordered by the services' names. It omits the services
-// in bad.
+// compare lists the changes that the daemon would make if it read d, ordered by service name. It
+// omits the services in bad.
 func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
 	differences := []serviceDiff{}
 	runs := map[balancer.Name]bool{}
@@ -253,7 +254,7 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
 		case ok:
 			wants := balancer.EncodeService(s)
-			if reflect.DeepEqual(r.Definition, probe.WithoutSecrets(r.Definition)) { // the daemon hides them from users who may only read
+			if reflect.DeepEqual(r.Definition, probe.WithoutSecrets(r.Definition)) { // the daemon hides secrets from users who may only read
 				wants = probe.WithoutSecrets(wants)
 			}
 			fields, err := compareFields(r.Definition, wants)

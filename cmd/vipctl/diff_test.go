@@ -13,9 +13,9 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestRemovedIsSaidOfWhatCameFromThere removes services from files. Only services that were read
-// from these files may count as removed.
-func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
+// TestDiffRemovedServices removes services from files. Only services that the daemon read from
+// these files may count as removed.
+func TestDiffRemovedServices(t *testing.T) {
 	dir := t.TempDir()
 	services := filepath.Join(dir, "services.d")
 	write := func(path, text string) {
@@ -64,9 +64,9 @@ func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
 	}
 }
 
-// TestUnusableServicesAreLeftOut breaks a service. It must be neither added, changed nor removed,
-// because it keeps running.
-func TestUnusableServicesAreLeftOut(t *testing.T) {
+// TestDiffOmitsInvalidServices makes a service invalid. It must not count as added, changed or
+// removed, because the daemon keeps it unchanged.
+func TestDiffOmitsInvalidServices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.toml")
 	if err := os.WriteFile(file, []byte("[services.web]\nvips = []\n[services.new]\nvips = [1]\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -77,10 +77,10 @@ func TestUnusableServicesAreLeftOut(t *testing.T) {
 	}
 	bad, err := d.unusable()
 	if err != nil || len(bad) != 2 {
-		t.Fatalf("%d unusable services and error %v, want 2", len(bad), err)
+		t.Fatalf("unusable services = %d, error = %v, want 2 and no error", len(bad), err)
 	}
 	got, err := compare([]api.Service{{Name: "web", Origin: balancer.Origin{File: file}}}, d, bad)
 	if err != nil || len(got) != 0 {
-		t.Errorf("differences = %v and %v, want none", got, err)
+		t.Errorf("differences = %v, error = %v, want neither", got, err)
 	}
 }

@@ -49,7 +49,7 @@ func TestDocs(t *testing.T) {
 		}
 	}
 	if checked < 9 {
-		t.Errorf("found %d blocks, want at least 9", checked)
+		t.Errorf("checked blocks = %d, want at least 9", checked)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestDocsCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // ends valid commands before they do anything
+	cancel() // a valid command ends before it has an effect
 	checked := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -81,7 +81,7 @@ func TestDocsCommands(t *testing.T) {
 			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // both examine the host first
 				continue
 			}
-			for n, arg := range args { // a quoted argument is one word
+			for n, arg := range args { // a quoted argument is a single word
 				if arg == "--reason" {
 					args = args[:n+2]
 					break
@@ -91,12 +91,12 @@ func TestDocsCommands(t *testing.T) {
 			var errs bytes.Buffer
 			w := cli.World{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now}
 			if code := run(ctx, w, args); code == cli.ExitWrongUse {
-				t.Errorf("%s:%d: vipctl %s: %s", file, i+1, strings.Join(args, " "), &errs)
+				t.Errorf("%s:%d: vipctl %s = %s, want no usage error", file, i+1, strings.Join(args, " "), &errs)
 			}
 		}
 	}
 	if checked < 15 {
-		t.Errorf("found %d command lines, want at least 15", checked)
+		t.Errorf("checked command lines = %d, want at least 15", checked)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestFlagsAgreeAmongVerbs(t *testing.T) {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
 				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
-					t.Errorf("flag %s has a value only with %s", name, v.Name)
+					t.Errorf("flag %s of %s has a value, want none like in other verbs", name, v.Name)
 				}
 				hasValue[name] = !isBool
 			}

@@ -93,8 +93,8 @@ func unweighted() string {
 	return strings.Join(names, ", ")
 }
 
-// request reads the targets from the first arguments or --node; more is the number of arguments
-// after them.
+// request reads the targets from the first arguments or from --node. more is the number of
+// arguments that follow the targets.
 func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
 		Node: c.Flags.String("node"), By: operator(c), Reason: c.Flags.String("reason"), Expires: c.Flags.Duration("expires"), Force: c.Flags.Bool("force"),
@@ -134,7 +134,7 @@ func endpointArgs(args []string) []string {
 	return args
 }
 
-// operator returns the name of the user for the record, or "" if it is unknown.
+// operator returns the user's name for the history of changes, or "" if it is unknown.
 func operator(c *cli.Call) string {
 	name := c.Getenv("SUDO_USER")
 	if name == "" {
@@ -177,7 +177,7 @@ func runWeight(c *cli.Call) error {
 	return err
 }
 
-// until returns a text about a change's expiry, or "".
+// until describes when a change expires; it returns "" if the change is permanent.
 func until(q api.OverrideRequest) string {
 	if q.Expires == 0 {
 		return ""
@@ -199,9 +199,9 @@ func runUndrain(c *cli.Call) error {
 	return o.override(o.undrained)
 }
 
-// nodeOverrider is newOverrider for a node that may own VIPs: the node enters standby before its
-// endpoints are drained, or resumes. It returns nil if the node has no endpoint, so nothing is left
-// to do.
+// nodeOverrider is newOverrider for a node that may own VIPs. The node enters standby before its
+// endpoints are drained, and leaves it before they are undrained. It returns nil if the node has no
+// endpoint.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if q.Node != "" && c.OwnsByVRRP() {
 		if left, err := drainByVRRP(c, q.Node, *q.Draining); !left || err != nil {
@@ -256,8 +256,9 @@ func runDrain(c *cli.Call) error {
 // overrider changes overrides: in the daemon of this host, only for this host, or in etcd, for all
 // nodes.
 type overrider interface {
-	// override makes the change, and prints said's line for each affected endpoint.
-	override(said func(api.OverrideTarget) string) error
+	// override makes the change, and prints the line that describe returns for each affected
+	// endpoint.
+	override(describe func(api.OverrideTarget) string) error
 	// undrained describes the result of an undrain for a target.
 	undrained(api.OverrideTarget) string
 	// schedulers returns the schedulers of the targets' services, if they are known.
@@ -266,8 +267,8 @@ type overrider interface {
 	await() error
 }
 
-// newOverrider chooses the place of the override. It is the daemon if no etcd is named and a
-// condition is met: the socket is named, services are in files, or the service is in files.
+// newOverrider chooses where to write the override. It chooses the daemon if no etcd is named, and
+// either the socket is named or the service is defined in files; otherwise it chooses etcd.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {
@@ -327,7 +328,7 @@ func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget)
 	}
 }
 
-// noteIdle names the targets' services that no longer have an endpoint for new connections. If the
+// noteIdle prints the targets' services that no longer have an endpoint for new connections. If the
 // daemon does not answer, it prints nothing.
 func (d *daemonOverride) noteIdle() {
 	s, _ := cli.AskDaemon(d.Call, (*api.Client).Status)
@@ -362,8 +363,8 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	return undrainedText(t, hasAgent, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
 }
 
-// undrainedText describes the result of an undrain for a target, given whether it has an agent,
-// whether it drained, and its earlier overrides.
+// undrainedText describes the result of an undrain for a target. It depends on whether the target
+// has an agent and whether it was draining, and on its earlier overrides.
 func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*balancer.Override) string {
 	text := "drain removed"
 	if !drained {

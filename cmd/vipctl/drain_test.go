@@ -12,9 +12,9 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDrainWaitGivesUpOnADaemonThatIsGone restarts the daemon, and then stops it. A drain must wait
-// after the restart, and fail after the stop.
-func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
+// TestDrainWaitWithStoppedDaemon restarts the daemon during a drain, and then stops it. The drain
+// must continue to wait after the restart, and fail after the stop.
+func TestDrainWaitWithStoppedDaemon(t *testing.T) {
 	s := newSession(t)
 	s.ErrTerminal = true
 	var away atomic.Bool
@@ -35,12 +35,12 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 		t.Errorf("exit code = %d, want %d", code, cli.ExitFailed)
 	}
 	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
-		t.Errorf("stderr = %q, want the reason", got)
+		t.Errorf("stderr = %q, want the reason of the failure", got)
 	}
 }
 
 // TestOpenConnections counts connections in several states. Closed connections that the kernel
-// remembers must not be awaited.
+// remembers must not count as open.
 func TestOpenConnections(t *testing.T) {
 	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
 	for state, want := range map[string]uint64{
@@ -50,7 +50,7 @@ func TestOpenConnections(t *testing.T) {
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: state},
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.12:8080"), State: state},
 		}
-		if got := open(conns, targets); got != want {
+		if got := countOpen(conns, targets); got != want {
 			t.Errorf("open connections in state %q without the other endpoint = %d, want %d", state, got, want)
 		}
 	}
@@ -72,7 +72,7 @@ func TestOverrideText(t *testing.T) {
 		"weight 5, draining (lapses in 2h), lapses in 2d": {Weight: &five, DrainingExpires: now.Add(2 * time.Hour), Draining: &yes, Expires: now.Add(48 * time.Hour)},
 	} {
 		if got := override(c, o); got != want {
-			t.Errorf("got %q, want %q", got, want)
+			t.Errorf("override text = %q, want %q", got, want)
 		}
 	}
 }

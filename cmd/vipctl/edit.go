@@ -28,7 +28,7 @@ type edit struct {
 	vips []*edited
 }
 
-// edited is the result for one service, or for the settings of an address.
+// edited is the result of a change of one service, or of the settings of an address.
 type edited struct {
 	Name balancer.Name       `json:"service,omitempty"`
 	VIP  netip.Addr          `json:"vip,omitzero"`
@@ -40,7 +40,7 @@ type edited struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
-	// Error is the reason why it was not written.
+	// Error is the reason why the change was not written.
 	Error string `json:"error,omitempty"`
 
 	// settings has the address's settings; nil removes them.
@@ -87,7 +87,8 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds problems of the changes: the writer's, and limits of the fleet's hosts.
+// judge adds problems of the changes: problems that the writer finds, and exceeded limits of the
+// fleet's hosts.
 func (e *edit) judge() error {
 	nodes, err := e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -176,15 +177,14 @@ type editResult struct {
 	DryRun bool      `json:"dry_run,omitempty"`
 }
 
-// services returns the results for services. If dry, they are predictions.
+// services returns the results for services. If dry is true, the results are predictions.
 func (e *edit) services(dry bool) (all []*edited, err error) {
 	for _, s := range e.plan.Steps {
 		d := &edited{Name: s.Name, What: s.Outcome, Revision: s.Revision}
 		if s.Err != nil {
 			d.Error = s.Err.Error()
 		}
-		// A service with other pools than before may lose its addresses, which a dry run can't
-		// predict.
+		// If the service's pools change, it may lose its addresses. A dry run can't predict that.
 		kept := s.Stored == nil || s.Stored.Service != nil && s.Service != nil && slices.Equal(s.Service.Pools, s.Stored.Service.Pools)
 		if s.Service != nil && (!dry || s.Outcome != definitions.Updated || kept) {
 			d.Addresses = s.Service.Allocated
@@ -249,8 +249,8 @@ func outcomeStyle(o definitions.Outcome) table.Style {
 	return table.Plain
 }
 
-// changedFields lists the fields of a service whose change has an effect. If that is unknown, it
-// lists all fields that differ as text.
+// changedFields lists the fields of a service whose change has an effect. If the effect is unknown,
+// it lists all fields whose texts differ.
 func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // the stored definition can't be read

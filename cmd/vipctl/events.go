@@ -17,7 +17,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// These are the default numbers of events.
+// These are the default numbers of events shown.
 const (
 	eventsShown       = 100
 	eventsBeforeThose = 10 // with -f
@@ -53,9 +53,9 @@ func eventsVerb() *cli.Verb {
 type eventList struct {
 	*cli.Call
 	query api.EventsQuery
-	// from is the earliest shown time.
+	// from is the earliest time whose events are shown.
 	from time.Time
-	// span describes from.
+	// span describes from in a sentence.
 	span string
 	// timeWidth is the width of the column of times.
 	timeWidth int
@@ -107,8 +107,8 @@ func (l *eventList) checkKinds() error {
 	return nil
 }
 
-// window reads the first events, and returns the number of the latest events to show; below zero
-// means all.
+// window reads the range of events from the flags. It returns the number of the latest events to
+// show; a negative number means all.
 func (l *eventList) window() (lines int, err error) {
 	lines = l.Flags.Int("lines")
 	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
@@ -132,7 +132,7 @@ func (l *eventList) window() (lines int, err error) {
 	return eventsShown, nil
 }
 
-// known returns an error for a service that neither exists nor has an event of its removal.
+// known returns an error if the service does not exist and no event reports its removal.
 func (l *eventList) known() error {
 	any := false
 	err := l.Daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
@@ -145,8 +145,8 @@ func (l *eventList) known() error {
 	return isService(l.Call, l.query.Service)
 }
 
-// past returns the latest events, or, if lines is below zero, all of them. It reports whether there
-// were any, and moves the query behind them.
+// past returns the latest events, or all of them if lines is negative. any reports whether the
+// daemon had events. The query then starts after them.
 func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {
@@ -167,9 +167,9 @@ func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 // follow shows new events, even after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
-	return follow(l.Call, true, func(heard func()) error {
+	return follow(l.Call, true, func(received func()) error {
 		return l.Daemon.Events(l, l.query, func(p api.EventPage) error {
-			heard()
+			received()
 			if p.Missed > 0 {
 				l.Note("%s", l.missed(p.Missed))
 			}

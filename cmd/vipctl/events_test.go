@@ -66,7 +66,7 @@ func TestEventsFollow(t *testing.T) {
 				stopNext()
 			}
 			if code != cli.ExitDone {
-				t.Errorf("exit code = %d: %s", code, s.err)
+				t.Errorf("exit code = %d, want 0: %s", code, s.err)
 			}
 			want := "TIME      KIND      EVENT\n"
 			for i, text := range []string{"one", "two", "three", "four"} {
@@ -77,12 +77,12 @@ func TestEventsFollow(t *testing.T) {
 				}
 			}
 			if got := s.out.String(); got != want {
-				t.Errorf("stdout is\n%swant\n%s", got, want)
+				t.Errorf("stdout =\n%swant\n%s", got, want)
 			}
 			want = "vipctl: 7 events were lost before they could be shown\nvipctl: following events: vipd at " + socket +
 				" ended the answer; waiting for vipd\nvipctl: vipd is back\n"
 			if got := s.err.String(); got != want {
-				t.Errorf("stderr is\n%swant\n%s", got, want)
+				t.Errorf("stderr =\n%swant\n%s", got, want)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func TestMissedEvents(t *testing.T) {
 		{Kind: "health"}: "7 events, of any kind and service, were lost before they could be read",
 	} {
 		if got := (&eventList{query: query}).missed(7); got != want {
-			t.Errorf("%+v: %q, want %q", query, got, want)
+			t.Errorf("message for %+v = %q, want %q", query, got, want)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestEventsFollowOnlyNew(t *testing.T) {
 		}
 	}
 	if code := s.run(ctx, "events", "-f", "-n", "0"); code != cli.ExitDone {
-		t.Errorf("exit code = %d: %s", code, s.err)
+		t.Errorf("exit code = %d, want 0: %s", code, s.err)
 	}
 	if got := s.out.String(); strings.Contains(got, "old") || strings.Count(got, "\n") != 2 {
 		t.Errorf("output =\n%s\nwant the title and the new event", got)

@@ -64,8 +64,8 @@ func runExport(c *cli.Call) error {
 	return err
 }
 
-// exportServices returns services as texts, and by name; left is the number of services that can't
-// be written.
+// exportServices returns services as texts, and as tables by name. left is the number of services
+// that can't be exported.
 func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tables map[balancer.Name]any, left int) {
 	tables = map[balancer.Name]any{}
 	for _, s := range all {
@@ -80,7 +80,7 @@ func exportServices(c *cli.Call, all []*definitions.Stored) (texts []string, tab
 	return texts, tables, left
 }
 
-// exportVIPs returns the settings of addresses as texts, and by address.
+// exportVIPs returns the settings of addresses as texts, and as tables by address.
 func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]any, err error) {
 	policies, err := w.Policies(c)
 	if client.Forbidden(err) {
@@ -110,8 +110,8 @@ func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error
 	return selected, nil
 }
 
-// exported formats one service as a services file, and verifies that it is read back unchanged. For
-// JSON, all services are formatted together later.
+// exported formats a service as a services file, and verifies that a reader returns the same
+// service. JSON is not formatted here, because it has all services in one object.
 func exported(s *definitions.Stored, form string) (string, error) {
 	if s.Service == nil {
 		p := s.Problems[0]

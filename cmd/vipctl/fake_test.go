@@ -19,26 +19,26 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// fakeDaemon answers the API with values that a script can change. It stores overrides, but never
-// ends connections itself.
+// fakeDaemon is a daemon that answers the API with values that a script can change. It stores
+// overrides, but never ends connections itself.
 type fakeDaemon struct {
 	server *http.Server
 
-	mu        sync.Mutex
-	status    api.Status
-	services  []api.Service
-	frontends []api.Frontend
-	conns     []api.Connection
-	diff      []api.Difference
-	reload    api.Reload
-	events    []api.Event
-	missed    uint64 // before the first followed page
-	check     api.CheckResult
-	traffic   []api.Traffic // in order; the last is repeated
-	asked     []api.OverrideRequest
-	pending   *api.PendingText // nil: the caller may not read it
-	aborts    int
-	changed   chan struct{} // closed with each change
+	mu               sync.Mutex
+	status           api.Status
+	services         []api.Service
+	frontends        []api.Frontend
+	conns            []api.Connection
+	diff             []api.Difference
+	reload           api.Reload
+	events           []api.Event
+	missed           uint64 // number of events lost before the first page that a follower reads
+	check            api.CheckResult
+	traffic          []api.Traffic // consecutive answers; the last is repeated
+	overrideRequests []api.OverrideRequest
+	pending          *api.PendingText // nil means that the caller may not read it
+	aborts           int
+	changed          chan struct{} // closed with each change
 }
 
 // serveFake listens at socket until stop is called.
@@ -188,7 +188,7 @@ func (d *fakeDaemon) endpoints() []api.Endpoint {
 	return out
 }
 
-// explained returns the explanation of every connection.
+// explained returns the explanation that the fake gives for every connection.
 func explained() api.Explanation {
 	client := netip.MustParseAddr("10.0.0.7")
 	return api.Explanation{
@@ -217,7 +217,7 @@ func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// override changes the endpoints like the daemon, or refuses with a sentence.
+// override changes the endpoints like the daemon, or returns an error.
 func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -226,7 +226,7 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	}
 	var result api.OverrideResult
 	d.change(func() {
-		d.asked = append(d.asked, q)
+		d.overrideRequests = append(d.overrideRequests, q)
 		for i := range d.services {
 			for j := range d.services[i].Endpoints {
 				e := &d.services[i].Endpoints[j]

@@ -60,7 +60,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 		"snat": one("auto", "always", "never"), "locality": one("any", "prefer_zone", "prefer_node", "node_only"),
 		"no_endpoints": one("reject", "drop"), "drain_timeout": duration(0), "connect_timeout": duration(1),
 		"idle_timeout": duration(0), "slow_start": duration(0), "health": randomHealth(r),
-		// A newer version may have these fields.
+		// Fields of a newer version must also survive the round trip.
 		"color": one("red", "", true, 7, 0.5, []any{}, []any{1, "x", []any{}}), "shapes": []any{map[string]any{"round": true, "size": -1e9}, map[string]any{}},
 	} {
 		if maybe() && value != nil && (field != "endpoints" || endpoints != nil) {
@@ -107,7 +107,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 		name := balancer.Name(fmt.Sprintf("s%d", n))
 		_, err := w.Apply(t.Context(), definitions.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
 		if err != nil {
-			t.Fatalf("service %d: %v", n, err)
+			t.Fatalf("error of service %d = %v, want none", n, err)
 		}
 	}
 	before := f.etcdRevision(t)
@@ -119,14 +119,14 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 		}
 		f.do(cli.ExitDone, "diff", "-f", file, "--prune")
 		if got := f.do(cli.ExitDone, "apply", "-f", file, "--prune"); strings.Count(got, ": unchanged") != services {
-			t.Errorf("%s: output of apply =\n%s", form, got)
+			t.Errorf("output of apply of %s =\n%s\nwant no change", form, got)
 		}
 		if now := f.etcdRevision(t); now != before {
 			t.Fatalf("%s: revision of etcd = %d, want %d", form, now, before)
 		}
 		again := f.do(cli.ExitDone, "export", "-o", form)
 		if again != out {
-			t.Errorf("%s: the export differs:\n%s", form, cmp.Diff(out, again))
+			t.Errorf("second export of %s (-want +got):\n%s", form, cmp.Diff(out, again))
 		}
 	}
 }
@@ -141,14 +141,14 @@ func TestHistoryLaw(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
 		var now map[string]any
-		var texts []map[string]any // the texts of the history, without their numbers
+		var texts []map[string]any // the expected texts of the history, without their numbers
 		file := filepath.Join(t.TempDir(), "s.json")
 		for step := range 25 {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
 				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
-					t.Errorf("%s: output of a removal with --dry-run = %q", at, out)
+					t.Errorf("%s: output of a removal with --dry-run = %q, want the removal", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(cli.ExitDone, "delete", "service", name)
@@ -189,12 +189,12 @@ func (f *testFleet) expect(t *testing.T, at, name string, now map[string]any, te
 	if len(texts) == 0 {
 		return
 	}
-	var history []edition
+	var history []textChange
 	if err := json.Unmarshal([]byte(f.do(cli.ExitDone, "history", name, "-o", "json")), &history); err != nil {
 		t.Fatal(err)
 	}
 	if len(history) != min(20, len(texts)) {
-		t.Fatalf("%s: history has %d texts after %d writes", at, len(history), len(texts))
+		t.Fatalf("%s: texts in the history = %d, want %d", at, len(history), len(texts))
 	}
 	for _, e := range history {
 		if !equalJSON(t, e.Fields, texts[e.N-1]) || e.By == "" || e.Revision == 0 {

@@ -23,14 +23,14 @@ type fleetOverride struct {
 	targets []balancer.Target
 	// own are endpoints on the requested node that belong to services in this host's files.
 	own []string
-	// answered are the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
-	answered map[string]bool
+	// resolved are the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
+	resolved map[string]bool
 	// result is the result of the change.
 	result fleetResult
 }
 
-// newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if etcd
-// lacks the requested service, and no etcd is named.
+// newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if no flag
+// names etcd and etcd does not have the requested service.
 func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -50,7 +50,7 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	f := &fleetOverride{
 		Call: c, request: q,
 		Place:    lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
-		answered: map[string]bool{},
+		resolved: map[string]bool{},
 	}
 	f.addKept()
 	if f.targets, err = f.Targets(&q); err == nil {
@@ -62,8 +62,8 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	return f, err
 }
 
-// noteUnresolved names the endpoints of the requested service or node that have a DNS name, and
-// whose addresses are not known here. The override does not include them.
+// noteUnresolved prints the endpoints of the requested service or node whose DNS name has no known
+// address here. The override does not include them.
 func (f *fleetOverride) noteUnresolved() {
 	var unresolved []string
 	for name, s := range f.Services.All() {
@@ -73,7 +73,7 @@ func (f *fleetOverride) noteUnresolved() {
 		for l := range balancer.LookupsOf(s, f.Inputs) {
 			onNode := func(e balancer.Endpoint) bool { return e.Name == l.Name && e.Node == f.request.Node }
 			place := string(name) + "/" + l.String()
-			if !f.answered[place] && (f.request.Node == "" || slices.ContainsFunc(s.Endpoints, onNode)) { // found endpoints have no node
+			if !f.resolved[place] && (f.request.Node == "" || slices.ContainsFunc(s.Endpoints, onNode)) { // found endpoints have no node
 				unresolved = append(unresolved, place)
 			}
 		}
@@ -86,8 +86,8 @@ func (f *fleetOverride) noteUnresolved() {
 }
 
 // addKept adds details from the daemon of this host: endpoints that are down, answers of agents,
-// endpoints with expired leases that it keeps in use, and own. Nodes follow etcd for kept
-// endpoints. If the daemon does not answer, nothing is added.
+// endpoints with expired leases that it keeps in use, and own. If the daemon does not answer,
+// nothing is added. Nodes obey overrides in etcd for endpoints with expired leases.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -101,7 +101,7 @@ func (f *fleetOverride) addKept() {
 			continue
 		}
 		for _, l := range s.Lookups {
-			f.answered[string(s.Name)+"/"+l.Name] = l.Endpoints > 0
+			f.resolved[string(s.Name)+"/"+l.Name] = l.Endpoints > 0
 		}
 		for _, e := range s.Endpoints {
 			t, err := balancer.ParseTarget(s.Name, e.Address)
@@ -130,9 +130,9 @@ type fleetResult struct {
 	Revision int64 `json:"revision"`
 }
 
-// override makes the change, one target at a time. A target that can't be written does not stop the
-// others.
-func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
+// override makes the change for each target in turn. If a target can't be written, it continues
+// with the others.
+func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error {
 	change, err := lookup.Asked(&f.request, f.Now())
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 		f.Hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
 			wording.Some(f.own, 8), f.socketWords(), f.Verb.Name)
 	}
-	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
+	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, describe) + waitText(r.Revision) }))
 	noteName(f.Call, &f.request, r.Targets)
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
@@ -200,8 +200,8 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	return next, revision, nil
 }
 
-// noteLocalDrains names the targets that the daemon of this host drains itself, which etcd does not
-// know. If the daemon does not answer, it prints nothing.
+// noteLocalDrains prints the targets that the daemon of this host drains by its own override, which
+// is not in etcd. If the daemon does not answer, it prints nothing.
 func (f *fleetOverride) noteLocalDrains() {
 	endpoints, _ := cli.AskDaemon(f.Call, (*api.Client).Endpoints)
 	for _, t := range f.targets {
@@ -230,16 +230,16 @@ func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 }
 
 func (f *fleetOverride) undrained(target api.OverrideTarget) string {
-	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was already parsed
-	var said []*balancer.Override
+	t, _ := balancer.ParseTarget(target.Service, target.Address) // the target was already parsed
+	var overrides []*balancer.Override
 	address := balancer.Target{Service: t.Service, Addr: t.Addr}
 	for at, o := range f.Overrides.While(address, func(at balancer.Target) bool { return at.Service == t.Service && at.Addr == t.Addr }) {
 		if at.Port == 0 || t.Port == 0 || at.Port == t.Port {
-			said = append(said, o)
+			overrides = append(overrides, o)
 		}
 	}
-	drained := slices.ContainsFunc(said, (*balancer.Override).Drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
-	return undrainedText(target, f.Services.At(t.Service).HasAgent(), drained, said)
+	drained := slices.ContainsFunc(overrides, (*balancer.Override).Drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
+	return undrainedText(target, f.Services.At(t.Service).HasAgent(), drained, overrides)
 }
 
 func (f *fleetOverride) schedulers() map[balancer.Name]balancer.Scheduler {
@@ -257,7 +257,7 @@ func (f *fleetOverride) await() error {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
 	watcher, last := &watcher{progress: progress{Printer: f.Printer}}, uint64(0)
-	lag, err := v.keep(f.Call, func(lag []laggard) {
+	lag, err := v.poll(f.Call, func(lag []laggard) {
 		last = left(lag)
 		watcher.show(lag)
 	})
@@ -265,7 +265,7 @@ func (f *fleetOverride) await() error {
 	if err == nil && len(v.gone) > 0 {
 		f.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
-	return ended(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
+	return printOutcome(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
 // isDrain reports whether a node's drain concerns the target, or a part of it.

@@ -19,17 +19,17 @@ import (
 	"vipd/test/wait"
 )
 
-// said is the state of an endpoint at a port.
-type said struct {
+// wanted is the expected state of an endpoint at a port.
+type wanted struct {
 	weight   int
 	draining bool
 }
 
-type saidOf map[balancer.Target]said
+type wantedStates map[balancer.Target]wanted
 
 // last reports whether a change removes the last usable endpoint of a port. takesOut reports
-// whether the change removes endpoints, and meant selects them.
-func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
+// whether the change removes endpoints, and meant selects the changed endpoints.
+func (m wantedStates) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	type place struct {
 		service balancer.Name
 		port    uint16
@@ -54,7 +54,7 @@ func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
 }
 
 // TestOverridesLaw runs random drains, undrains and weights of addresses, ports and nodes. Each
-// endpoint must have its last override, or the values of its definition.
+// endpoint must have its last override, or the values of its definition if it has none.
 func TestOverridesLaw(t *testing.T) {
 	f := newStage(t)
 	port := func(name string, port, target int64) map[string]any {
@@ -71,12 +71,12 @@ func TestOverridesLaw(t *testing.T) {
 		"vips": []any{"10.96.0.53"}, "ports": []any{map[string]any{"port": int64(53), "protocol": "udp"}},
 		"endpoints": []any{endpoint("10.0.0.1", "rack1", 4, false)},
 	})
-	model := saidOf{}
+	model := wantedStates{}
 	nodes := map[balancer.Target]string{}
 	define := func(service balancer.Name, address, node string, weight int, draining bool, ports ...uint16) {
 		for _, p := range ports {
 			target := balancer.Target{Service: service, Addr: netip.MustParseAddr(address), Port: p}
-			model[target], nodes[target] = said{weight, draining}, node
+			model[target], nodes[target] = wanted{weight, draining}, node
 		}
 	}
 	define("web", "10.0.0.1", "rack1", 1, false, 8080, 8443)
@@ -121,7 +121,7 @@ func TestOverridesLaw(t *testing.T) {
 		if force := r.IntN(3) > 0; last && !force {
 			_, stderr := f.do(cli.ExitFailed, words...)
 			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
-				t.Errorf("stderr of %q = %q", words, stderr)
+				t.Errorf("stderr of %q = %q, want no note", words, stderr)
 			}
 			continue
 		} else if last && force {
@@ -142,10 +142,10 @@ func TestOverridesLaw(t *testing.T) {
 				}
 				model[target] = old
 			}
-			var got said
+			var got wanted
 			for _, e := range s.Services.At(target.Service).Endpoints {
 				if e.Address == target.Addr {
-					got = said{e.Weight, e.Draining}
+					got = wanted{e.Weight, e.Draining}
 				}
 			}
 			if o := balancer.OverrideOf(&in, target); o != nil {
@@ -166,10 +166,10 @@ func TestOverridesLaw(t *testing.T) {
 func TestFleetDrainWait(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")
-	one, two := f.start("gw1", at(1)), f.start("gw2", at(1))
-	f.there(2)
+	one, two := f.start("gw1", atRevision(1)), f.start("gw2", atRevision(1))
+	f.waitForStatuses(2)
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--reason", "disk", "--timeout", "10m")
-	l.says("vipctl: waiting: gw1 is at revision 1, gw2 is at revision 1\n")
+	l.waitForStderr("vipctl: waiting: gw1 is at revision 1, gw2 is at revision 1\n")
 	revision := f.revisionOf("/vipd/overrides/web/10.0.0.1")
 	want := fmt.Sprintf("web/10.0.0.1: draining; what is left is cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 	if got := l.out.String(); got != want {
@@ -179,18 +179,18 @@ func TestFleetDrainWait(t *testing.T) {
 	if o == nil || o.Draining == nil || !*o.Draining || o.By != "ana" || o.Reason != "disk" || time.Until(o.Until).Round(time.Minute) != 10*time.Minute {
 		t.Errorf("override = %+v, want a drain by ana", o)
 	}
-	one.tell(draining(revision, "web", "10.0.0.1", 0))
-	two.tell(draining(revision, "web", "10.0.0.1:8080", 2))
-	f.looksAgain()
-	two.tell(draining(revision-1, "web", "10.0.0.1", 0))
-	f.looksAgain()
+	one.setStatus(draining(revision, "web", "10.0.0.1", 0))
+	two.setStatus(draining(revision, "web", "10.0.0.1:8080", 2))
+	f.waitForPoll()
+	two.setStatus(draining(revision-1, "web", "10.0.0.1", 0))
+	f.waitForPoll()
 	select {
 	case <-l.ended:
 		t.Fatalf("drain did not wait; stdout: %s", l.out)
 	default:
 	}
-	two.tell(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
-	l.ends(cli.ExitDone)
+	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
+	l.waitForExit(cli.ExitDone)
 	if want += "drained: 1 endpoint, no connections left on 2 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
@@ -203,11 +203,11 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	f.service("dns", nil, "10.0.0.1")
 	f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
 	f.start("gw2", draining(1<<40, "web", "10.0.0.1:8080", 2))
-	f.there(2)
+	f.waitForStatuses(2)
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
-	l.says("waiting: gw1 has 5 connections, gw2 has 2 connections")
+	l.waitForStderr("waiting: gw1 has 5 connections, gw2 has 2 connections")
 	l.stop()
-	l.ends(cli.ExitInterrupted)
+	l.waitForExit(cli.ExitInterrupted)
 	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
 		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" removes it\n"
 	if !strings.HasSuffix(l.err.String(), want) {
@@ -221,37 +221,37 @@ func TestFleetDrainThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
 	one := f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
-	f.there(1)
+	f.waitForStatuses(1)
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
-	l.says("waiting: gw1 has 5 connections")
+	l.waitForStderr("waiting: gw1 has 5 connections")
 	f.Members[0].Kill()
-	l.says("; trying again\n")
-	one.tell(draining(1<<40, "web", "10.0.0.1", 0))
+	l.waitForStderr("; trying again\n")
+	one.setStatus(draining(1<<40, "web", "10.0.0.1", 0))
 	f.Members[0].Start()
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 }
 
-// TestFleetOverrideLapses changes an endpoint after an override of it has expired. The expired
-// override, which is still in etcd, must not return.
-func TestFleetOverrideLapses(t *testing.T) {
+// TestFleetOverrideExpiry changes an endpoint after its override has expired. The expired override
+// is still in etcd, but must not take effect again.
+func TestFleetOverrideExpiry(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
 	stdout, _ := f.do(cli.ExitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; expires in 1h0m0s\n") {
-		t.Errorf("stdout = %q, want a drain of 1h", stdout)
+		t.Errorf("stdout = %q, want a drain for 1h", stdout)
 	}
 	o := f.read().Overrides.At(target)
 	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
-		t.Errorf("override = %+v, want one that expires in 1h", o)
+		t.Errorf("override = %+v, want a drain that expires in 1h", o)
 	}
 	if stdout, _ := f.do(cli.ExitDone, "weight", "web", "10.0.0.1", "3", "--expires", "1h"); !strings.HasPrefix(stdout, "web/10.0.0.1: weight 3; expires in 1h0m0s\n") {
-		t.Errorf("stdout = %q, want a weight of 1h", stdout)
+		t.Errorf("stdout = %q, want a weight for 1h", stdout)
 	}
 	l := f.line()
 	l.ahead.Store(int64(2 * time.Hour))
 	l.begin("weight", "web", "10.0.0.1", "5")
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	if o := f.read().Overrides.At(target); o == nil || o.Draining != nil || o.Weight == nil || *o.Weight != 5 || !o.Expires.IsZero() {
 		t.Errorf("override = %+v, want only weight 5", o)
 	}
@@ -285,13 +285,13 @@ func TestOverridePlace(t *testing.T) {
 		{"--config " + config("etcd") + " undrain web 192.168.1.11", true},
 		{"--config " + config("file") + " undrain web 192.168.1.11", false},
 	} {
-		asked, before := len(d.asked), f.read().Revision
+		asked, before := len(d.overrideRequests), f.read().Revision
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != cli.ExitDone {
-			t.Errorf("exit code of %q = %d: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d, want 0: %s", test.line, code, l.err)
 		}
-		if daemon, etcd := len(d.asked) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
-			t.Errorf("%q: the daemon was asked: %v, etcd was written: %v; etcd is wanted: %v", test.line, daemon, etcd, test.etcd)
+		if daemon, etcd := len(d.overrideRequests) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
+			t.Errorf("%q changed the daemon = %v, etcd = %v, want etcd = %v and not both", test.line, daemon, etcd, test.etcd)
 		}
 	}
 }
@@ -328,37 +328,38 @@ func TestFleetUndrainHere(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
-			t.Errorf("exit code of %q = %d: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d, want 0: %s", test.line, code, l.err)
 		}
 		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
 			t.Errorf("output of %q = %q, want %q", test.line, got, test.want)
 		}
 	}
-	if len(d.asked) != 2 {
-		t.Errorf("the daemon received %d requests for overrides, want 2", len(d.asked))
+	if len(d.overrideRequests) != 2 {
+		t.Errorf("requests for overrides = %d, want 2", len(d.overrideRequests))
 	}
 }
 
-// TestSocketBesideEnvironment sets a socket and an etcd. A socket on the command line must override
-// an etcd in the environment, which must override a socket in the environment.
-func TestSocketBesideEnvironment(t *testing.T) {
+// TestSocketAndEtcdPrecedence names a socket and an etcd, by flags and by the environment. A socket
+// on the command line must override an etcd in the environment, which must override a socket in the
+// environment.
+func TestSocketAndEtcdPrecedence(t *testing.T) {
 	s := newSession(t)
 	socket := os.Getenv("VIPCTL_SOCKET")
 	t.Setenv("VIPCTL_ETCD", "http://127.0.0.1:1")
 	for _, verb := range []string{"get services", "describe service web", "weight web 192.168.1.11 3"} {
 		if code := s.run(t.Context(), strings.Fields(verb)...); code != cli.ExitFailed {
-			t.Errorf("%s with both in the environment: exit code = %d: %s", verb, code, s.out)
+			t.Errorf("exit code of %s with both in the environment = %d, want failure: %s", verb, code, s.out)
 		}
 		t.Setenv("VIPCTL_SOCKET", "")
 		if code := s.run(t.Context(), append(strings.Fields(verb), "--socket", socket)...); code != cli.ExitDone {
-			t.Errorf("%s: exit code = %d: %s", verb, code, s.err)
+			t.Errorf("exit code of %s = %d, want 0: %s", verb, code, s.err)
 		}
 		t.Setenv("VIPCTL_SOCKET", socket)
 	}
 }
 
-// TestFleetDrainKept drains a node with endpoints whose leases have ended. Nodes keep using them,
-// so they must also be drained.
+// TestFleetDrainKept drains a node with endpoints whose leases have expired. The endpoints must
+// also be drained, because nodes keep using them.
 func TestFleetDrainKept(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"ports": []any{
@@ -391,8 +392,8 @@ func TestFleetDrainKept(t *testing.T) {
 			t.Errorf("exit code of %q = %d, output %q, %q; want %q", test.line, code, l.out, l.err, test.want)
 		}
 	}
-	if len(d.asked) > 0 {
-		t.Errorf("requests to the daemon = %+v, want none", d.asked)
+	if len(d.overrideRequests) > 0 {
+		t.Errorf("requests to the daemon = %+v, want none", d.overrideRequests)
 	}
 }
 
@@ -414,7 +415,7 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 			}
 			l := f.line()
 			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
-				t.Errorf("exit code of %q while the other endpoint is %s = %d: %s", line, state, got, l.err)
+				t.Errorf("exit code of %q while the other endpoint is %s = %d, want failure: %s", line, state, got, l.err)
 			}
 		}
 	}
@@ -430,7 +431,7 @@ func TestFleetOverrideJSON(t *testing.T) {
 	}
 	if len(got.Targets) != 1 || got.Targets[0].Address != "10.0.0.1:8080" || *got.Targets[0].Override.Weight != 5 ||
 		got.Revision != f.revisionOf("/vipd/overrides/web/10.0.0.1:8080") {
-		t.Errorf("got %s", stdout)
+		t.Errorf("JSON = %s, want the targets and their overrides", stdout)
 	}
 }
 
@@ -443,7 +444,7 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
 	stdout, stderr := f.do(cli.ExitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
-		t.Errorf("stdout = %q, stderr = %q", stdout, stderr)
+		t.Errorf("stdout = %q, stderr = %q; want the other targets written and the failure reported", stdout, stderr)
 	}
 }
 
@@ -460,7 +461,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 	for _, test := range []struct {
 		words []string
 		exit  int
-		want  string // the note, or "" for none
+		want  string // the expected note, or "" for none
 	}{
 		{[]string{"drain", "--node", "rack1"}, cli.ExitDone, note("pg/pg.invalid, web/a.web.invalid")},
 		{[]string{"drain", "--node", "rack3"}, cli.ExitFailed, ""},

@@ -66,7 +66,7 @@ func (f *testFleet) process(operator string, line ...string) (code int, stdout, 
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
-			f.t.Errorf("running %q: %v", line, err)
+			f.t.Errorf("error of running %q = %v, want none", line, err)
 			return cli.ExitFailed, "", ""
 		}
 		code = exit.ExitCode()
@@ -120,9 +120,9 @@ func serviceText(name, vip string, port int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
 }
 
-// TestParallelApplies makes 20 operators write one service at once. Exactly the successful
-// operators must have written, and the history must have their texts in order. The others must
-// learn who was faster, and change nothing.
+// TestParallelApplies makes 20 operators write one service at once. The history must have exactly
+// the texts of the operators whose apply succeeded, in order. The other operators must get an error
+// that names the faster one.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
@@ -147,18 +147,18 @@ func TestParallelApplies(t *testing.T) {
 	for i, o := range outcomes {
 		var result editResult
 		if err := json.Unmarshal([]byte(o.stdout), &result); err != nil || len(result.Services) != 1 {
-			t.Fatalf("operator %d: %v: %s%s", i, err, o.stdout, o.stderr)
+			t.Fatalf("error of operator %d = %v, want none: %s%s", i, err, o.stdout, o.stderr)
 		}
 		switch {
 		case o.code == cli.ExitDone:
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
 		case o.code != cli.ExitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
 			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else was faster"):
-			t.Errorf("exit code of operator %d = %d: %s%s", i, o.code, o.stdout, o.stderr)
+			t.Errorf("exit code of operator %d = %d, want done or failed: %s%s", i, o.code, o.stdout, o.stderr)
 		}
 	}
 	if len(acknowledged) == 0 {
-		t.Fatal("no operator has written")
+		t.Fatal("successful operators = 0, want at least 1")
 	}
 	past, err := f.writer(t).History(t.Context(), "web")
 	if err != nil {
@@ -171,15 +171,15 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("text %d is by %s at revision %d, but its writer received %d, %t", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("revision of text %d by %s = %d, but its writer got %d (known: %t)", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
-			t.Errorf("text %d has the port of %s, but is by %s", e.N, want, name)
+			t.Errorf("author of text %d = %s, want %s, whose port it has", e.N, name, want)
 		}
 	}
 	if len(acknowledged) > 0 {
-		t.Errorf("acknowledged and not in the history: %v", acknowledged)
+		t.Errorf("acknowledged writes missing in the history = %v, want none", acknowledged)
 	}
 }
 
@@ -192,7 +192,8 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor starts an edit like a verb, but lets another edit overtake it.
+// newEditFor runs an edit like a verb, and calls then, which may make another edit, before it
+// writes.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -214,9 +215,9 @@ func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code
 	return code, out.String(), errs.String()
 }
 
-// TestOvertaken changes a service during another edit of it. The faster edit and its claims must
-// stay, and the other services and settings must be written.
-func TestOvertaken(t *testing.T) {
+// TestConcurrentEdit changes a service while another edit of it is in progress. The faster edit and
+// its claims must stay, and the other services and settings of the slower edit must be written.
+func TestConcurrentEdit(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
 	both := serviceText("web", "10.96.0.10", 81) + serviceText("api", "10.96.0.11", 80) + oneHolder
@@ -230,9 +231,9 @@ func TestOvertaken(t *testing.T) {
 		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 	}
 	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
-		t.Errorf("bob's edit is lost:\n%s", got)
+		t.Errorf("service =\n%s\nwant bob's edit in it", got)
 	}
-	f.policies(t, 1)
+	f.wantPolicies(t, 1)
 	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80)+serviceText("next", "10.96.0.21", 80), func() {
 		f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
@@ -245,15 +246,15 @@ func TestOvertaken(t *testing.T) {
 // oneHolder has settings of an address.
 const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
 
-// policies checks the number of addresses with settings in etcd.
-func (f *testFleet) policies(t *testing.T, want int64) {
+// wantPolicies checks the number of addresses with settings in etcd.
+func (f *testFleet) wantPolicies(t *testing.T, want int64) {
 	t.Helper()
 	answer, err := f.cluster.Client().Get(t.Context(), "/vipd/ownership/policy/", clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if answer.Count != want {
-		t.Errorf("etcd has settings of %d addresses, want %d", answer.Count, want)
+		t.Errorf("addresses with settings in etcd = %d, want %d", answer.Count, want)
 	}
 }
 
@@ -272,12 +273,12 @@ func TestApplyEndsEarly(t *testing.T) {
 	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
 		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
 	}
-	f.policies(t, 0)
+	f.wantPolicies(t, 0)
 }
 
 // TestParallelClaims writes a hundred services that claim one address and port, or one node port,
 // at once. Exactly one must be written, and the others must name it. Services without a common
-// claim must not disturb each other, whether they are new or claim more than before.
+// claim must all be written, whether they are new or claim more than before.
 func TestParallelClaims(t *testing.T) {
 	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})
@@ -321,7 +322,7 @@ func TestParallelClaims(t *testing.T) {
 			}
 			running.Wait()
 			if got := len(f.written(t)) - before; int(written.Load()) != want || got != want {
-				t.Errorf("%d operators received a confirmation, and %d texts exist; want %d", written.Load(), got, want)
+				t.Errorf("successful operators = %d, texts = %d; want %d each", written.Load(), got, want)
 			}
 		})
 	}
@@ -342,7 +343,7 @@ func TestFleetCheckRules(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
 	if got, want := f.do(cli.ExitDone, "describe", "service", "web"), "tcp every 4s, 1s while confirming a change, timeout 1s, rise 2, fall"; !strings.Contains(got, want) {
-		t.Errorf("want %q in\n%s", want, got)
+		t.Errorf("output =\n%s\nwant %q in it", got, want)
 	}
 }
 
@@ -406,15 +407,15 @@ func TestFleetAccess(t *testing.T) {
 				t.Errorf("exit code = %d, want %d and %q:\n%s", code, test.code, test.want, all)
 			}
 			if strings.Contains(all, password) || strings.Contains(all, wrong) {
-				t.Errorf("the password is in the output:\n%s", all)
+				t.Errorf("output =\n%s\nwant no password in it", all)
 			}
 		})
 	}
 }
 
-// TestHabits uses habits of kubectl with etcd. Nested directories, KIND/NAME for a service, and
-// rollbacks in the history must work.
-func TestHabits(t *testing.T) {
+// TestKubectlHabits runs command lines in the form that users of kubectl type. Nested directories,
+// KIND/NAME for a service, and rollbacks in the history must work.
+func TestKubectlHabits(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	folder := t.TempDir()
 	for name, text := range map[string]string{
@@ -437,7 +438,7 @@ func TestHabits(t *testing.T) {
 		t.Errorf("services = %q, want web", got)
 	}
 	if got := f.do(cli.ExitDone, "history", "service/web"); !strings.Contains(got, "rolled back to 1") {
-		t.Errorf("the rollback is missing in the history:\n%s", got)
+		t.Errorf("history =\n%s\nwant the rollback in it", got)
 	}
 }
 
@@ -458,7 +459,7 @@ func TestFleetWatch(t *testing.T) {
 		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would also wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // a change is published before its writer has the answer, so the next change waits for the answer
+	seen := make(chan func(), len(steps)) // vipctl may show a change before its writer has etcd's answer, so the next change waits for the answer
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)
@@ -477,11 +478,11 @@ func TestFleetWatch(t *testing.T) {
 	world := cli.World{Stdout: out, Stderr: errs, Now: time.Now, Getenv: func(string) string { return "" }}
 	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
 	if want := strings.Count(out.String(), "NAME  VIPS"); code != cli.ExitDone || step != len(steps) || want < 3 {
-		t.Errorf("exit code = %d after %d steps:\n%s%s", code, step, out, errs)
+		t.Errorf("exit code after %d steps = %d:\n%s%s", step, code, out, errs)
 	}
 }
 
-// apply gives another port to the service web, like another operator.
+// apply changes the port of the service web, like another operator.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

@@ -22,7 +22,7 @@ import (
 //	put KEY FILE   writes a key below the prefix, like another program
 //	del KEY        deletes a key
 //	full           fills etcd's database up to its quota
-//	keys           prints the keys below the prefix that have no lease
+//	keys prints the keys below the prefix that have no lease
 func TestFleet(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/fleet", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,

@@ -136,14 +136,14 @@ func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Sn
 	return showFrame(c.Printer, last, func() error { return show(s) })
 }
 
-// readFleetServices passes the services in etcd to show.
+// readFleetServices calls show with the services in etcd.
 func readFleetServices(c *cli.Call, show func([]api.Service) error) error {
 	name, watch := c.Argument(1), c.Flags.Bool("watch")
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
-			for _, p := range s.Problems { // an unreadable service is in no list
+			for _, p := range s.Problems { // an unreadable service is in no list, so its problem is the answer
 				if isError(p) && !s.Services.Has(p.Service) {
 					c.Note("%s", p)
 				}

@@ -17,28 +17,29 @@ func watchFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
 }
 
-// comeback is the pause between two attempts to reach a stopped daemon.
-const comeback = time.Second
+// reconnectInterval is the pause between two attempts to reach a stopped daemon.
+const reconnectInterval = time.Second
 
-// showError is an error of the output. Unlike the end of a daemon, it ends the verb.
+// showError is an error of writing the output. It ends the verb, unlike an error of the connection
+// to the daemon.
 type showError struct{ error }
 
-// Unwrap returns the error of the output.
+// Unwrap returns the error of the write.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow reads a stream of a daemon's answers, and starts it again after a restart of the daemon,
-// once the daemon has answered. The stream calls heard with each answer. The end of ctx is the
-// normal end.
-func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
+// follow reads a stream of a daemon's answers. After a restart of the daemon it starts the stream
+// again, but only if the daemon has ever answered. The stream calls received for each answer. The
+// end of ctx is the normal end.
+func follow(c *cli.Call, answered bool, stream func(received func()) error) error {
 	away := false
-	heard := func() {
+	received := func() {
 		if answered = true; away {
 			away = false
 			c.Note("vipd is back")
 		}
 	}
 	for {
-		err := stream(heard)
+		err := stream(received)
 		broken, isBroken := errors.AsType[*showError](err)
 		switch {
 		case c.Err() != nil:
@@ -54,7 +55,7 @@ func follow(c *cli.Call, answered bool, stream func(heard func()) error) error {
 		select {
 		case <-c.Done():
 			return nil
-		case <-time.After(comeback):
+		case <-time.After(reconnectInterval):
 		}
 	}
 }
@@ -74,14 +75,14 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 		return show(answer)
 	}
 	last := frame{}
-	return follow(c, false, func(heard func()) error {
+	return follow(c, false, func(received func()) error {
 		return client.Watch(c, what, func(text json.RawMessage) error {
 			var answer T
 			err := json.Unmarshal(text, &answer)
 			if err != nil {
 				err = fmt.Errorf("reading the daemon's answer: %w", err)
 			} else {
-				heard()
+				received()
 				err = showFrame(c.Printer, &last, func() error { return show(answer) })
 			}
 			if err != nil {
@@ -92,10 +93,11 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 	})
 }
 
-// pace is the interval of requests, and the maximum time without an answer after the first one.
+// pace is the interval of requests, and the maximum time without an answer after the first answer.
 type pace struct{ interval, patience time.Duration }
 
-// firstPatience is the maximum time without a first answer: the command line may be wrong.
+// firstPatience is the maximum wait for the first answer. It is short because the command line may
+// name the wrong daemon or etcd.
 const firstPatience = 15 * time.Second
 
 // poll calls ask at intervals until it is done, ctx ends, or ask has failed for too long.
@@ -105,14 +107,14 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	answered, patience := c.Now(), firstPatience
 	reported := ""
 	for {
-		asked := c.Now()
+		started := c.Now()
 		done, err := ask()
 		switch {
 		case done:
 			return err
 		case c.Err() != nil:
 		case err == nil:
-			answered, patience = asked, p.patience
+			answered, patience = started, p.patience
 			reported = ""
 		case c.Now().Sub(answered) > patience:
 			return err
@@ -128,14 +130,14 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
-// frame is the last state that was shown. Its zero value means that none was.
+// frame is the last state that was shown. The zero value means that none was shown.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame shows the next state, unless it looks like the last. On a terminal, a table is drawn
-// over the last one; elsewhere an empty line separates them.
+// showFrame shows the next state, unless its text equals the last. On a terminal it overwrites the
+// last table; otherwise an empty line separates the tables.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr

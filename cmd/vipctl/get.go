@@ -76,22 +76,22 @@ func plainService(text string) string {
 
 // kind is something that get lists.
 type kind[T any] struct {
-	// name is the singular name, and where follows it in sentences, such as " in etcd".
+	// name is the singular name. where follows the name in sentences, such as " in etcd".
 	name, where string
-	// read calls show with all objects of the kind: once, or with -w again at each change.
+	// read calls show with all objects of the kind. With -w it calls show again at each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id returns the name for -o name. named reports whether NAME means an element; if nil, NAME is
-	// compared with id.
+	// id returns the name for -o name. named reports whether NAME selects an object; if nil, NAME
+	// must equal id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
-	// absent returns the error for a name that is not found. If nil, absentIn does.
+	// absent returns the error for a name that is not found. If nil, absentIn returns it.
 	absent func(c *cli.Call, name string) error
 	// none is the sentence for an empty list; "" means the usual sentence.
 	none string
 }
 
-// absentIn returns the error for a name that none of all has.
+// absentIn returns the error for a name that no object in all has.
 func (k *kind[T]) absentIn(all []T, name string) error {
 	return absent(k.name, name, k.where, lists.Mapped(all, func(t T) string { return k.id(&t) }))
 }
@@ -250,8 +250,8 @@ func isFrontend(c *cli.Call, name string) error {
 	return isService(c, name)
 }
 
-// notServed returns the error for a service that the daemon lacks: its definition has an error, or
-// there is none.
+// notServed returns the error for a service that the daemon does not have, because its definition
+// is missing or has an error.
 func notServed(c *cli.Call, name string, services []api.Service) error {
 	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {
@@ -263,8 +263,8 @@ func notServed(c *cli.Call, name string, services []api.Service) error {
 	return absent("service", name, "", namesOf(services))
 }
 
-// absent returns the error for a missing name of a kind, with a suggestion or otherwise the known
-// names. where names the searched place.
+// absent returns the error for an unknown name of a kind. It suggests a similar name, or lists the
+// known names if none is similar. where names the searched place.
 func absent(what, name, where string, known []string) error {
 	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
@@ -319,7 +319,7 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 	return t
 }
 
-// few lists the first n elements, and the number of others. The wide form has all.
+// few lists the first n elements and the number of the others. In the wide form it lists all.
 func few(p *cli.Printer, list []string, n int) string {
 	if p.Format == cli.FormWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
@@ -327,7 +327,8 @@ func few(p *cli.Printer, list []string, n int) string {
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
 }
 
-// upStyle returns the style of the counts of api.Use: bad only if no port has an endpoint.
+// upStyle returns the style of the text of api.Use, which is bad only if no port has a usable
+// endpoint.
 func upStyle(text string) table.Style {
 	none, full := true, true
 	for part := range strings.SplitSeq(text, ", ") {
@@ -432,7 +433,7 @@ func upBackends(backends []api.Backend) string {
 	return fmt.Sprintf("%d/%d", active, all)
 }
 
-// backendNote returns a backend's weight, or the reason why it has none.
+// backendNote returns a backend's weight, or the reason why it gets no new connections.
 func backendNote(b *api.Backend) string {
 	if b.State == balancer.Active {
 		return strconv.Itoa(b.Weight)

@@ -13,7 +13,7 @@ func TestIDsOnce(t *testing.T) {
 		{Service: "dns", Port: "tcp", Address: "192.168.1.21:53"}, {Service: "dns", Port: "udp", Address: "192.168.1.21:53"}, {Service: "web", Address: "192.168.1.21:53"},
 	}
 	if got, want := idLines(all, endpointID), "dns/192.168.1.21:53\nweb/192.168.1.21:53\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("names = %q, want %q", got, want)
 	}
 }
 

@@ -40,7 +40,7 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}
 }
 
-// written is one service, or the settings of an address, as a file defines it.
+// written is the definition of a service, or of the settings of an address, in a file.
 type written struct {
 	fields map[string]any
 	where  balancer.Locator
@@ -120,8 +120,8 @@ func filesAt(place string, recursive bool) ([]string, error) {
 // maxInput is the maximum number of bytes that are read from standard input or a pipe.
 const maxInput = 256 << 20
 
-// readInput reads one file, or standard input, and returns its name for messages. Pipes that a
-// shell makes of commands are read to their end.
+// readInput reads one file, or standard input, and returns its name for messages. It reads pipes to
+// their end, such as a shell's <(COMMAND).
 func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)
@@ -148,7 +148,8 @@ func unreadable(place string, err error) error {
 	return fmt.Errorf("reading %s: %w", place, reason(err))
 }
 
-// reason returns the cause of an error about a file or a program, without its name.
+// reason returns the cause of an error about a file or a program, without the name of the file or
+// program.
 func reason(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -168,7 +169,7 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 		from, err := open()
 		if err == nil {
 			text, err = io.ReadAll(io.LimitReader(from, maxInput+1))
-			_ = from.Close() // it was only read
+			_ = from.Close() // nothing was written, so closing loses no data
 		}
 		done <- err
 	}()
@@ -183,7 +184,8 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	}
 }
 
-// add parses a file: as JSON if it starts with a brace, which no TOML does, and otherwise as TOML.
+// add parses a file. It is parsed as JSON if it starts with a brace, because TOML never does, and
+// otherwise as TOML.
 func (g *given) add(file string, text []byte) {
 	var tables, vips map[string]any
 	var under func(section, name string) balancer.Locator
@@ -299,7 +301,7 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	}
 	addr, err := decode.ParseAddr(name)
 	if err != nil {
-		return // it is among the problems
+		return // the problem is in the list
 	}
 	if other, twice := g.vips[addr]; twice {
 		g.problem(where(""), "", path, "is defined already, at "+other.where("").Text())

@@ -30,7 +30,7 @@ func FuzzGiven(f *testing.F) {
 		}
 		for _, p := range g.problems {
 			if p.Unknown && (p.Severity != balancer.SeverityWarning || p.Field == "") {
-				t.Errorf("unknown field: %+v", p)
+				t.Errorf("problem = %+v, want a warning for an unknown field", p)
 			}
 		}
 		if len(g.services) == 0 && len(g.bare) == 0 && !wrong {

@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// verdict returns the verdict on an endpoint, and its age: "down 3m12s".
+// verdict returns the verdict on an endpoint and its age, such as "down 3m12s".
 func verdict(p *cli.Printer, e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
@@ -35,7 +35,8 @@ func why(p *cli.Printer, e *api.Endpoint) string {
 	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
 }
 
-// checkNotes returns the last result of an endpoint's check, or the reason why there is none.
+// checkNotes returns notes about the last result of an endpoint's check, or the reason why there is
+// none.
 func checkNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	k := e.Check
 	if k == nil {
@@ -55,7 +56,7 @@ func checkNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	return notes
 }
 
-// useNotes returns everything but the check's result that decides how an endpoint is used.
+// useNotes returns notes about everything that affects an endpoint's use, except its check.
 func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
 		notes = append(notes, "checked by this node alone")
@@ -87,9 +88,9 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	return notes
 }
 
-// weights formats the weights of endpoints. During a slow start, the weights in use are multiples
-// of the configured weights, so a part of a small weight is an integer. The text then has the
-// configured weight: "10 at 20%".
+// weights formats the weights of endpoints. During a slow start, the weights in use are scaled up,
+// so a fraction of a small weight is still an integer. The text then has the configured weight and
+// the fraction, such as "10 at 20%".
 func weights(endpoints []api.Endpoint) []string {
 	type port struct {
 		service balancer.Name
@@ -121,7 +122,7 @@ func nextCheck(p *cli.Printer, k *api.Check) string {
 		return ""
 	case k.Checking:
 		return "now"
-	case k.Next.IsZero(): // while it is watched
+	case k.Next.IsZero(): // the endpoint's connections are watched, not probed
 		return ""
 	}
 	return ahead(p, k.Next)
@@ -132,7 +133,7 @@ func lastResult(p *cli.Printer, k *api.Check) string {
 	if k == nil || k.LastOutcome == "" {
 		return ""
 	}
-	if k.Last.IsZero() { // while it is watched
+	if k.Last.IsZero() { // the endpoint's connections are watched, not probed
 		return k.LastText
 	}
 	return k.LastText + ", " + ago(p, k.Last)
@@ -206,7 +207,7 @@ func (out *sheet) health(h *api.HealthCount) {
 // servicesNamed is the default maximum number of services in a line.
 const servicesNamed = 10
 
-// services writes a common text, followed by a text about each service.
+// services writes a common text, followed by a text for each service.
 func (out *sheet) services(what, sep string, style table.Style, texts []string) {
 	if len(texts) == 0 {
 		return
@@ -217,7 +218,8 @@ func (out *sheet) services(what, sep string, style table.Style, texts []string) 
 	out.painted("", what+strings.Join(texts, sep), style)
 }
 
-// outText names a service without endpoints, with its ports if others have some.
+// outText names a service without usable endpoints. If only some of its ports have none, it also
+// names these ports.
 func outText(h *api.HealthCount, name balancer.Name) string {
 	var dead []string
 	for _, s := range h.Services {

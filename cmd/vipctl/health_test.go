@@ -11,9 +11,9 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// TestEjectedEndpointSaysWhy ejects an endpoint without checks. The wide table and the description
+// TestEjectedEndpointReason ejects an endpoint without checks. The wide table and the description
 // must have the reason, and the narrow table only the state.
-func TestEjectedEndpointSaysWhy(t *testing.T) {
+func TestEjectedEndpointReason(t *testing.T) {
 	until := time.Date(2026, 3, 4, 12, 0, 30, 0, time.Local)
 	rows := []api.Endpoint{
 		{Service: "web", Address: "192.168.1.11:8080", State: balancer.Active, Weight: 1},
@@ -25,16 +25,16 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 		endpointsTable(p, rows).Text(table.Form{Wide: true}), describedChecks(p, &api.Service{Endpoints: rows}).Text(table.Form{}),
 	} {
 		if strings.Count(got, want) != 1 {
-			t.Errorf("got\n%s\nwant %q in it once", got, want)
+			t.Errorf("output =\n%s\nwant %q in it once", got, want)
 		}
 	}
 	if got := endpointsTable(p, rows).Text(table.Form{}); !strings.Contains(got, " ejected ") {
-		t.Errorf("got\n%s\nwant the state in it", got)
+		t.Errorf("output =\n%s\nwant only the state in it", got)
 	}
 }
 
-// TestWhy expects one note for the last result of a check, and one note for all other settings that
-// affect the use of an endpoint.
+// TestWhy describes endpoints in several states. There must be one note for the last result of a
+// check, and one note for everything else that affects the endpoint's use.
 func TestWhy(t *testing.T) {
 	p := &cli.Printer{World: cli.World{Now: time.Now}}
 	yes, none := true, 0
@@ -60,8 +60,8 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestWeightsWhileRamping shows weights during a slow start. The weights must be the configured
-// weights, although internally multiples are in use.
+// TestWeightsWhileRamping shows weights during a slow start. The text must have the configured
+// weights, although vipd uses multiples of them.
 func TestWeightsWhileRamping(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{
@@ -73,6 +73,6 @@ func TestWeightsWhileRamping(t *testing.T) {
 		{Service: "dns", Configured: 1, Weight: 1, State: balancer.Active},
 	})
 	if text := strings.Join(got, ", "); text != "10 at 20%, 10, 5, 0, 10, 1" {
-		t.Errorf("weights = %s", text)
+		t.Errorf("weights = %s, want the configured weights", text)
 	}
 }

@@ -46,7 +46,7 @@ func rollbackVerb() *cli.Verb {
 	}
 }
 
-// textNumbers returns the numbers of a service's history.
+// textNumbers returns the numbers of the texts in a service's history.
 func textNumbers(c *cli.Call, before []string) []string {
 	entries, _ := cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]definitions.HistoryEntry, error) {
 		return w.History(ctx, balancer.Name(before[0]))
@@ -54,8 +54,8 @@ func textNumbers(c *cli.Call, before []string) []string {
 	return lists.Mapped(entries, func(e definitions.HistoryEntry) string { return strconv.Itoa(e.N) })
 }
 
-// edition is an entry of the history in JSON.
-type edition struct {
+// textChange is an entry of a service's history in JSON.
+type textChange struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
@@ -72,7 +72,7 @@ func runHistory(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	editions, err := editionsOf(entries)
+	editions, err := textChanges(entries)
 	if err != nil {
 		return err
 	}
@@ -139,12 +139,12 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	return at, nil
 }
 
-// editionsOf returns the changes of each entry compared with the previous entry.
-func editionsOf(entries []definitions.HistoryEntry) ([]edition, error) {
-	var out []edition
+// textChanges returns the changes of each entry compared with the previous entry.
+func textChanges(entries []definitions.HistoryEntry) ([]textChange, error) {
+	var out []textChange
 	var before map[string]any
 	for i, e := range entries {
-		d := edition{N: e.N, At: e.At, By: e.By, Rollback: e.Rollback, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
+		d := textChange{N: e.N, At: e.At, By: e.By, Rollback: e.Rollback, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
 		if i == 0 && e.N > 1 {
 			d.What = "" // the previous text is no longer stored
 		}
@@ -170,8 +170,8 @@ func whatOf(fields, before map[string]any) definitions.Outcome {
 	return definitions.Updated
 }
 
-// changeText describes an edition's changes; narrow tables have the first two fields.
-func changeText(p *cli.Printer, e edition) string {
+// changeText describes the changes of a text. In narrow tables it has only the first two fields.
+func changeText(p *cli.Printer, e textChange) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
 	}
@@ -225,10 +225,10 @@ func fieldChange(d fieldDiff) string {
 	return strings.TrimSpace(d.Field + " " + strings.Join(parts, " "))
 }
 
-// listChange names the entries of a list that the other list lacks or has in another form. An entry
-// is named by its text or its name.
-func listChange(of, other any) (names []string) {
-	list, _ := of.([]any)
+// listChange returns the entries of a list that the other list does not have, or has with other
+// values. A table is represented by its name, another entry by its text.
+func listChange(entries, other any) (names []string) {
+	list, _ := entries.([]any)
 	rest, _ := other.([]any)
 	for _, entry := range list {
 		if !slices.ContainsFunc(rest, func(e any) bool { return tomltext.Value(e, "") == tomltext.Value(entry, "") }) {

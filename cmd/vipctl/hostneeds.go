@@ -25,8 +25,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// checkHost adds warnings for settings that this host can't fulfill, because the definitions may be
-// for another host.
+// checkHost adds warnings for settings that this host can't fulfill. They are not errors, because
+// the definitions may be for another host.
 func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
 	if d.main != nil {
@@ -38,7 +38,7 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 		}
 	}
 	d.checkListeners(frontends, local)
-	interfaces, _ := doctor.ThisHost().Interfaces() // a host that does not list its devices has no networks here
+	interfaces, _ := doctor.ThisHost().Interfaces() // without a list of devices, no networks are known
 	for name, s := range d.services.All() {
 		d.checkBroadcasts(s, interfaces)
 		for i, h := range s.Checks() {
@@ -53,8 +53,8 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	}
 }
 
-// warnOf adds a warning for each need that this host lacks, except for fields that are rejected
-// anyway.
+// warnOf adds a warning for each need that this host does not meet, except for fields that already
+// have an error.
 func (d *localDefinitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
 	for _, n := range needs {
 		refused := func(p balancer.Problem) bool { return p.Service == service && p.Field == n.field }
@@ -97,7 +97,8 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 	}
 }
 
-// checkBroadcasts looks for VIPs that are the broadcast address of a network of this host.
+// checkBroadcasts adds warnings for VIPs that are the broadcast address of one of this host's
+// networks.
 func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doctor.Interface) {
 	for i, vip := range s.VIPs {
 		for _, device := range interfaces {
@@ -114,7 +115,8 @@ func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doc
 	}
 }
 
-// need is a requirement of a field on the host; lacks names the missing part, or is "".
+// need is a requirement of a field on the host. lacks names the missing part, or is "" if the host
+// meets the need.
 type need struct{ field, lacks string }
 
 // needsOfConfig returns the needs of the daemon's configuration.
@@ -142,7 +144,7 @@ func lacksInterface(a config.Addresses) string {
 	return ""
 }
 
-// needsOf returns the needs of a check. At returns the path of its field.
+// needsOf returns the needs of a check. at returns the path of a field of the check.
 func needsOf(h *balancer.Health, at func(field string) string) []need {
 	needs := []need{
 		{at("ca_file"), lacksFile(h.CAFile)}, {at("cert_file"), lacksFile(h.CertFile)}, {at("key_file"), lacksFile(h.KeyFile)},
@@ -157,7 +159,7 @@ func lacksFile(path string) string {
 	if path == "" {
 		return ""
 	}
-	// A file that this user may not see is omitted, because vipd may be allowed to.
+	// A file that this user may not see is not reported, because vipd may be allowed to read it.
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no file " + path + " on this host"
@@ -182,7 +184,8 @@ func lacksProgram(name string) string {
 	path, err := exec.LookPath(name)
 	switch {
 	case err == nil:
-		// A program that this user may not see is omitted, because vipd may be allowed to.
+		// A program that this user may not see is not reported, because vipd may be allowed to run
+		// it.
 		if err := command.Trusted(path); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return "vipd does not run " + name + ": " + err.Error()
 		}

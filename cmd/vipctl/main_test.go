@@ -31,8 +31,9 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// tests are the tests of the package. In make soak they all use a vipctl with the race detector,
-// which needs a tenth of a second to start. In make test, only tests in this process do.
+// tests runs the tests of the package. In make soak, all tests run a vipctl that has the race
+// detector, which needs a tenth of a second to start. In make test, the race detector covers only
+// tests in this process.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
@@ -76,7 +77,7 @@ var update = flag.Bool("update", false, "write what the commands print into the 
 // fakeDaemon.fill. These commands are added to the usual ones:
 //
 //	exits CODE COMMAND...   runs a command, and compares its exit code
-//	fake CHANGE             changes the daemon's state, see changes
+//	fake CHANGE changes the daemon's state, see changes
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -130,7 +131,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// change implements the command fake.
+// change implements the script command fake.
 func change(ts *testscript.TestScript, _ bool, args []string) {
 	d := ts.Value("daemon").(*fakeDaemon)
 	if len(args) != 1 {

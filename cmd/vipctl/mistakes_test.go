@@ -24,7 +24,7 @@ import (
 // TestMistakes compares vipctl's messages with testdata/mistakes: wrong uses, wrong values of each
 // verb and setting, and files that can't be converted. -update rewrites the files.
 func TestMistakes(t *testing.T) {
-	t.Chdir(t.TempDir()) // a file name in a mistake never exists here
+	t.Chdir(t.TempDir()) // files that the command lines name must not exist
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
 		golden := filepath.Join(sources(t), "testdata", "mistakes", name+".txt")
 		if *update {
@@ -42,12 +42,12 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestNoBareErrors reads all output of vipctl's tests. It must have no number or name of a kernel
-// error.
+// TestNoBareErrors reads all golden output of vipctl's tests. It must not contain the number or
+// name of a kernel error.
 func TestNoBareErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txt")
 	if err != nil || len(files) < 10 {
-		t.Fatalf("%d files: %v", len(files), err)
+		t.Fatalf("files = %d, error = %v; want the golden files", len(files), err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -56,7 +56,7 @@ func TestNoBareErrors(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if bare := bareError.FindString(line); bare != "" {
-				t.Errorf("%s: %s names no reason: %s", file, bare, line)
+				t.Errorf("%s: line %q has the kernel's %s, want a sentence", file, line, bare)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) 
 	text := s.err.String()
 	_, way, _ := strings.Cut(text, e.Error())
 	if !strings.HasPrefix(text, "vipctl: ") || !strings.Contains(text, "/the/place") || !strings.Contains(way, "; ") || bareError.MatchString(text) {
-		t.Errorf("%s: text of %v = %q", what, e, text)
+		t.Errorf("%s: text of %v = %q, want the cause and the remedy", what, e, text)
 	}
 }
 
@@ -116,7 +116,7 @@ var bareError = regexp.MustCompile(`\bE(INVAL|NOENT|EXIST|PERM|ACCES|BUSY|OPNOTS
 
 const oneService = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
 
-// sources returns this package's directory, although a test changes its own.
+// sources returns a function that changes to this package's directory, which a test may have left.
 var sources = func() func(t *testing.T) string {
 	folder, err := os.Getwd()
 	return func(t *testing.T) string {
@@ -127,14 +127,14 @@ var sources = func() func(t *testing.T) string {
 	}
 }()
 
-// say runs a command line, and writes the line, its output and its exit code.
-func say(t *testing.T, b *strings.Builder, args ...string) {
+// record runs a command line, and appends the line, its output and its exit code to b.
+func record(t *testing.T, b *strings.Builder, args ...string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	w := cli.World{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now, Root: true}
 	code := run(t.Context(), w, args)
 	if code == cli.ExitDone {
-		return // its actions are not a mistake
+		return // a successful command line is not a mistake
 	}
 	fmt.Fprintf(b, "$ vipctl %s  # exits with %d\n%s", strings.Join(args, " "), code, errs.String())
 	if errs.Len() == 0 {
@@ -142,43 +142,43 @@ func say(t *testing.T, b *strings.Builder, args ...string) {
 	}
 }
 
-// wrongUses returns mistakes in the command line of each verb.
+// wrongUses returns the messages for mistakes in the command line of each verb.
 func wrongUses(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	var b strings.Builder
 	for _, v := range allVerbs() {
 		if v.Hidden() || v.Name == "version" || v.Name == "cleanup" || v.Name == "doctor" {
-			continue // the first accepts anything; the others examine the host
+			continue // these accept anything, or examine the host
 		}
-		say(t, &b, v.Name, "--nonsense")
+		record(t, &b, v.Name, "--nonsense")
 		if v.MaxArgs != cli.WithCommand {
-			say(t, &b, v.Name)
-			say(t, &b, v.Name, "a", "b", "c", "d", "e")
+			record(t, &b, v.Name)
+			record(t, &b, v.Name, "a", "b", "c", "d", "e")
 		}
 		if len(v.Formats) > 0 {
-			say(t, &b, v.Name, "a", "-o", "nonsense")
+			record(t, &b, v.Name, "a", "-o", "nonsense")
 		}
 		for _, f := range v.Flags {
 			name := "--" + f.Names()[0]
 			switch f.(type) {
 			case *cli.BoolFlag:
-				say(t, &b, v.Name, "a", name+"=nonsense")
+				record(t, &b, v.Name, "a", name+"=nonsense")
 			case *cli.StringFlag:
 			default:
-				say(t, &b, v.Name, "a", name, "nonsense")
+				record(t, &b, v.Name, "a", name, "nonsense")
 			}
 		}
 		if v.Fleet {
-			say(t, &b, v.Name, "a", "b", "--etcd", "nonsense")
+			record(t, &b, v.Name, "a", "b", "--etcd", "nonsense")
 		}
 	}
 	for _, line := range combinations {
-		say(t, &b, strings.Fields(line)...)
+		record(t, &b, strings.Fields(line)...)
 	}
 	return b.String()
 }
 
-// combinations has command lines whose words are valid one by one.
+// combinations has wrong command lines whose words are valid individually.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
@@ -193,7 +193,7 @@ var combinations = []string{
 	"drain web 10.0.0.1 --etcd https://127.0.0.1:1 --ca-file nowhere", "weight web 10.0.0.1 70000", "drain --node n1 web", "drain web 10.0.0.1 --expires=-1s",
 }
 
-// wrongPlaces uses files, directories and sockets that a verb can't use.
+// wrongPlaces returns the messages for files, directories and sockets that a verb can't use.
 func wrongPlaces(t *testing.T) string {
 	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
 	if err := errors.Join(os.Mkdir("folder", 0o755), os.WriteFile("file", []byte("no TOML"), 0o600)); err != nil {
@@ -205,16 +205,16 @@ func wrongPlaces(t *testing.T) string {
 			"check", "plan --mode nftables", "diff -f", "apply -f", "convert --from haproxy", "get services --socket", "get pools --config",
 			"get pools --etcd https://127.0.0.1:1 --ca-file", "debug bundle --file",
 		} {
-			say(t, &b, append(strings.Fields(line), place)...)
+			record(t, &b, append(strings.Fields(line), place)...)
 		}
 	}
-	say(t, &b, "get", "pools", "--etcd", "https://127.0.0.1:1", "--ca-file", "absent", "--config", "file")
+	record(t, &b, "get", "pools", "--etcd", "https://127.0.0.1:1", "--ca-file", "absent", "--config", "file")
 	t.Setenv("VIPCTL_SOCKET", "")
-	say(t, &b, "status", "--config", "absent")
+	record(t, &b, "status", "--config", "absent")
 	return b.String()
 }
 
-// wrongOrigins reads configurations of other programs that can't be converted, each in one line.
+// wrongOrigins returns the messages for configurations of other programs that can't be converted.
 func wrongOrigins(t *testing.T) string {
 	var b strings.Builder
 	try := func(format, text string) {
@@ -222,7 +222,7 @@ func wrongOrigins(t *testing.T) string {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&b, "%.80q\n", text)
-		say(t, &b, "convert", "--from", format, "origin")
+		record(t, &b, "convert", "--from", format, "origin")
 	}
 	origins := map[string][]string{
 		"haproxy": {
@@ -246,8 +246,8 @@ func wrongOrigins(t *testing.T) string {
 	return b.String()
 }
 
-// wrongSettings sets wrong values of each setting: in the default configuration, and of the fields
-// in vipd.toml(5).
+// wrongSettings returns the messages for wrong values of each setting in the default configuration,
+// and of each field in vipd.toml(5).
 func wrongSettings(t *testing.T) string {
 	found := regexp.MustCompile(`^wrong\.toml:\d+: (.*)`)
 	var b strings.Builder

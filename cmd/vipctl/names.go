@@ -12,8 +12,8 @@ import (
 	"vipd/store/etcd"
 )
 
-// serviceNames returns the names of the daemon's services, and fleetNames the names of services in
-// etcd.
+// serviceNames returns the names of the daemon's services. fleetNames returns the names of services
+// in etcd.
 func serviceNames(c *cli.Call, _ []string) []string {
 	services, _ := cli.AskDaemon(c, accepted)
 	return namesOf(services)
@@ -37,8 +37,8 @@ func namesToList(c *cli.Call, before []string) []string {
 	return serviceNames(c, nil)
 }
 
-// namesToOverride returns the services, and addressesToOverride the addresses of one service, that
-// drain and weight can change.
+// namesToOverride returns the services that drain and weight can change. addressesToOverride
+// returns the addresses of one service.
 func namesToOverride(c *cli.Call, _ []string) []string {
 	if c.OverridesInEtcd() {
 		return fleetNames(c, nil)

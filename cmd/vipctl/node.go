@@ -158,7 +158,7 @@ func zone(c *cli.Call) (string, error) {
 	return zone, nil
 }
 
-// noteUnknownNode prints a note if no vipd of that name runs. It prints none if nodes can't be
+// noteUnknownNode prints a note if no vipd with that name runs. It prints nothing if nodes can't be
 // read.
 func noteUnknownNode(c *cli.Call, name string) {
 	nodes, err := cli.AskEtcd(c, (*etcd.Store).Statuses)

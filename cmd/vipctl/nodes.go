@@ -41,7 +41,7 @@ func nodes() *kind[nodeView] {
 	}
 }
 
-// nodeViews returns all nodes, and how far each lags behind.
+// nodeViews returns all nodes, and the number of revisions by which each lags behind.
 func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	nodes, newest, err := w.Nodes(ctx)
 	return lists.Mapped(nodes, func(n fleet.Node) nodeView {
@@ -54,8 +54,8 @@ func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	}), err
 }
 
-// readNodes shows the nodes: once, or with -w at each change until ctx ends. It polls once a
-// second, because nodes write no more often.
+// readNodes shows the nodes once, or with -w at each change until ctx ends. It polls once a second,
+// because nodes write at most once a second.
 func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	if !c.Flags.Bool("watch") {
 		all, err := cli.AskEtcd(c, nodeViews)
@@ -64,7 +64,7 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 		}
 		return show(all)
 	}
-	if _, err := c.Etcd(); err != nil { // this error is not retried
+	if _, err := c.Etcd(); err != nil { // a wrong configuration of etcd is not retried
 		return err
 	}
 	last, before := frame{}, ""
@@ -87,7 +87,8 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	return err
 }
 
-// changing returns the nodes' data whose changes matter: all except the time of the status.
+// changing returns a text of the nodes' data except the time of their status. A watch shows the
+// nodes again when the text changes.
 func changing(nodes []nodeView) string {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
@@ -97,7 +98,7 @@ func changing(nodes []nodeView) string {
 			nodes[i].Status = &s
 		}
 	}
-	text, _ := json.Marshal(nodes) // they were read from JSON
+	text, _ := json.Marshal(nodes) // nodes were read from JSON, so they can be written as JSON
 	return string(text)
 }
 
@@ -117,7 +118,7 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 		if s.Fallback {
 			mode += "!"
 		}
-		if !s.At.IsZero() { // an unchanged status is not written again
+		if !s.At.IsZero() { // a node writes its status only when it changes
 			seen = ago(p, s.At)
 		}
 		if n.Behind != nil {
@@ -178,6 +179,6 @@ func configText(conf *schema.NodeConfig) string {
 }
 
 func nodeNames(c *cli.Call, _ []string) []string {
-	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // without an answer there are no names
+	all, _ := cli.AskEtcd(c, (*etcd.Store).Statuses) // no completion without an answer
 	return lists.Mapped(all, func(n fleet.Node) string { return n.Name })
 }

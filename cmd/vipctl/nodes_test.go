@@ -15,38 +15,38 @@ import (
 func TestGetNodesWatch(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	one := f.start("gw1", at(1))
-	f.there(1)
+	one := f.start("gw1", atRevision(1))
+	f.waitForStatuses(1)
 	l := f.begin("get", "nodes", "-w")
 	shown := func(text string) {
 		t.Helper()
 		defer func() {
 			if t.Failed() {
-				t.Logf("stdout: %s", l.out)
+				t.Logf("stdout = %s, want the nodes", l.out)
 			}
 		}()
-		f.until("output with "+text, func() bool { return strings.Contains(l.out.String(), text) })
+		f.waitFor("output with "+text, func() bool { return strings.Contains(l.out.String(), text) })
 	}
 	shown("gw1   ipvs  yes           1       1         -   3h\n")
-	one.tell(at(2))
+	one.setStatus(atRevision(2))
 	shown("gw1   ipvs  yes           2       0         -   3h\n")
-	one.tell(at(2)) // not a change
+	one.setStatus(atRevision(2)) // no difference, so nothing is shown
 	f.Members[0].Kill()
-	l.says("; trying again\n")
+	l.waitForStderr("; trying again\n")
 	f.Members[0].Start()
 	f.start("gw2", func(s *schema.NodeStatus) { s.Revision, s.Mode, s.Fallback, s.Ready = 2, "userspace", true, false })
 	shown("gw2   userspace!  no            2       0         -   3h\n")
 	one.stop()
-	f.until("gw1 to go", func() bool {
+	f.waitFor("gw1 to go", func() bool {
 		frames := strings.Split(l.out.String(), "\n\n")
 		return !strings.Contains(frames[len(frames)-1], "gw1") && strings.Contains(frames[len(frames)-1], "gw2")
 	})
 	l.stop()
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	frames := strings.Split(l.out.String(), "\n\n")
 	for i, frame := range frames[1:] {
 		if frame == frames[i] {
-			t.Errorf("shown twice:\n%s", frame)
+			t.Errorf("frame =\n%s\nwant it once", frame)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestNodesFitEightyColumns(t *testing.T) {
 	}).Text(table.Form{})
 	for l := range strings.Lines(text) {
 		if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
-			t.Errorf("line has %d columns:\n%s", w, l)
+			t.Errorf("columns = %d, want at most 80:\n%s", w, l)
 		}
 	}
 }

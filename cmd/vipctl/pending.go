@@ -78,8 +78,9 @@ func runConfirm(c *cli.Call) error {
 	return hereOrFleet(c, confirmFile, confirmFleet)
 }
 
-// hereOrFleet ends the pending change of this host's file or, if there is none, the change in etcd.
-// Any reader of the API may see whether there is one, so no right and no outage selects the other.
+// hereOrFleet ends the pending change of this host's file or, if there is none, the pending change
+// in etcd. If the daemon refuses or does not answer, it returns an error and does not try etcd.
+// Every user of the API may see whether a change is pending.
 func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client) error, fleet func(*cli.Call) error) error {
 	if c.NamesEtcd() {
 		return fleet(c)
@@ -140,7 +141,7 @@ func abortFile(c *cli.Call, client *api.Client) error {
 	return showReload(c, &r)
 }
 
-// pendingText describes the pending changes in a clause; "" means none.
+// pendingText describes the pending changes in a clause. It returns "" if there are none.
 func pendingText(c *cli.Call, all []api.Pending) string {
 	var b strings.Builder
 	for _, p := range all {
@@ -149,7 +150,7 @@ func pendingText(c *cli.Call, all []api.Pending) string {
 	return b.String()
 }
 
-// pending writes the pending changes.
+// pending writes the line about pending changes.
 func (out *sheet) pending(all []api.Pending) {
 	label := "pending"
 	for _, p := range all {

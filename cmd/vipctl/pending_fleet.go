@@ -38,7 +38,7 @@ type pendingResult struct {
 	Services []balancer.Name `json:"services"`
 }
 
-// try makes the changes pending.
+// try writes the changes to etcd as a pending change.
 func (e *edit) try(g *given) error {
 	if err := e.refuse(); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 )
 
 // TestPendingPlace ends a change while changes are pending in this host's file, in etcd, or in
-// both. The change of the file must be first. If the daemon does not answer, or refuses, the change
-// in etcd must stay.
+// both. The change of the file must end first. If the daemon does not answer, or refuses, the
+// change in etcd must stay.
 func TestPendingPlace(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -35,7 +35,7 @@ func TestPendingPlace(t *testing.T) {
 			t.Errorf("%s: exit code = %d, output = %s%s; want %d, %q", verb, code, stdout, stderr, want, text)
 		}
 		if _, _, err := w.Pending(t.Context(), time.Now()); err != nil && text != "web: updated" {
-			t.Fatalf("%s: the change in etcd: %v", verb, err)
+			t.Fatalf("%s: error of reading the change in etcd = %v", verb, err)
 		}
 	}
 	f.flags = config(filepath.Join(t.TempDir(), "none.sock"))

@@ -67,9 +67,9 @@ func runPlan(c *cli.Call) error {
 	return cmp.Or(c.Print(text), reported(d.problems))
 }
 
-// runningMode returns the mode in use of the vipd that runs here, if its configuration names the
-// same mode as the definitions: auto chooses a mode, and an unusable mode has a fallback. It
-// returns "" if no vipd answers.
+// runningMode returns the mode that the vipd of this host uses, if its configuration names the same
+// mode as the definitions. The two can differ, because auto chooses a mode, and an unusable mode
+// has a fallback. It returns "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || status.Mode.Wanted != string(d.config.Mode) {
@@ -78,8 +78,8 @@ func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	return config.ModeName(status.Mode.InUse)
 }
 
-// planned returns the mode of a name. For auto it returns the mode that vipd most likely chooses
-// here, and a note.
+// planned returns the mode with a name. For auto it returns the mode that vipd would probably
+// choose here, and a note that says so.
 func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {
 		return mode, ""
@@ -120,7 +120,7 @@ func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
-// modeValues completes modeFlag.
+// modeValues returns the completer of modeFlag.
 func modeValues() map[string]cli.Completer {
 	return map[string]cli.Completer{"mode": cli.OneOf(config.ModeName("").Values()...)}
 }
@@ -135,8 +135,8 @@ func mode(c *cli.Call) (config.ModeName, error) {
 	return config.ModeName(name), err
 }
 
-// capabilities returns the capabilities of a mode. For auto it returns all, so only mistakes in the
-// definitions are found.
+// capabilities returns the capabilities of a mode. For auto it returns all capabilities, so a check
+// finds only mistakes in the definitions.
 func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
 		return mode.Capabilities()

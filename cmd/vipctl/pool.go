@@ -29,7 +29,7 @@ func poolVerb() *cli.Verb {
 }
 
 func poolNames(c *cli.Call, _ []string) []string {
-	all, _ := cli.AskEtcd(c, (*etcd.Store).Pools) // without an answer there are no names
+	all, _ := cli.AskEtcd(c, (*etcd.Store).Pools) // no completion without an answer
 	return lists.Mapped(all, func(p definitions.Pool) string { return p.Name })
 }
 

@@ -21,8 +21,8 @@ const (
 	defaultKillAfter = 30 * time.Second
 	// defaultDrain is the maximum time of a drain if the service can't be read.
 	defaultDrain = 30 * time.Second
-	// goodbye is the maximum time of the last requests to etcd.
-	goodbye = 5 * time.Second
+	// leaveTimeout is the maximum time of the last requests to etcd.
+	leaveTimeout = 5 * time.Second
 )
 
 func registerVerb() *cli.Verb {
@@ -59,14 +59,14 @@ func registerVerb() *cli.Verb {
 
 func nodeNameFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "node", Usage: usage} }
 
-// registration represents an endpoint that is kept in etcd.
+// registration keeps an endpoint registered in etcd.
 type registration struct {
 	*cli.Call
 	id        balancer.EndpointID
 	target    balancer.Target
 	registrar *definitions.Registrar
 	ttl       time.Duration
-	// stopRun ends the renewal of the registration. It is nil if none runs.
+	// stopRun stops the renewal of the registration. It is nil if no renewal runs.
 	stopRun func()
 
 	mu sync.Mutex // guards the fields below
@@ -75,7 +75,8 @@ type registration struct {
 	registered bool
 	draining   bool
 	drained    int64
-	// reportedAt is the time when the present trouble was printed; zero means there is none.
+	// reportedAt is the time when the current failure was printed. Zero means that there is no
+	// failure.
 	reportedAt time.Time
 }
 
@@ -179,11 +180,11 @@ func (r *registration) report(err error) {
 	}
 }
 
-// trouble prints, once per outage, why the endpoint is not registered. The error's text may change
-// every second.
+// trouble prints why the endpoint is not registered. It prints once per outage, because the error's
+// text may change every second.
 func (r *registration) trouble(err error) {
 	held := errors.Is(err, definitions.ErrHeld)
-	if !held && !r.reportedAt.IsZero() && r.Now().Sub(r.reportedAt) < sayAgain {
+	if !held && !r.reportedAt.IsZero() && r.Now().Sub(r.reportedAt) < repeatInterval {
 		return
 	}
 	r.reportedAt = r.Now()
@@ -199,8 +200,8 @@ func (r *registration) trouble(err error) {
 
 func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.ID }
 
-// noteUnknownService prints a note if etcd lacks the service. It prints none if the service can't
-// be read.
+// noteUnknownService prints a note if etcd does not have the service. It prints nothing if the
+// service can't be read.
 func (r *registration) noteUnknownService() {
 	ctx, cancel := context.WithTimeout(r, client.MinTTL/2) // the lease is not renewed during the read
 	defer cancel()
@@ -212,13 +213,13 @@ func (r *registration) noteUnknownService() {
 // leave removes the endpoint.
 func (r *registration) leave() error {
 	r.stop()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), goodbye)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), leaveTimeout)
 	defer cancel()
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// First the endpoint drains. If its lease has expired during that time, it drains again: hosts
-	// may have kept it, and must learn that it left on purpose.
+	// First the endpoint drains. If its lease expired meanwhile, it drains again, because hosts may
+	// have kept the endpoint and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		return nil
@@ -232,8 +233,8 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left returns how long an endpoint that could not be removed remains. If err is nil, the endpoint
-// was removed.
+// left returns an error that says how long an endpoint that could not be removed remains. If err is
+// nil, the endpoint was removed, and left returns nil.
 func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
@@ -251,12 +252,12 @@ func (r *registration) drain(ctx context.Context) {
 	r.mu.Lock()
 	r.draining = true
 	r.mu.Unlock()
-	err := r.sayDraining(ctx)
+	err := r.markDraining(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		r.Note("%s is not drained: %v", r.name(), err)
 		return
 	}
-	r.run() // renews the lease, and retries to mark the endpoint as draining
+	r.run() // renews the lease, and retries the write that marks the endpoint as draining
 	defer r.stop()
 	timeout, known := r.drainTimeout(ctx)
 	why := ""
@@ -272,9 +273,9 @@ func (r *registration) drain(ctx context.Context) {
 	r.await(ctx)
 }
 
-// sayDraining marks the endpoint as draining in etcd.
-func (r *registration) sayDraining(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
+// markDraining marks the endpoint as draining in etcd.
+func (r *registration) markDraining(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	err := r.registrar.Drain(ctx)
 	if err == nil {
@@ -291,20 +292,20 @@ func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration,
 	if r.Flags.IsSet("timeout") {
 		return r.Flags.Duration("timeout"), true
 	}
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	s, err := r.Writer.Service(ctx, r.id.Service)
 	switch {
 	case err != nil || s != nil && s.Service == nil:
 		return defaultDrain, false
 	case s == nil:
-		return 0, true // no node uses it
+		return 0, true // without the service, no node uses the endpoint
 	}
 	return s.Service.DrainTimeout, true
 }
 
-// await polls the nodes until none has a connection to the endpoint, or ctx ends. Only ctx ends it
-// if nodes can't be read, or no vipd runs that counts connections.
+// await polls the nodes until none has a connection to the endpoint, or ctx ends. If nodes can't be
+// read, or no vipd counts connections, it waits until ctx ends.
 func (r *registration) await(ctx context.Context) {
 	v := &revisionWait{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()
@@ -320,7 +321,7 @@ func (r *registration) await(ctx context.Context) {
 		if v.revision > 0 {
 			nodes, err := r.Writer.Statuses(ctx)
 			if err == nil {
-				lag = v.look(nodes, r.Now())
+				lag = v.awaited(nodes, r.Now())
 			} else if ctx.Err() == nil && !blind {
 				blind = true
 				r.Note("who has connections can't be seen: %v", err)

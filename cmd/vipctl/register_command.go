@@ -27,7 +27,7 @@ func (r *registration) around(command []string) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // the state has the result
+		_ = cmd.Wait() // the process state has the result
 		close(ended)
 	}()
 	r.run()
@@ -40,7 +40,7 @@ func (r *registration) around(command []string) error {
 	return nil
 }
 
-// supervised is a command whose endpoint is registered.
+// supervised is a running command whose endpoint is registered.
 type supervised struct {
 	*registration
 	process *os.Process
@@ -65,21 +65,21 @@ func (s *supervised) supervise() {
 				s.cancel()
 				<-s.drained
 			}
-			s.leaveAnyhow()
+			s.removeEndpoint()
 			return
-		case <-done: // also after the first signal, which may arrive before or after
+		case <-done: // the command may end before or after the first signal
 			done = nil
-			s.demand(1)
+			s.endRequest(1)
 		case sig := <-s.signals:
 			if sig != os.Interrupt && sig != syscall.SIGTERM {
 				_ = s.process.Signal(sig) // the process may have just ended
 				continue
 			}
 			asked++
-			s.demand(asked)
+			s.endRequest(asked)
 		case <-s.drained:
 			s.drained = nil
-			s.leaveAnyhow()
+			s.removeEndpoint()
 			terminate(s.process)
 			timer := time.NewTimer(s.Flags.Duration("kill-after"))
 			defer timer.Stop()
@@ -91,9 +91,9 @@ func (s *supervised) supervise() {
 	}
 }
 
-// demand handles the nth request to end: the first starts the drain, the second ends it, and the
-// third kills the command.
-func (s *supervised) demand(n int) {
+// endRequest handles the nth request to end. The first starts the drain, the second ends the drain,
+// and the third kills the command.
+func (s *supervised) endRequest(n int) {
 	if n <= s.stops {
 		return
 	}
@@ -114,8 +114,8 @@ func (s *supervised) demand(n int) {
 	}
 }
 
-// leaveAnyhow removes the endpoint. If that fails, the lease expires.
-func (s *supervised) leaveAnyhow() {
+// removeEndpoint removes the endpoint, and ignores errors because the lease expires anyway.
+func (s *supervised) removeEndpoint() {
 	if err := s.leave(); err != nil {
 		s.Note("%v", err)
 	}

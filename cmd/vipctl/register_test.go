@@ -24,12 +24,12 @@ const (
 	webKey = "/vipd/endpoints/web/" + webID
 )
 
-// registered waits until the endpoint of the tests exists, or does not.
-func (f *stage) registered(is bool) {
+// registered waits until the tests' endpoint exists, or does not if exists is false.
+func (f *stage) registered(exists bool) {
 	f.t.Helper()
-	wait.For(f.t, within, "the endpoint to come or go", func() bool {
+	wait.For(f.t, within, "the endpoint to be registered or removed", func() bool {
 		s, err := f.writer.Read(f.t.Context(), nil)
-		return err == nil && s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: webID}) == is
+		return err == nil && s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: webID}) == exists
 	})
 }
 
@@ -44,9 +44,9 @@ func TestRegister(t *testing.T) {
 	if d := cmp.Diff(want, f.endpoint("web", webID), cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("the endpoint (-want +got):\n%s", d)
 	}
-	l.says("is registered")
+	l.waitForStderr("is registered")
 	l.stop()
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	if f.endpoint("web", webID) != nil {
 		t.Error("endpoint still exists, want it removed")
 	}
@@ -58,21 +58,21 @@ func TestRegister(t *testing.T) {
 	}
 
 	l = f.begin("register", "other", "fd00::1", "--id", "mine")
-	l.says("note: there is no service other in etcd yet")
+	l.waitForStderr("note: there is no service other in etcd yet")
 	wait.For(t, within, "the endpoint", func() bool {
 		e := f.endpoint("other", "mine")
 		return e != nil && e.Address == netip.MustParseAddr("fd00::1") && e.Port == 0 && e.Weight == 1
 	})
 }
 
-// TestRegisterAgain removes the endpoint in several ways. It must return after each, with a
-// message.
+// TestRegisterAgain removes the endpoint in several ways. Each time vipctl must register it again
+// and print a message.
 func TestRegisterAgain(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
 	client := f.Client()
 	l := f.begin("register", "web", webID, "--ttl", "3s")
-	l.says("web/10.0.0.1:8080 is registered\n")
+	l.waitForStderr("web/10.0.0.1:8080 is registered\n")
 	again := 0
 	for _, lose := range []struct {
 		name string
@@ -80,7 +80,7 @@ func TestRegisterAgain(t *testing.T) {
 	}{
 		{"outage", func() {
 			f.Members[0].Kill()
-			l.says("; trying again, and it stays until its lease ends\n")
+			l.waitForStderr("; trying again, and it stays until its lease ends\n")
 			f.Members[0].Start()
 		}},
 		{"lease", func() {
@@ -106,7 +106,7 @@ func TestRegisterAgain(t *testing.T) {
 		})
 	}
 	l.stop()
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	f.registered(false)
 }
 
@@ -116,16 +116,16 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
 	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // it polls often
-	first.says("is registered")
+	first.waitForStderr("is registered")
 	second := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
-	second.says("is registered")
-	first.says("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
+	second.waitForStderr("is registered")
+	first.waitForStderr("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
 	if e := f.endpoint("web", webID); e == nil || e.Weight != 2 {
 		t.Errorf("endpoint = %+v, want weight 2", e)
 	}
 	second.stop()
-	second.ends(cli.ExitDone)
-	first.says("is registered again")
+	second.waitForExit(cli.ExitDone)
+	first.waitForStderr("is registered again")
 	wait.For(t, within, "the endpoint of the first", func() bool { e := f.endpoint("web", webID); return e != nil && e.Weight == 1 })
 }
 
@@ -134,7 +134,7 @@ func TestRegisterKilled(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
 	p := f.launch("register", "web", webID, "--ttl", "2s")
-	p.says("is registered")
+	p.waitForStderr("is registered")
 	lease := f.leaseOf(webKey)
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -144,11 +144,11 @@ func TestRegisterKilled(t *testing.T) {
 	if f.endpoint("web", webID) == nil {
 		left, err := f.Client().TimeToLive(t.Context(), lease)
 		if err != nil || left.TTL > 0 {
-			t.Errorf("the endpoint was removed before its lease expired: %+v, %v", left, err)
+			t.Errorf("endpoint after the kill = %+v, error = %v; want it until its lease expires", left, err)
 		}
 	}
 	f.registered(false)
-	t.Logf("gone after %s", time.Since(killed).Round(10*time.Millisecond))
+	t.Logf("time until the endpoint was removed = %s", time.Since(killed).Round(10*time.Millisecond))
 }
 
 // TestRegisterEndsInAnOutage ends a registrar while etcd is unavailable. It must report which
@@ -157,10 +157,10 @@ func TestRegisterEndsInAnOutage(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
 	l := f.begin("register", "web", webID)
-	l.says("is registered")
+	l.waitForStderr("is registered")
 	f.Members[0].Kill()
 	l.stop()
-	l.ends(cli.ExitFailed)
+	l.waitForExit(cli.ExitFailed)
 	if !strings.Contains(l.err.String(), "its endpoint expires with its lease, in 10s at most") {
 		t.Errorf("stderr = %q, want a note about the lease", l.err)
 	}
@@ -186,14 +186,14 @@ func TestRegisterCommandEnds(t *testing.T) {
 		}
 		defer func() { _ = in.Close() }()
 		p := f.command(in, "register", "web", webID, "--", "sh", "-c", test.script)
-		p.says("is registered")
+		p.waitForStderr("is registered")
 		f.registered(true)
 		_ = feed.Close() // the command reads vipctl's stdin, and ends with it
-		p.ends(test.code)
+		p.waitForExit(test.code)
 		if f.endpoint("web", webID) != nil {
 			t.Errorf("%s: endpoint still exists, want it removed", test.script)
 		}
-		p.says(test.says)
+		p.waitForStderr(test.says)
 	}
 }
 
@@ -204,12 +204,12 @@ func TestRegisterNoCommand(t *testing.T) {
 	f.service("web", nil)
 	_, stderr := f.do(cli.ExitFailed, "register", "web", webID, "--", "no-such-command")
 	if !strings.HasPrefix(stderr, "vipctl: starting ") {
-		t.Errorf("stderr = %q, want a note of the start", stderr)
+		t.Errorf("stderr = %q, want the reason why the command did not start", stderr)
 	}
 	f.do(5, "register", "web", webID, "--", "sh", "-c", "exit 5")
 	r, err := f.Client().Get(t.Context(), webKey)
 	if err != nil || len(r.Kvs) > 0 {
-		t.Errorf("keys in etcd = %v, %v, want none", r, err)
+		t.Errorf("keys in etcd = %v, error = %v, want neither", r, err)
 	}
 }
 
@@ -234,7 +234,8 @@ func (p *process) interrupt() {
 	}
 }
 
-// stubborn is a command that reports a request to end, but ends by itself.
+// stubborn is a command that exits on SIGTERM, and prints that it received the signal. It also ends
+// if vipctl ends.
 const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`
 
 // TestRegisterDrains ends a registered command. Five steps must happen in order: etcd marks the
@@ -243,15 +244,15 @@ const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPI
 func TestRegisterDrains(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "10m"})
-	one, two := f.start("gw1", at(1)), f.start("gw2", at(1))
-	f.there(2)
+	one, two := f.start("gw1", atRevision(1)), f.start("gw2", atRevision(1))
+	f.waitForStatuses(2)
 	p := f.launch("register", "web", webID, "--", "sh", "-c", stubborn)
-	p.prints("ready")
-	p.says("web/10.0.0.1:8080 is registered") // before it is registered, there is nothing to drain
+	p.waitForStdout("ready")
+	p.waitForStderr("web/10.0.0.1:8080 is registered") // before it is registered, there is nothing to drain
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.says("web/10.0.0.1:8080 drains: waiting until no node has a connection to it, 10m0s at most")
+	p.waitForStderr("web/10.0.0.1:8080 drains: waiting until no node has a connection to it, 10m0s at most")
 	e := f.endpoint("web", webID)
 	if e == nil || !e.Draining {
 		t.Fatalf("endpoint = %+v, want it draining", e)
@@ -259,21 +260,21 @@ func TestRegisterDrains(t *testing.T) {
 	drained := f.revisionOf(webKey)
 	still := func(why string) {
 		t.Helper()
-		f.looksAgain()
+		f.waitForPoll()
 		if e := f.endpoint("web", webID); !p.running() || e == nil || !e.Draining || strings.Contains(p.out.String(), "asked") {
-			t.Errorf("%s: register continued; stdout: %s", why, p.out)
+			t.Errorf("stdout %s = %s, want vipctl to wait", why, p.out)
 		}
 	}
 	still("no node has applied it")
-	one.tell(draining(drained, "web", webID, 0))
+	one.setStatus(draining(drained, "web", webID, 0))
 	still("one of two nodes has applied it")
-	two.tell(draining(drained+1, "web", "10.0.0.1", 3))
+	two.setStatus(draining(drained+1, "web", "10.0.0.1", 3))
 	still("a node has connections to its address")
-	two.tell(draining(drained+1, "web", webID, 1))
+	two.setStatus(draining(drained+1, "web", webID, 1))
 	still("a node has a connection")
-	two.tell(draining(drained+1, "web", "10.0.0.1:9090", 1)) // another endpoint
-	p.ends(5)
-	p.prints("asked")
+	two.setStatus(draining(drained+1, "web", "10.0.0.1:9090", 1)) // another endpoint
+	p.waitForExit(5)
+	p.waitForStdout("asked")
 	if f.endpoint("web", webID) != nil {
 		t.Error("endpoint still exists, want it removed")
 	}
@@ -284,20 +285,20 @@ func (f *stage) revisionOf(key string) int64 {
 	f.t.Helper()
 	r, err := f.Client().Get(f.t.Context(), key)
 	if err != nil || len(r.Kvs) == 0 {
-		f.t.Fatalf("%s: %v, %v", key, r, err)
+		f.t.Fatalf("read of %s = %v, error = %v, want the key", key, r, err)
 	}
 	return r.Kvs[0].ModRevision
 }
 
-// looksAgain waits until vipctl, which polls every second, must have read etcd's present state.
-func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) } // its timer is the process's own
+// waitForPoll waits until vipctl, which polls every second, must have read etcd's current state.
+func (f *stage) waitForPoll() { time.Sleep(fleetInterval + fleetInterval/2) } // the timer runs in vipctl's process, so only time passes here
 
-// TestRegisterDrainIsBounded prevents the end of a drain in several ways. The service's
-// drain_timeout must end it.
-func TestRegisterDrainIsBounded(t *testing.T) {
+// TestRegisterDrainTimeout prevents the end of a drain in several ways. The service's drain_timeout
+// must end the drain.
+func TestRegisterDrainTimeout(t *testing.T) {
 	for name, spoil := range map[string]func(*stage){
-		"connections stay":     func(f *stage) { f.start("gw1", draining(1<<40, "web", webID, 1)); f.there(1) },
-		"no node has it":       func(f *stage) { f.start("gw1", at(1)); f.there(1) },
+		"connections stay":     func(f *stage) { f.start("gw1", draining(1<<40, "web", webID, 1)); f.waitForStatuses(1) },
+		"no node has it":       func(f *stage) { f.start("gw1", atRevision(1)); f.waitForStatuses(1) },
 		"nobody counts":        func(*stage) {},
 		"etcd is away at last": func(f *stage) { f.Members[0].Kill() },
 	} {
@@ -306,13 +307,13 @@ func TestRegisterDrainIsBounded(t *testing.T) {
 			f := newStage(t)
 			f.service("web", map[string]any{"drain_timeout": "2s"})
 			p := f.launch("register", "web", webID, "--timeout", "2s", "--", "sh", "-c", stubborn)
-			p.prints("ready")
-			p.says("is registered")
+			p.waitForStdout("ready")
+			p.waitForStderr("is registered")
 			spoil(f)
 			began := time.Now()
 			p.interrupt()
-			p.ends(5)
-			p.prints("asked")
+			p.waitForExit(5)
+			p.waitForStdout("asked")
 			if took := time.Since(began); took < 2*time.Second {
 				t.Errorf("duration = %s, want 2s to 10s", took)
 			}
@@ -329,49 +330,49 @@ func TestRegisterKillsTheCommand(t *testing.T) {
 		`trap "" TERM; sleep 100 & echo $!; wait`)
 	wait.For(t, within, "the command's child", func() bool { return strings.HasSuffix(p.out.String(), "\n") })
 	child := strings.TrimSpace(p.out.String())
-	p.says("is registered")
+	p.waitForStderr("is registered")
 	p.interrupt()
-	p.says("it has not ended in 1s: killing it")
-	p.ends(128 + 9)
+	p.waitForStderr("it has not ended in 1s: killing it")
+	p.waitForExit(128 + 9)
 	wait.For(t, within, "the child to end", func() bool {
 		state, err := os.ReadFile("/proc/" + child + "/stat")
 		return err != nil || strings.Contains(string(state), ") Z ")
 	})
 }
 
-// TestRegisterInAHurry sends three signals. The second must end the drain, and the third the
-// command.
-func TestRegisterInAHurry(t *testing.T) {
+// TestRegisterThreeSignals sends three signals. The first must start the drain, the second end it,
+// and the third kill the command.
+func TestRegisterThreeSignals(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})
 	f.start("gw1", draining(1<<40, "web", webID, 1))
-	f.there(1)
+	f.waitForStatuses(1)
 	p := f.launch("register", "web", webID, "--kill-after", "1h", "--", "sh", "-c", `trap "echo asked" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`)
-	p.prints("ready")
-	p.says("is registered")
+	p.waitForStdout("ready")
+	p.waitForStderr("is registered")
 	p.interrupt()
-	p.says("drains: waiting")
+	p.waitForStderr("drains: waiting")
 	p.interrupt()
-	p.prints("asked")
+	p.waitForStdout("asked")
 	f.registered(false)
 	p.interrupt()
-	p.ends(128 + 9)
+	p.waitForExit(128 + 9)
 }
 
-// TestRegisterLeavesAnothersEndpoint ends a registrar whose key now belongs to another registrar.
-// The other's endpoint must stay.
-func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
+// TestRegisterKeepsForeignEndpoint ends a registrar whose key now belongs to another registrar. The
+// endpoint of the other registrar must stay.
+func TestRegisterKeepsForeignEndpoint(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"drain_timeout": "1h"})
 	p := f.launch("register", "web", webID, "--ttl", "2s", "--", "sh", "-c", stubborn)
-	p.prints("ready")
-	p.says("is registered")
+	p.waitForStdout("ready")
+	p.waitForStderr("is registered")
 	other := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
-	other.says("is registered")
-	p.says("held by another registrar")
+	other.waitForStderr("is registered")
+	p.waitForStderr("held by another registrar")
 	p.interrupt()
-	p.ends(5)
-	p.says("web/10.0.0.1:8080 is not drained: ")
+	p.waitForExit(5)
+	p.waitForStderr("web/10.0.0.1:8080 is not drained: ")
 	if e := f.endpoint("web", webID); e == nil || e.Draining || e.Weight != 2 {
 		t.Errorf("endpoint = %+v, want weight 2 and no drain", e)
 	}
@@ -393,19 +394,19 @@ func TestRegisterRights(t *testing.T) {
 			f := newStage(t)
 			f.service("web", map[string]any{"drain_timeout": "2s"})
 			f.start("gw1", draining(1<<40, "web", webID, 0))
-			f.there(1)
+			f.waitForStatuses(1)
 			f.limit("web", test.read, []string{"/vipd/endpoints/web/"})
 			p := f.launch("register", "web", webID, "--", "sh", "-c", stubborn)
-			p.prints("ready")
-			p.says("is registered")
+			p.waitForStdout("ready")
+			p.waitForStderr("is registered")
 			p.interrupt()
-			p.says(test.says)
+			p.waitForStderr(test.says)
 			if name == "less" {
-				p.says("30s at most")
+				p.waitForStderr("30s at most")
 				p.interrupt()
 			}
-			p.ends(5)
-			p.says("web/10.0.0.1:8080 is taken out")
+			p.waitForExit(5)
+			p.waitForStderr("web/10.0.0.1:8080 is taken out")
 		})
 	}
 }

@@ -17,28 +17,28 @@ func TestRegisterPassesSignals(t *testing.T) {
 	f.service("web", nil)
 	p := f.launch("register", "web", webID, "--timeout", "0s", "--", "sh", "-c",
 		`for s in HUP QUIT USR1 USR2; do trap "echo got $s" $s; done; trap "exit 3" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`)
-	p.prints("ready")
-	p.says("is registered")
+	p.waitForStdout("ready")
+	p.waitForStderr("is registered")
 	for name, s := range map[string]os.Signal{"HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2} {
 		if err := p.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
-		p.prints("got " + name)
+		p.waitForStdout("got " + name)
 	}
 	p.interrupt()
-	p.ends(3)
+	p.waitForExit(3)
 }
 
-// TestTerminated ends a wait by SIGTERM. The exit code is not the code of Ctrl-C.
+// TestTerminated ends a wait by SIGTERM. The exit code must differ from Ctrl-C's.
 func TestTerminated(t *testing.T) {
 	f := newStage(t)
-	f.start("gw1", at(40))
-	f.there(1)
+	f.start("gw1", atRevision(40))
+	f.waitForStatuses(1)
 	p := f.launch("wait", "--revision", "41")
-	p.says("waiting: gw1")
+	p.waitForStderr("waiting: gw1")
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.ends(cli.ExitTerminated)
-	p.says("vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40")
+	p.waitForExit(cli.ExitTerminated)
+	p.waitForStderr("vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40")
 }

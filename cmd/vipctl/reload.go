@@ -69,7 +69,7 @@ func showReload(c *cli.Call, r *api.Reload) error {
 	return cmp.Or(err, reported(r.Problems))
 }
 
-// changeLines returns a line for each service that a reload changes or keeps.
+// changeLines returns a line for each service that a reload changes, or keeps despite an error.
 func changeLines(c *api.ReloadChanges) string {
 	var lines strings.Builder
 	for _, kind := range []struct {
@@ -101,7 +101,7 @@ func nameList(names []balancer.Name) string {
 	return strings.Join(lists.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
 }
 
-// late reports that vipd did not apply the new state in time.
+// late returns a note that vipd did not apply the new state in time.
 func late(r *api.Reload) string {
 	if !r.Unapplied {
 		return ""

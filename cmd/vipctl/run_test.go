@@ -67,7 +67,7 @@ func newSession(t *testing.T) *session {
 	t.Cleanup(func() {
 		stop()
 		err := goleak.Find()
-		for again := 0; err != nil && again < 15; again++ { // each try waits for a second, in which a busy machine may not end all
+		for again := 0; err != nil && again < 15; again++ { // on a busy machine a second may be too short to end all requests
 			err = goleak.Find()
 		}
 		if err != nil {
@@ -126,9 +126,9 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	}
 }
 
-// TestWatchGoesOnAfterARestart restarts the daemon during a watch. Only changes may be shown. A
+// TestWatchContinuesAfterRestart restarts the daemon during a watch. Only changes may be shown. A
 // daemon that never ran, or an output that can't be written, must end the watch.
-func TestWatchGoesOnAfterARestart(t *testing.T) {
+func TestWatchContinuesAfterRestart(t *testing.T) {
 	s := newSession(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
@@ -149,7 +149,7 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	}
 	defer stop()
 	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is back\n") })
-	d.change(func() { d.services[1].Origin.Line++ }) // of another service
+	d.change(func() { d.services[1].Origin.Line++ }) // this change is not shown
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
 	if code := <-ended; code != cli.ExitDone {
 		t.Errorf("exit code = %d, want %d", code, cli.ExitDone)
@@ -195,7 +195,7 @@ func TestDrainWaitInterrupted(t *testing.T) {
 	}
 	yes := true
 	asked := []api.OverrideRequest{{Service: "web", Address: "192.168.1.11", Draining: &yes, Timeout: 90 * time.Second, By: "ana", Reason: "r"}}
-	if d := cmp.Diff(asked, s.asked); d != "" {
+	if d := cmp.Diff(asked, s.overrideRequests); d != "" {
 		t.Errorf("requests to the daemon (-want +got):\n%s", d)
 	}
 }
@@ -220,16 +220,16 @@ func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
 		{"gone", nil, 0, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if left, closed := counted(test.endpoints, targets); left != test.left || closed != test.closed {
+			if left, closed := countTargets(test.endpoints, targets); left != test.left || closed != test.closed {
 				t.Errorf("left = %d, closed = %v; want %d, %v", left, closed, test.left, test.closed)
 			}
 		})
 	}
 }
 
-// TestDrainWaitsForWhatIsNotDefinedAnyMore removes the definitions of a draining endpoint and its
-// service. The drain must still wait for their connections.
-func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
+// TestDrainWaitsForRemovedService removes the definitions of a draining endpoint and its service.
+// The drain must still wait for their connections.
+func TestDrainWaitsForRemovedService(t *testing.T) {
 	for name, remove := range map[string]func(*fakeDaemon){
 		"endpoint": func(d *fakeDaemon) { d.services[1].Endpoints = nil },
 		"service":  func(d *fakeDaemon) { d.services = d.services[:1] },
@@ -250,10 +250,10 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != cli.ExitDone {
-				t.Errorf("exit code = %d: %s", code, s.err)
+				t.Errorf("exit code = %d, want 0: %s", code, s.err)
 			}
 			if !waited {
-				t.Error("drain did not wait for the open connection")
+				t.Error("drain ended before the open connection, want it to wait")
 			}
 			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
 				t.Errorf("stdout = %q, want %q at the end", s.out, want)
@@ -262,12 +262,12 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 	}
 }
 
-// TestDrainSaysWhatWasCut waits for drains. If the timeout ended a drain, the message must have the
-// number of cut connections; otherwise it must not have a number.
-func TestDrainSaysWhatWasCut(t *testing.T) {
+// TestDrainReportsCutConnections waits for drains that end by themselves or by the timeout. Only
+// after a timeout must the message have the number of cut connections.
+func TestDrainReportsCutConnections(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		late time.Duration // how late it is when the connections have ended
+		late time.Duration // time after the start at which the connections end
 		want string
 	}{
 		{"before its time", 0, "drained: 2 endpoints, no connections left\n"},
@@ -287,7 +287,7 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != cli.ExitDone {
-				t.Errorf("exit code = %d: %s", code, s.err)
+				t.Errorf("exit code = %d, want 0: %s", code, s.err)
 			}
 			if got := s.out.String(); !strings.HasSuffix(got, test.want) {
 				t.Errorf("stdout = %q, want %q at the end", got, test.want)
@@ -296,7 +296,7 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 	}
 }
 
-func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
+func TestColorFlagAndTerminal(t *testing.T) {
 	s := newSession(t)
 	for _, color := range []bool{false, true} {
 		s.Color = color
@@ -304,11 +304,11 @@ func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
 			s.out.b.Reset()
 			s.run(t.Context(), strings.Fields(line)...)
 			if got := strings.Contains(s.out.String(), "\x1b["); got != color {
-				t.Errorf("%s, color %v: output has colours: %v", line, color, got)
+				t.Errorf("%s, color %v: colors in the output = %v, want the opposite", line, color, got)
 			}
 		}
 		if s.err.String() != "" {
-			t.Errorf("stderr: %s", s.err)
+			t.Errorf("stderr = %s, want none", s.err)
 		}
 	}
 }
@@ -327,7 +327,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		s.out.b.Reset()
 		if code := s.run(t.Context(), line...); code != cli.ExitDone {
-			t.Errorf("exit code of %q = %d: %s", line, code, s.err)
+			t.Errorf("exit code of %q = %d, want 0: %s", line, code, s.err)
 		}
 		got := s.out.String()
 		if !strings.HasPrefix(got, usage) {
@@ -335,7 +335,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, l := range strings.Split(got, "\n") {
 			if table.Width(l) > 80 || strings.HasSuffix(l, " ") {
-				t.Errorf("line of %q has %d columns: %q", line, table.Width(l), l)
+				t.Errorf("columns of a line of %q = %d, want at most 80: %q", line, table.Width(l), l)
 			}
 		}
 		if v == nil {
@@ -343,11 +343,11 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, part := range []string{v.Example, "\nFlags:\n", "--socket PATH"} {
 			if !strings.Contains(got, part) {
-				t.Errorf("help of %q lacks %q", line, part)
+				t.Errorf("help of %q has no %q, want it", line, part)
 			}
 		}
 		if v.Brief == "" || v.About == "" || len(v.Brief) > 65 {
-			t.Errorf("brief text of %s = %q", v.Name, v.Brief)
+			t.Errorf("brief text of %s = %q, want a short phrase", v.Name, v.Brief)
 		}
 	}
 }
@@ -382,7 +382,7 @@ func TestTablesFitEightyColumns(t *testing.T) {
 		s.run(t.Context(), strings.Fields(line)...)
 		for l := range strings.Lines(s.out.String()) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
-				t.Errorf("%s: line has %d columns:\n%s", line, w, l)
+				t.Errorf("columns of a line of %s = %d, want at most 80:\n%s", line, w, l)
 			}
 		}
 	}
@@ -410,11 +410,11 @@ func FuzzTOMLString(f *testing.F) {
 			} `toml:"services"`
 		}
 		if err := toml.Unmarshal([]byte(got), &read); err != nil {
-			t.Fatalf("%q: %v\n%s", text, err, got)
+			t.Fatalf("error of parsing %q = %v, want none; TOML:\n%s", text, err, got)
 		}
 		a := read.Services["a"]
 		if !slices.Equal(a.VIPs, []string{text}) || a.N != 65535 || !a.Yes || len(a.List) != 2 || a.List[0][text] == nil {
-			t.Errorf("%q is parsed as %+v from\n%s", text, a, got)
+			t.Errorf("parsed value = %+v, want %q; TOML:\n%s", a, text, got)
 		}
 	})
 }
@@ -452,7 +452,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		s.out, s.Width = &notice{}, c.width
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("exit code of %s = %d: %s", c.line, code, s.err)
+			t.Errorf("exit code of %s = %d, want 0: %s", c.line, code, s.err)
 		}
 		got := s.out.String()
 		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
@@ -479,7 +479,7 @@ func TestTerminalCutsLongCells(t *testing.T) {
 		s.out = &notice{}
 		s.Stdout = s.out
 		if code := s.run(t.Context(), strings.Fields(c.line)...); code != cli.ExitDone {
-			t.Errorf("exit code of %s = %d: %s", c.line, code, s.err)
+			t.Errorf("exit code of %s = %d, want 0: %s", c.line, code, s.err)
 		}
 		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
 			t.Errorf("output of %s =\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)

@@ -26,7 +26,7 @@ import (
 // within is the time limit of immediate reactions.
 const within = 30 * time.Second
 
-// stage is a real etcd with simulated nodes, which write the keys of real nodes.
+// stage is a real etcd with simulated nodes, which write the same keys as real nodes.
 type stage struct {
 	*etcdkit.Cluster
 	t      *testing.T
@@ -113,7 +113,7 @@ func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	}
 	n := &node{presence: p, status: schema.NodeStatus{Version: "v1.0.0", Mode: "ipvs", Wanted: "auto", Ready: true}}
 	if edit != nil {
-		n.tell(edit)
+		n.setStatus(edit)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -123,8 +123,8 @@ func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	return n
 }
 
-// tell changes the status.
-func (n *node) tell(edit func(*schema.NodeStatus)) {
+// setStatus changes the status.
+func (n *node) setStatus(edit func(*schema.NodeStatus)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	edit(&n.status)
@@ -133,8 +133,8 @@ func (n *node) tell(edit func(*schema.NodeStatus)) {
 	n.presence.Tell(next)
 }
 
-// at returns an edit that sets the revision.
-func at(revision int64) func(*schema.NodeStatus) {
+// atRevision returns an edit that sets the revision.
+func atRevision(revision int64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
@@ -145,14 +145,14 @@ func draining(revision int64, service balancer.Name, address string, active uint
 	}
 }
 
-// until waits for an expected state for a short time.
-func (f *stage) until(what string, is func() bool) {
+// waitFor waits for an expected state for a short time.
+func (f *stage) waitFor(what string, cond func() bool) {
 	f.t.Helper()
-	wait.For(f.t, within, what, is)
+	wait.For(f.t, within, what, cond)
 }
 
-// there waits until etcd has a number of nodes with a status.
-func (f *stage) there(n int) {
+// waitForStatuses waits until etcd has a number of nodes with a status.
+func (f *stage) waitForStatuses(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
 		nodes, err := f.writer.Statuses(f.t.Context())
@@ -166,13 +166,13 @@ func (f *stage) there(n int) {
 	})
 }
 
-// line runs command lines of vipctl in this process, against a fleet.
+// line runs a command line of vipctl in this process, against a fleet.
 type line struct {
 	t        *testing.T
 	stage    *stage
 	out, err *notice
 	world    cli.World
-	ahead    atomic.Int64 // how many nanoseconds the clock is ahead
+	ahead    atomic.Int64 // nanoseconds by which the clock is ahead
 
 	ended chan struct{}
 	code  int
@@ -224,25 +224,25 @@ func (l *line) begin(args ...string) {
 	l.t.Cleanup(func() { cancel(); <-l.ended })
 }
 
-// says waits for text on stderr.
-func (l *line) says(text string) {
+// waitForStderr waits for text on stderr.
+func (l *line) waitForStderr(text string) {
 	l.t.Helper()
 	found := false
 	defer func() {
 		if !found {
-			l.t.Logf("stdout: %s\nstderr: %s", l.out, l.err)
+			l.t.Logf("vipctl did not reach the expected state; stdout: %s\nstderr: %s", l.out, l.err)
 		}
 	}()
 	wait.For(l.t, within, "stderr to have "+text, func() bool { found = strings.Contains(l.err.String(), text); return found })
 }
 
-// ends waits for the end, and checks the exit code.
-func (l *line) ends(code int) {
+// waitForExit waits for the end, and checks the exit code.
+func (l *line) waitForExit(code int) {
 	l.t.Helper()
 	ended := false
 	defer func() {
 		if !ended || l.code != code {
-			l.t.Logf("stdout: %s\nstderr: %s", l.out, l.err)
+			l.t.Logf("vipctl did not reach the expected state; stdout: %s\nstderr: %s", l.out, l.err)
 		}
 	}()
 	wait.For(l.t, within, "vipctl to end", func() bool {
@@ -269,11 +269,11 @@ type process struct {
 // launch starts "vipctl ARGS" with the flags of the fleet in front.
 func (f *stage) launch(args ...string) *process { return f.command(nil, args...) }
 
-// command is launch with a stdin.
+// command is like launch, with a standard input.
 func (f *stage) command(stdin *os.File, args ...string) *process {
 	f.t.Helper()
 	p := &process{Cmd: exec.Command("vipctl", append(f.flags(), args...)...), t: f.t, out: &notice{}, err: &notice{}, ended: make(chan struct{})}
-	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // vipctl's command may keep them open after vipctl's end
+	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // vipctl's command may hold the pipes open after vipctl's end
 	if stdin != nil {
 		p.Stdin = stdin
 	}
@@ -288,18 +288,18 @@ func (f *stage) command(stdin *os.File, args ...string) *process {
 		_ = p.Process.Kill()
 		<-p.ended
 		if f.t.Failed() {
-			f.t.Logf("stdout: %s\nstderr: %s", p.out, p.err)
+			f.t.Logf("output of vipctl; stdout: %s\nstderr: %s", p.out, p.err)
 		}
 	})
 	return p
 }
 
-func (p *process) says(text string) {
+func (p *process) waitForStderr(text string) {
 	p.t.Helper()
 	wait.For(p.t, within, "stderr to have "+text, func() bool { return strings.Contains(p.err.String(), text) })
 }
 
-func (p *process) prints(text string) {
+func (p *process) waitForStdout(text string) {
 	p.t.Helper()
 	wait.For(p.t, within, "stdout to have "+text, func() bool { return strings.Contains(p.out.String(), text) })
 }
@@ -313,8 +313,8 @@ func (p *process) running() bool {
 	}
 }
 
-// ends waits for the end, and checks the exit code.
-func (p *process) ends(code int) {
+// waitForExit waits for the end, and checks the exit code.
+func (p *process) waitForExit(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
 	if got := p.ProcessState.ExitCode(); got != code {
@@ -322,7 +322,7 @@ func (p *process) ends(code int) {
 	}
 }
 
-// limit makes each new client connect as the user name, with only these rights.
+// limit makes new clients connect as the user name, which gets only these rights.
 func (f *stage) limit(name string, read, write []string) {
 	f.t.Helper()
 	const password = "secret"

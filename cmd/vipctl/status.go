@@ -49,7 +49,7 @@ func isAnyServiceDown(s *api.Status) bool {
 	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
 
-// sheet collects labelled lines.
+// sheet collects lines with labels.
 type sheet struct {
 	*cli.Printer
 	b strings.Builder
@@ -58,7 +58,7 @@ type sheet struct {
 // labelWidth is the width of the labels.
 const labelWidth = 11
 
-// line writes one line, unbroken. An empty label continues the line above.
+// line writes a single line and never wraps it. An empty label continues the entry above.
 func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain) }
 
 func (out *sheet) styled(label, text string, style table.Style) {
@@ -70,7 +70,7 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes a non-empty text in as many lines as the terminal needs.
+// text writes a non-empty text, and wraps it to the width of the terminal.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
 // painted is like text, with a style.
@@ -107,7 +107,7 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	out.sync(s)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", wording.Count(s.Services, "service"), wording.Count(s.Frontends, "frontend"), wording.Count(s.Endpoints, "endpoint")))
 	out.health(&s.Health)
-	out.byHand(s)
+	out.overrides(s)
 	out.pending(s.Pending)
 	out.problems(s.Problems)
 	if s.Ownership != "" {
@@ -117,8 +117,8 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	return out.b.String()
 }
 
-// byHand writes manual overrides, because operators may forget them.
-func (out *sheet) byHand(s *api.Status) {
+// overrides writes manual overrides, because operators may forget them.
+func (out *sheet) overrides(s *api.Status) {
 	const maxLines = 3
 	label := "by hand"
 	for _, t := range s.ByHand[:min(maxLines, len(s.ByHand))] {
@@ -130,7 +130,7 @@ func (out *sheet) byHand(s *api.Status) {
 	}
 }
 
-// mode writes the mode in use and, if it differs from the wanted mode, the reason.
+// mode writes the mode in use and, if it differs from the configured mode, the reason.
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
@@ -179,7 +179,7 @@ func (out *sheet) sync(s *api.Status) {
 	if !y.Last.IsZero() {
 		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
-	if n := y.Pending + y.Failing; n > 0 { // frontends in backoff are not pending
+	if n := y.Pending + y.Failing; n > 0 { // frontends in backoff are not counted as pending
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
@@ -248,8 +248,8 @@ func heldText(a api.Address) string {
 	return "on " + a.Held
 }
 
-// commonNotes returns the notes below the list, with their addresses: notes of several addresses,
-// and notes that are too long for a line. The wide form has none.
+// commonNotes returns the notes that are printed below the list, with their addresses. They are
+// notes that several addresses share, or that are too long for a line. The wide form has none.
 func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	group := map[string][]string{}
 	if p.Format == cli.FormWide {
@@ -267,10 +267,11 @@ func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	return group
 }
 
-// addressLines is the default maximum number of addresses in a status; missing addresses are first.
+// addressLines is the default maximum number of addresses in the output of status. Missing
+// addresses are listed first.
 const addressLines = 10
 
-// missing sorts the addresses that are not held to the top.
+// missing returns a sort key that puts addresses that this host does not hold first.
 func missing(a api.Address) int {
 	if a.Held == "none" || a.Held == "" {
 		return 0
@@ -278,7 +279,7 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problems writes each problem on a new line, and indents further lines.
+// problems writes each problem on a new line, and indents the lines into which it wraps.
 func (out *sheet) problems(problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")

@@ -12,13 +12,14 @@ func passedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// ownGroup shields a command from the terminal's signals, because it should end after its drain.
+// ownGroup starts a command in its own process group, so it does not get the terminal's signals.
+// The command must end only after its drain.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended
 
 // killGroup kills the command and its children.
-func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // likewise
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // the process may have just ended
 
 // exitStatus returns the exit code in the form of shells: 128 plus the number of the signal that
 // ended the command.

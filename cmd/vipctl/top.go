@@ -37,7 +37,7 @@ func topVerb() *cli.Verb {
 	}
 }
 
-// minInterval is the minimum interval, which limits the load of the daemon.
+// minInterval is the minimum interval of requests. It limits the load of the daemon.
 const minInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
@@ -63,11 +63,11 @@ func runTop(c *cli.Call) error {
 		keys, s.keyless = nil, true
 	}
 	if f, ok := out.(*os.File); ok {
-		out = unasked{f}
+		out = quietTerminal{f}
 	}
 	s.ask = func() tea.Msg {
 		t, err := client.Traffic(c)
-		return asked{t, err}
+		return countsReply{t, err}
 	}
 	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(keys), tea.WithOutput(out)).Run()
 	if c.Err() != nil {
@@ -76,12 +76,13 @@ func runTop(c *cli.Call) error {
 	return err
 }
 
-// unasked is a terminal that receives no queries: the shell would read a late answer as typed text.
-type unasked struct{ *os.File }
+// quietTerminal is a terminal that receives no queries. Otherwise the shell could read a late
+// answer as typed text.
+type quietTerminal struct{ *os.File }
 
 // Write removes the queries for the kitty keyboard, for synchronized output and for the width of
 // characters.
-func (u unasked) Write(b []byte) (int, error) {
+func (u quietTerminal) Write(b []byte) (int, error) {
 	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
 	return len(b), err
 }
@@ -139,7 +140,7 @@ func topJSON(r rates.Row) topLine {
 	return l
 }
 
-// order is the order of rows: by the n-th of orders, reversed if reverse is set.
+// order is the order of rows: n is an index into orders, and reverse reverses it.
 type order struct {
 	by      int
 	reverse bool
@@ -170,7 +171,7 @@ func (o order) sort(rows []rates.Row) {
 // totalName is the name of the row with the totals.
 const totalName = "TOTAL"
 
-// withTotal returns rows with a further row of their sums, if there are several.
+// withTotal returns the rows and, if there are several, a row with their sums.
 func withTotal(rows []rates.Row) []rates.Row {
 	if len(rows) < 2 {
 		return rows
@@ -191,7 +192,7 @@ func withTotal(rows []rates.Row) []rates.Row {
 		for len(total.Past) < len(r.Past) {
 			total.Past = append([]float32{0}, total.Past...)
 		}
-		for i, rate := range r.Past { // the latest rate is the last
+		for i, rate := range r.Past { // rates are in order, so the last is the latest
 			total.Past[len(total.Past)-len(r.Past)+i] += rate
 		}
 	}
@@ -200,7 +201,7 @@ func withTotal(rows []rates.Row) []rates.Row {
 	return append(slices.Clone(rows), total)
 }
 
-// topTable lists services, or the endpoints of a service, with sparklines of spark characters.
+// topTable lists services, or the endpoints of a service. Its sparklines have spark characters.
 func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
 	title := func(text string) string {
 		if o.by > 0 && orders[o.by].title == text {

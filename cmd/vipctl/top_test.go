@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// busy returns the counts of two services for a number of seconds; they are always the same.
+// busy returns a fixed series of counts of two services, at intervals of a second.
 func busy() (all []api.Traffic) {
 	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
 		return api.EndpointTraffic{
@@ -66,11 +66,11 @@ func (m *tmux) run(args ...string) string {
 func (m *tmux) shows(name string) {
 	m.t.Helper()
 	file := filepath.Join("testdata", "top", name+".txt")
-	if *update { // the screen after it is stable
+	if *update { // record the screen once it no longer changes
 		screen := ""
 		for next := m.run("capture-pane", "-p"); next != screen; next = m.run("capture-pane", "-p") {
 			screen = next
-			time.Sleep(2 * time.Second) // in the screen's own time
+			time.Sleep(2 * time.Second) // the screen of vipctl changes in real time
 		}
 		if err := os.WriteFile(file, []byte(screen), 0o600); err != nil {
 			m.t.Fatal(err)
@@ -83,13 +83,14 @@ func (m *tmux) shows(name string) {
 	}
 	defer func() {
 		if m.t.Failed() {
-			m.t.Logf("%s: the screen is\n%s", name, m.run("capture-pane", "-p"))
+			m.t.Logf("screen =\n%s\nwant %s", m.run("capture-pane", "-p"), name)
 		}
 	}()
 	wait.For(m.t, 0, "the screen "+name, func() bool { return m.run("capture-pane", "-p") == string(want) })
 }
 
-// busyDaemon is a fake daemon with traffic, on d.sock in a directory, until stop is called.
+// busyDaemon starts a fake daemon with traffic, which listens on d.sock in dir until stop is
+// called.
 func busyDaemon(t *testing.T) (dir string, stop func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "top") // a short path, for sockets
@@ -106,7 +107,8 @@ func busyDaemon(t *testing.T) (dir string, stop func()) {
 	return dir, stop
 }
 
-// TestTopOnATerminal types into top, in a real terminal, and compares its screens.
+// TestTopOnATerminal presses keys in top on a real terminal. Its screens must equal the golden
+// files.
 func TestTopOnATerminal(t *testing.T) {
 	dir, stop := busyDaemon(t)
 	m := startTmux(t, dir, "vipctl top --interval 100ms --socket d.sock; echo exits with $?; cat")
@@ -126,8 +128,8 @@ func TestTopOnATerminal(t *testing.T) {
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
 }
 
-// TestTopWithoutKeys runs top without a keyboard. It must show the same until it is interrupted. It
-// must send no query to the terminal, or the shell would read a late answer as typed text.
+// TestTopWithoutKeys runs top without a keyboard. It must show the rates until it is interrupted,
+// and send no query to the terminal. Otherwise the shell could read a late answer as typed text.
 func TestTopWithoutKeys(t *testing.T) {
 	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
@@ -150,14 +152,14 @@ func TestTopWithoutKeys(t *testing.T) {
 		shows("exits with 0")
 		text, err := os.ReadFile(raw)
 		if asks := regexp.MustCompile(`\x1b\[\?(u|[0-9]+\$p)`).FindAll(text, -1); err != nil || len(text) == 0 || len(asks) > 0 {
-			t.Errorf("error = %v; in %d bytes the terminal receives the queries %q", err, len(text), asks)
+			t.Errorf("error = %v, queries in %d bytes of output = %q; want neither", err, len(text), asks)
 		}
 	}
 }
 
-// TestAsksNothingOfTheTerminal runs verbs on a terminal that does not answer queries. The terminal
-// must receive only the output; a query of its colors would delay each verb.
-func TestAsksNothingOfTheTerminal(t *testing.T) {
+// TestVerbsSendNoQueries runs verbs on a terminal that does not answer queries. The terminal must
+// receive only the output, because a query for its colors would delay each verb.
+func TestVerbsSendNoQueries(t *testing.T) {
 	script, err := exec.LookPath("script")
 	if err != nil {
 		t.Skip("needs script of util-linux")
@@ -166,7 +168,7 @@ func TestAsksNothingOfTheTerminal(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TERM=xterm")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "vipctl ") || strings.Contains(string(out), "\x1b") {
-		t.Errorf("error = %v, output in the terminal = %q", err, out)
+		t.Errorf("error = %v, output in the terminal = %q; want only the verb's output", err, out)
 	}
 }
 
@@ -187,7 +189,7 @@ func TestTopWithoutBytes(t *testing.T) {
 		"web      1/2   10.0       7     -      -\n" +
 		"TOTAL    2/3   50.0      47     -      -\n"
 	if code := s.run(t.Context(), "top", "--interval", "100ms"); code != 0 || s.out.String() != want {
-		t.Errorf("exit %d, %s\n%s", code, s.err, s.out)
+		t.Errorf("exit code = %d, stderr = %s, stdout =\n%s", code, s.err, s.out)
 	}
 }
 
@@ -213,7 +215,7 @@ func TestTopOnce(t *testing.T) {
 			s := newSession(t)
 			s.change(func() { s.traffic = busy() })
 			if code := s.run(t.Context(), append([]string{"top", "--interval", "100ms"}, c.args...)...); code != 0 || s.out.String() != c.want {
-				t.Errorf("exit %d, %s\n%s", code, s.err, s.out)
+				t.Errorf("exit code = %d, stderr = %s, stdout =\n%s", code, s.err, s.out)
 			}
 		})
 	}

@@ -22,17 +22,17 @@ type screen struct {
 	ask      func() tea.Msg
 	interval time.Duration
 	window   rates.Window
-	err      error // reason why the last request failed
+	err      error // error of the last request
 
 	width, height int
 	service       balancer.Name // service whose endpoints are shown; "" means that services are shown
 	given         bool          // the command line named the service, so there is no list of services behind it
-	keyless       bool          // the terminal has no keys
+	keyless       bool          // no keyboard is connected
 	endpoint      *api.EndpointTraffic
 	order         order
 	filter        string
 	focus         focus // the part that keys control
-	at            int   // the selected row
+	selected      int   // the selected row
 }
 
 // focus is the part of the screen that keys control.
@@ -45,8 +45,8 @@ const (
 	onKeys
 )
 
-// asked is an answer of the daemon.
-type asked struct {
+// countsReply is the daemon's answer to a request for counts.
+type countsReply struct {
 	api.Traffic
 	err error
 }
@@ -62,7 +62,7 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := m.(type) {
 	case tea.WindowSizeMsg:
 		s.width, s.height = m.Width, m.Height
-	case asked:
+	case countsReply:
 		if s.err = m.err; s.err == nil {
 			s.window.Add(m.Traffic)
 		}
@@ -73,7 +73,7 @@ func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		return s, s.pressed(m)
 	case tea.PasteMsg:
 		if s.focus == onFilter {
-			s.filter, s.at = s.filter+strings.Join(strings.Fields(m.Content), " "), 0
+			s.filter, s.selected = s.filter+strings.Join(strings.Fields(m.Content), " "), 0
 		}
 	}
 	return s, nil
@@ -88,7 +88,7 @@ func (s *screen) pressed(m tea.KeyPressMsg) tea.Cmd {
 		return nil
 	case key == "q", key == "ctrl+c":
 		return tea.Quit
-	case s.focus == onKeys: // any other key closes the list
+	case s.focus == onKeys: // any key closes the list of keys
 		s.focus = onRows
 		return nil
 	}
@@ -109,24 +109,24 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	default:
 		s.filter += m.Text
 	}
-	s.at = 0
+	s.selected = 0
 }
 
 // choose handles a key that moves the selection, or changes the shown rows.
 func (s *screen) choose(key string) {
 	switch key {
 	case "up", "k":
-		s.at--
+		s.selected--
 	case "down", "j":
-		s.at++
+		s.selected++
 	case "pgup":
-		s.at -= s.room()
+		s.selected -= s.room()
 	case "pgdown":
-		s.at += s.room()
+		s.selected += s.room()
 	case "home", "g":
-		s.at = 0
+		s.selected = 0
 	case "end", "G":
-		s.at = len(s.rows()) - 1
+		s.selected = len(s.rows()) - 1
 	case "s":
 		s.order.by = (s.order.by + 1) % len(orders)
 	case "r":
@@ -140,7 +140,7 @@ func (s *screen) choose(key string) {
 	case "esc":
 		s.back()
 	}
-	s.at = max(0, min(s.at, len(s.rows())-1))
+	s.selected = max(0, min(s.selected, len(s.rows())-1))
 }
 
 // enter shows the selected row.
@@ -149,9 +149,9 @@ func (s *screen) enter() {
 	if len(rows) == 0 || s.endpoint != nil {
 		return
 	}
-	if chosen := rows[min(s.at, len(rows)-1)]; s.service == "" {
+	if chosen := rows[min(s.selected, len(rows)-1)]; s.service == "" {
 		s.service = chosen.Service
-		s.at = 0
+		s.selected = 0
 		s.filter = ""
 	} else {
 		s.endpoint = chosen.Endpoint
@@ -166,7 +166,7 @@ func (s *screen) back() {
 	case s.endpoint != nil:
 		s.endpoint = nil
 	case s.service != "" && !s.given:
-		s.service, s.at = "", 0
+		s.service, s.selected = "", 0
 	}
 }
 
@@ -189,8 +189,8 @@ func (s *screen) rows() (rows []rates.Row) {
 	return rows
 }
 
-// room returns the number of rows that fit between a title, an empty line, the table's title, the
-// totals and a line about keys.
+// room returns the number of rows that fit on the screen. The other five lines are the title, an
+// empty line, the table's title, the totals, and the keys.
 func (s *screen) room() int { return max(1, s.height-5) }
 
 // sparkWidth is the number of characters of a sparkline.
@@ -223,7 +223,7 @@ func (s *screen) text() string {
 	for len(lines) < s.height-1 {
 		lines = append(lines, "")
 	}
-	return strings.Join(append(lines, s.foot()), "\n")
+	return strings.Join(append(lines, s.lastLine()), "\n")
 }
 
 // keysText lists the keys.
@@ -253,14 +253,14 @@ func (s *screen) title() string {
 	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
-// list draws the rows around the selected row.
+// list returns the lines of the table's rows around the selected row.
 func (s *screen) list() []string {
 	rows := s.rows()
 	if len(rows) == 0 {
 		return []string{"there is nothing to show"}
 	}
-	s.at = min(s.at, len(rows)-1)
-	first := max(0, min(s.at-s.room()/2, len(rows)-s.room()))
+	s.selected = min(s.selected, len(rows)-1)
+	first := max(0, min(s.selected-s.room()/2, len(rows)-s.room()))
 	last := min(len(rows), first+s.room())
 	shown := rows[first:last]
 	if all := withTotal(rows); len(all) > len(rows) {
@@ -268,7 +268,7 @@ func (s *screen) list() []string {
 	}
 	text := topTable(shown, s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.Color})
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	at := 1 + s.at - first
+	at := 1 + s.selected - first
 	lines[at] = "> " + lines[at]
 	for i := range lines {
 		if i != at {
@@ -303,8 +303,8 @@ func (s *screen) detail() []string {
 	return []string{s.endpoint.Address + " is gone"}
 }
 
-// foot shows the keys, or the text that is being typed.
-func (s *screen) foot() string {
+// lastLine returns the last line: the keys, or the filter while it is typed.
+func (s *screen) lastLine() string {
 	if s.focus == onFilter {
 		return "/" + s.filter + "_"
 	}

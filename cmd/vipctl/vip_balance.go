@@ -24,17 +24,18 @@ type vipMove struct {
 	To   string     `json:"to"`
 }
 
-// together is a list of VIPs that move at once: a single VIP, or all VIPs of a group.
-type together []ownedVIP
+// vipGroup is a list of VIPs that move together: a single VIP, or all VIPs of a group.
+type vipGroup []ownedVIP
 
-// inGroups returns the VIPs of each node, without groups that have several owners or none.
-func inGroups(vips []ownedVIP) map[string][]together {
-	byOwner, groups := map[string][]together{}, map[string]together{}
+// inGroups returns the VIPs of each node. It omits groups without a single owner, because they are
+// moving.
+func inGroups(vips []ownedVIP) map[string][]vipGroup {
+	byOwner, groups := map[string][]vipGroup{}, map[string]vipGroup{}
 	for _, v := range byName(vips) {
 		if g := v.Group; g != "" {
 			groups[g] = append(groups[g], v)
 		} else if v.Owner != "" {
-			byOwner[v.Owner] = append(byOwner[v.Owner], together{v})
+			byOwner[v.Owner] = append(byOwner[v.Owner], vipGroup{v})
 		}
 	}
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
@@ -46,18 +47,18 @@ func inGroups(vips []ownedVIP) map[string][]together {
 	return byOwner
 }
 
-// mayGo reports whether VIPs can move to another node, and prefer it at least as much. A group has
-// the preferences of its first VIP.
-func (all together) mayGo(to string) bool {
+// canMoveTo reports whether VIPs can move to another node, and prefer it at least as much. A group
+// has the preferences of its first VIP.
+func (all vipGroup) canMoveTo(to string) bool {
 	first := &all[0]
 	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
-// evenOut returns the moves after which no node has more VIPs for its weight than another node that
-// could have one of them. VIPs of a group move together, and only to nodes that they prefer at
-// least as much.
-func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
+// balanceMoves returns moves that balance VIPs by the nodes' weights. After them, no node has more
+// VIPs for its weight than another node that could own one of them. VIPs of a group move together,
+// and only to nodes that they prefer at least as much.
+func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {
 		if v.Owner != "" {
@@ -74,9 +75,9 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 					if weights[other] == 0 {
 						continue
 					}
-					// The surplus of node, after the other node has these VIPs.
+					// gain is the difference that remains between node and other after the move.
 					gain := float64(has[node])/max(float64(weights[node]), 0.001) - float64(has[other]+len(all))/float64(weights[other])
-					if gain > best && all.mayGo(other) {
+					if gain > best && all.canMoveTo(other) {
 						from, to = node, other
 						at, best = i, gain
 					}
@@ -100,7 +101,7 @@ func balanceVIPs(c *cli.Call) error {
 	if err != nil {
 		return err
 	}
-	moves := evenOut(all, weights)
+	moves := balanceMoves(all, weights)
 	if !c.Flags.Bool("dry-run") {
 		for i, m := range moves {
 			if _, err := moveVIP(c, m.VIP, m.To, cmp.Or(c.Flags.String("reason"), "balance"), false); err != nil {
@@ -120,8 +121,8 @@ func balanceVIPs(c *cli.Call) error {
 	})
 }
 
-// emptying is the maximum time for a node on standby to hand over its VIPs.
-const emptying = 10 * time.Second
+// standbyTimeout is the maximum time for a node on standby to hand over its VIPs.
+const standbyTimeout = 10 * time.Second
 
 func takesPart(c *cli.Call, node string) (bool, error) {
 	w, err := c.Etcd()
@@ -133,7 +134,7 @@ func takesPart(c *cli.Call, node string) (bool, error) {
 	return found, err
 }
 
-// drainVIPs puts a node on standby, and waits until its VIPs have left; or it ends the standby. It
+// drainVIPs puts a node on standby and waits until its VIPs have left, or ends the standby. It
 // prints the result.
 func drainVIPs(c *cli.Call, node string, on bool) error {
 	if _, err := setNode(c, node, func(conf *schema.NodeConfig) { conf.Standby = on }); err != nil {
@@ -182,7 +183,7 @@ func emptied(c *cli.Call, node string) ([]string, error) {
 				left = append(left, v.Addr.String())
 			}
 		}
-		if len(left) == 0 || c.Now().Sub(began) > emptying {
+		if len(left) == 0 || c.Now().Sub(began) > standbyTimeout {
 			return append(left, stay...), nil
 		}
 		if !wake.Sleep(c, 20*time.Millisecond) {

@@ -42,7 +42,7 @@ func vipVerb() *cli.Verb {
 }
 
 func vipNames(c *cli.Call, _ []string) []string {
-	all, _ := someVIPs(c) // without an answer there are no names
+	all, _ := someVIPs(c) // no completion without an answer
 	return lists.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
@@ -53,15 +53,15 @@ type ownedVIP struct {
 	Owner string     `json:"owner,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 	Why   string     `json:"why,omitempty"`
-	// Ready are the nodes that could own it, the best first, and Not the others with the reason of
-	// each.
+	// Ready lists the nodes that could own the VIP, the preferred node first. Not has the other
+	// nodes, each with the reason why it can't.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
 	vipSettings
 	// Session is the owner's session, which the nodes of Jury confirm.
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
-	// Move is a requested move that is not done yet.
+	// Move is a requested move that is still in progress.
 	Move *failover.Move `json:"move,omitempty"`
 	// VRRP is the state of the VIP's group, if VRRP decides.
 	VRRP *api.OwnerGroup `json:"vrrp,omitempty"`
@@ -87,7 +87,8 @@ type vipHistory struct {
 
 func (v *ownedVIP) name() string { return v.VIP.String() }
 
-// someVIPs reads the VIPs with hold = "one": this host's if VRRP decides, and otherwise etcd's.
+// someVIPs reads the VIPs with hold = "one". If VRRP decides their owners, it asks the daemon of
+// this host; otherwise it reads etcd.
 func someVIPs(c *cli.Call) (all []ownedVIP, err error) {
 	if c.OwnsByVRRP() {
 		all, _, err = vrrpVIPs(c)
@@ -97,8 +98,8 @@ func someVIPs(c *cli.Call) (all []ownedVIP, err error) {
 	return all, err
 }
 
-// ownedVIPs reads the VIPs with hold = "one", and the weights of the nodes that take part. It does
-// not see settings in the files of nodes.
+// ownedVIPs reads the VIPs with hold = "one" from etcd, and the weights of the nodes that may own
+// them. It does not know settings in the files of nodes.
 func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -150,7 +151,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 // rankNodes sorts the nodes that could own each VIP, the preferred node first.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
-	first, leader := map[string]*ownedVIP{}, map[string]string{} // of groups
+	first, leader := map[string]*ownedVIP{}, map[string]string{} // keys are groups
 	for _, v := range byName(all) {
 		if v.Owner != "" {
 			owned[v.Owner]++
@@ -184,7 +185,7 @@ func rankNodes(all []ownedVIP, weights map[string]int) {
 	}
 }
 
-// byName returns VIPs in the order of their texts.
+// byName sorts VIPs by their text, and returns them.
 func byName(all []ownedVIP) []ownedVIP {
 	return slices.SortedFunc(slices.Values(all), func(a, b ownedVIP) int { return strings.Compare(a.name(), b.name()) })
 }
@@ -214,8 +215,8 @@ func runVIP(c *cli.Call) error {
 	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, elapsed) })
 }
 
-// moveVIP returns when a VIP has another owner, with its name, or says why it has none within
-// --timeout. After a forced move the VIP stays there.
+// moveVIP moves a VIP and returns its new owner, or the reason why it has none within --timeout.
+// After a forced move the VIP stays on that node.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -284,7 +285,7 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 // noHost is printed if no vipd owner is registered.
 const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
 
-// readVIPs passes the VIPs to show. After show, it returns an error if a requested VIP has no
+// readVIPs calls show with the VIPs. After that it returns an error if a requested VIP has no
 // owner.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)

@@ -19,7 +19,7 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// vrrpVIPs reads the VIPs with hold = "one" of this host, which decides by VRRP.
+// vrrpVIPs reads this host's VIPs with hold = "one", whose owners VRRP decides.
 func vrrpVIPs(c *cli.Call) (all []ownedVIP, o api.Ownership, err error) {
 	o, err = cli.AskDaemon(c, (*api.Client).Ownership)
 	if err != nil {
@@ -66,7 +66,7 @@ func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	return out
 }
 
-// lastChange is the last change of a group; nil means none is known.
+// lastChange returns the last change of a group, or nil if none is known.
 func lastChange(g *api.OwnerGroup) *api.GroupChange {
 	if len(g.Changes) == 0 {
 		return nil
@@ -74,7 +74,8 @@ func lastChange(g *api.OwnerGroup) *api.GroupChange {
 	return &g.Changes[len(g.Changes)-1]
 }
 
-// routerOf returns another router of a group; nil means it was never received.
+// routerOf returns the router with an address in a group, or nil if none of its adverts were
+// received.
 func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
 	i := slices.IndexFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr == a })
 	if i < 0 {
@@ -83,7 +84,7 @@ func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
 	return &g.Routers[i]
 }
 
-// readVRRP is readVIPs for VRRP.
+// readVRRP is readVIPs for VIPs whose owners VRRP decides.
 func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 	all, o, err := vrrpVIPs(c)
 	if err == nil {
@@ -172,8 +173,8 @@ func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	return nil, fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", a, g.State, g.Name)
 }
 
-// handOver gives the group of a VIP to another host, and returns its address. It fails if this host
-// has taken the group back, because no other host took it.
+// handOver gives the group of a VIP to another host, and returns the host's address. If no other
+// host accepts the group, this host becomes owner again and handOver fails.
 func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (owner netip.Addr, err error) {
 	began := c.Now()
 	by := api.MoveRequest{By: operator(c), Reason: c.Flags.String("reason")}
@@ -183,11 +184,11 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 		switch {
 		case g == nil:
 			return owner, errors.New(cmp.Or(o.Unknown, group+" is no longer on this host"))
-		case g.State == vrrp.Active && unable(g, elapsed).IsValid():
-			return owner, fmt.Errorf("%s took %s, but can't serve it, so this host took it back after %s: \"vipctl status\" there has the reason", unable(g, elapsed), group, elapsed.Round(time.Millisecond))
+		case g.State == vrrp.Active && unableOwner(g, elapsed).IsValid():
+			return owner, fmt.Errorf("%s took %s, but can't serve it, so this host took it back after %s: \"vipctl status\" there has the reason", unableOwner(g, elapsed), group, elapsed.Round(time.Millisecond))
 		case g.State == vrrp.Active:
 			return owner, fmt.Errorf("no other host took %s, so this host took it back after %s: vipd owner or keepalived must run there, with the same router_id", group, elapsed.Round(time.Millisecond))
-		case taken(g, elapsed):
+		case takenOver(g, elapsed):
 			return g.Owner, nil
 		case elapsed >= limit:
 			return owner, fmt.Errorf("no host took %s within %s: \"vipctl get vips\" shows its owner", group, limit)
@@ -198,15 +199,15 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 	return owner, err
 }
 
-// taken reports whether another host has sent adverts as an owner since a move, and can serve the
-// VIPs. A host that can't has priority 1, and this host takes them back.
-func taken(g *api.OwnerGroup, since time.Duration) bool {
+// takenOver reports whether another host has sent adverts as the owner since a move, and can serve
+// the VIPs. A host that can't serve them sends priority 1, and this host becomes owner again.
+func takenOver(g *api.OwnerGroup, since time.Duration) bool {
 	r := routerOf(g, g.Owner)
 	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
 }
 
-// unable returns a host that has sent adverts since a move, and can't serve the VIPs.
-func unable(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
+// unableOwner returns a host that has sent adverts since a move but can't serve the VIPs.
+func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	for _, r := range g.Routers {
 		if r.Age >= 0 && r.Age < since && r.Priority == 1 {
 			host = r.Addr
@@ -215,10 +216,11 @@ func unable(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	return host
 }
 
-// emptyingByVRRP is the maximum time for a host to hand over its groups.
-const emptyingByVRRP = 10 * time.Second
+// vrrpStandbyTimeout is the maximum time for a host to hand over its groups.
+const vrrpStandbyTimeout = 10 * time.Second
 
-// standbyChange is the result of a request for standby. Owners are the hosts that took its groups.
+// standbyChange is the result of a request for standby. Owners has the new owners of the host's
+// groups.
 type standbyChange struct {
 	Node    string                `json:"node"`
 	Standby bool                  `json:"standby"`
@@ -226,7 +228,7 @@ type standbyChange struct {
 	Owners  map[string]netip.Addr `json:"owners"`
 }
 
-// standbyByVRRP puts this host on standby, or ends that, and prints the result.
+// standbyByVRRP puts this host on standby, or ends the standby, and prints the result.
 func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	switch {
@@ -242,10 +244,11 @@ func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	return c.Show(r, func() string { return standbyText(r.Node, on, r.Changed, r.Owners) })
 }
 
-// setStandby puts this host on standby after other hosts have taken its groups, or ends that.
+// setStandby puts this host on standby after other hosts have become owners of its groups, or ends
+// the standby.
 func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err error) {
 	r = standbyChange{Node: o.Node, Standby: on, Changed: (o.Standby != nil) != on, Owners: map[string]netip.Addr{}}
-	vips := map[string]netip.Addr{} // of the groups to hand over
+	vips := map[string]netip.Addr{} // a VIP of each group to hand over
 	for i := range o.Groups {
 		g := &o.Groups[i]
 		if !on || g.State != vrrp.Active || c.Flags.Bool("force") {
@@ -258,7 +261,7 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 		vips[g.Name] = o.VIPs[at].VIP
 	}
 	for _, group := range slices.Sorted(maps.Keys(vips)) {
-		if r.Owners[group], err = handOver(c, vips[group], group, emptyingByVRRP); err != nil {
+		if r.Owners[group], err = handOver(c, vips[group], group, vrrpStandbyTimeout); err != nil {
 			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and nobody may own %s then)", o.Node, err, vips[group])
 		}
 	}
@@ -267,8 +270,8 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 	return r, err
 }
 
-// drainByVRRP puts this host on standby before its endpoints are drained, or ends that, if it is
-// the node. It reports whether an endpoint on the node is left to drain.
+// drainByVRRP puts this host on standby before its endpoints are drained, or ends the standby. It
+// does nothing if node is another host. It reports whether the node has endpoints to drain.
 func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	switch {
@@ -340,7 +343,7 @@ func vrrpText(p *cli.Printer, v *ownedVIP) string {
 	return out.b.String()
 }
 
-// nextStep describes the timer of a group.
+// nextStep describes when and why a group next changes its state.
 func nextStep(g *api.OwnerGroup) string {
 	switch g.State {
 	case vrrp.Active:

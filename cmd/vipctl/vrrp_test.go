@@ -15,7 +15,7 @@ import (
 )
 
 // TestDrainWithoutVipd drains nodes while vipd is stopped. The endpoints of another node are in
-// etcd, so they need no vipd; this host needs it to give its VIPs away.
+// etcd, so they need no vipd; this host needs vipd to hand over its VIPs.
 func TestDrainWithoutVipd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.toml")
 	const text = "node = \"gw1\"\nrun_dir = \"run\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\nby = \"vrrp\"\n"
@@ -26,7 +26,7 @@ func TestDrainWithoutVipd(t *testing.T) {
 	flags.String("config", path, "")
 	c := &cli.Call{Context: t.Context(), Flags: urfave.NewContext(nil, flags, nil)}
 	if left, err := drainByVRRP(c, "gw2", true); !left || err != nil {
-		t.Errorf("gw2: left = %t, error = %v, want its endpoints to be left", left, err)
+		t.Errorf("endpoints left on gw2 = %t, error = %v; want true and no error", left, err)
 	}
 	const want = "only a running vipd can give the VIPs of this host away: "
 	if _, err := drainByVRRP(c, "gw1", true); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -35,7 +35,7 @@ func TestDrainWithoutVipd(t *testing.T) {
 }
 
 // TestStandbyOfOtherGroups puts a host on standby whose vipd owner has a group that vipd does not
-// have. It must refuse with the fix.
+// have. The standby must be refused, and the error must name the fix.
 func TestStandbyOfOtherGroups(t *testing.T) {
 	c := &cli.Call{Flags: urfave.NewContext(nil, flag.NewFlagSet("node", flag.ContinueOnError), nil)}
 	o := api.Ownership{Node: "gw1", Groups: []api.OwnerGroup{{GroupStatus: vrrp.GroupStatus{Name: "main", State: vrrp.Active}}}}

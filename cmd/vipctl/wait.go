@@ -37,11 +37,11 @@ func waitVerb() *cli.Verb {
 	}
 }
 
-// waited is the result of a wait.
+// waited is the result of a wait for a revision.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied has the nodes that have applied it, Behind the nodes that have not yet, and Gone the
-	// nodes that left before they had.
+	// Applied has the nodes that have applied the revision, Behind the nodes that have not, and
+	// Gone the nodes that left before they applied it.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
@@ -65,7 +65,7 @@ func runWait(c *cli.Call) error {
 		bounded.Context = ctx
 	}
 	watcher := &watcher{progress: progress{Printer: c.Printer}}
-	lag, err := v.keep(&bounded, watcher.show)
+	lag, err := v.poll(&bounded, watcher.show)
 	watcher.end()
 	if c.Format == cli.FormJSON && (err == nil || len(lag) > 0) {
 		if err := c.PrintJSON(waited{v.revision, lists.NonNil(v.done), lists.NonNil(lag), lists.NonNil(v.gone), v.problems}); err != nil {
@@ -103,7 +103,7 @@ func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
 	return v, timeout, nil
 }
 
-// applied prints that the revision is applied, and the nodes that were not awaited.
+// applied prints that the revision is applied, and names the nodes that were not awaited.
 func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.gone) > 0 {
 		c.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
@@ -126,20 +126,20 @@ func applied(c *cli.Call, v *revisionWait) error {
 	return c.Print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
 
-// watcher shows the awaited nodes: on a terminal in a line that changes, otherwise in new lines at
-// intervals.
+// watcher shows the awaited nodes. On a terminal it overwrites a line; otherwise it prints a new
+// line at intervals.
 type watcher struct {
 	progress
-	looks int
-	last  string
-	said  time.Time
+	polls   int
+	last    string
+	shownAt time.Time
 }
 
-// sayAgain is the time between two lines, and silentLooks the number of first polls without a line.
-// Nodes report once a second.
+// repeatInterval is the time between two lines. silentPolls is the number of first polls without a
+// line, because nodes report once a second.
 const (
-	sayAgain    = 10 * time.Second
-	silentLooks = 2
+	repeatInterval = 10 * time.Second
+	silentPolls    = 2
 )
 
 func (w *watcher) show(lag []laggard) {
@@ -149,8 +149,8 @@ func (w *watcher) show(lag []laggard) {
 		return
 	}
 	key := strings.Join(lists.Mapped(lag, func(l laggard) string { return l.Node }), ",")
-	if w.looks++; w.looks > silentLooks && key != w.last && w.Now().Sub(w.said) >= sayAgain {
-		w.last, w.said = key, w.Now()
+	if w.polls++; w.polls > silentPolls && key != w.last && w.Now().Sub(w.shownAt) >= repeatInterval {
+		w.last, w.shownAt = key, w.Now()
 		w.Note("%s", text)
 	}
 }
@@ -159,17 +159,17 @@ func (w *watcher) show(lag []laggard) {
 // connection. Nodes may join and leave during the wait.
 type revisionWait struct {
 	revision int64
-	// named are the only nodes that count, whether present or missing. If empty, all present nodes
-	// count.
+	// named lists the nodes to wait for, whether they are present or missing. If empty, all present
+	// nodes are awaited.
 	named []string
 	// drains selects the drains whose connections are awaited. If nil, none are.
 	drains func(schema.NodeDrain) bool
 
 	seen map[string]lastSeen
-	// done has the nodes that have finished, and gone has the nodes that left before that and are
-	// no longer awaited.
+	// done has the nodes that have finished. gone has the nodes that left before they finished, and
+	// are no longer awaited.
 	done, gone []string
-	// problems are the reported problems of the nodes in done, a sentence each.
+	// problems has the problems that the nodes in done report, as sentences.
 	problems map[string][]string
 }
 
@@ -180,10 +180,10 @@ type lastSeen struct {
 }
 
 // absence is the time for which a missing node is awaited. A node that restarts, or whose lease
-// expired during an outage, returns within it.
+// expired during an outage, returns sooner.
 const absence = 15 * time.Second
 
-// laggard is an awaited node, with the reason.
+// laggard is a node that is still awaited, and the reason.
 type laggard struct {
 	Node string `json:"node"`
 	// Revision is the revision that it has applied; 0 means unknown.
@@ -193,8 +193,9 @@ type laggard struct {
 	Why         string `json:"why"`
 }
 
-// look reads the current nodes, and returns the awaited ones, by name.
-func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
+// awaited updates the wait with the current nodes, and returns the nodes that are still awaited,
+// ordered by name.
+func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 	if v.seen == nil {
 		v.seen = map[string]lastSeen{}
 	}
@@ -207,7 +208,7 @@ func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
 		if n.Live == nil || len(v.named) > 0 && !slices.Contains(v.named, n.Name) {
 			continue
 		}
-		l := v.judge(n)
+		l := v.reason(n)
 		present[n.Name], v.seen[n.Name] = true, lastSeen{now, l.Why == ""}
 		if l.Why == "" {
 			v.done = append(v.done, n.Name)
@@ -224,7 +225,7 @@ func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
 		}
 		switch s := v.seen[name]; {
 		case s.done:
-			v.done = append(v.done, name) // it will have the same state when it returns
+			v.done = append(v.done, name) // the node will have the same state when it returns
 		case len(v.named) > 0 || now.Sub(s.at) < absence:
 			lag = append(lag, laggard{Node: name, Why: "has gone away"})
 		default:
@@ -242,8 +243,8 @@ func (v *revisionWait) look(nodes []fleet.Node, now time.Time) []laggard {
 	return lag
 }
 
-// judge returns the reason why a present node is awaited; Why is "" if it is not.
-func (v *revisionWait) judge(n *fleet.Node) laggard {
+// reason returns the reason why a present node is awaited. Why is "" if the node has finished.
+func (v *revisionWait) reason(n *fleet.Node) laggard {
 	l := laggard{Node: n.Name}
 	if n.Status == nil {
 		l.Why = "has no status yet"
@@ -267,8 +268,9 @@ func (v *revisionWait) judge(n *fleet.Node) laggard {
 	return l
 }
 
-// mayOmitConnections reports whether the drains that a status omits may have connections: at most
-// as many as its last drain, or any number if it has no drain.
+// mayOmitConnections reports whether the drains that a status omits may have connections. An
+// omitted drain has at most as many connections as the last listed drain, or any number if the
+// status lists none.
 func mayOmitConnections(s *schema.NodeStatus) bool {
 	n := len(s.Drains)
 	return s.DrainsOmitted > 0 && (n == 0 || s.Drains[n-1].Active > 0)
@@ -291,8 +293,8 @@ func names(lag []laggard) string {
 	return text
 }
 
-// These are the interval at which nodes are polled, because they report once a second, and the
-// maximum outage of etcd.
+// Nodes are polled at fleetInterval, because they report once a second. An outage of etcd that
+// lasts longer than fleetPatience ends the wait.
 const (
 	fleetInterval = time.Second
 	fleetPatience = 5 * time.Minute
@@ -301,15 +303,15 @@ const (
 // errNoNode ends a wait without nodes.
 var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
-// keep polls the nodes until none is awaited, and calls show with the awaited nodes. If it ends for
-// another reason, it returns the awaited nodes. Short outages of etcd do not end it.
-func (v *revisionWait) keep(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
+// poll polls the nodes until none is awaited, and calls show with the awaited nodes. If it ends for
+// another reason, it returns the awaited nodes. It continues over short outages of etcd.
+func (v *revisionWait) poll(c *cli.Call, show func([]laggard)) (lag []laggard, err error) {
 	err = poll(c, pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := c.Writer.Statuses(c)
 		if err != nil {
 			return false, err
 		}
-		if lag = v.look(nodes, c.Now()); len(lag) > 0 {
+		if lag = v.awaited(nodes, c.Now()); len(lag) > 0 {
 			show(lag)
 			return false, nil
 		}

@@ -17,8 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// who describes the nodes that a revisionWait still awaits, and the results of the others.
-func who(v *revisionWait, lag []laggard) string {
+// awaitedText formats the nodes that a revisionWait still awaits, and the results of the other
+// nodes.
+func awaitedText(v *revisionWait, lag []laggard) string {
 	var all []string
 	for _, l := range lag {
 		all = append(all, l.Node+" "+l.Why)
@@ -34,43 +35,43 @@ func TestRevisionWait(t *testing.T) {
 	start := time.Now()
 	config := fleet.Node{Name: "old", Config: &schema.NodeConfig{Mode: "ipvs"}}
 	starting := fleet.Node{Name: "new", Live: &schema.NodeLive{}}
-	type look struct {
+	type poll struct {
 		after time.Duration
 		nodes []fleet.Node
 		want  string
 	}
 	for name, test := range map[string]struct {
 		named []string
-		looks []look
+		polls []poll
 	}{
-		"they come to it": {looks: []look{
+		"all apply it": {polls: []poll{
 			{0, []fleet.Node{live("a", 4), live("b", 5), config}, "a is at revision 4 | done b | gone "},
 			{1, []fleet.Node{live("a", 6), live("b", 5)}, " | done a b | gone "},
 		}},
-		"one joins": {looks: []look{
+		"a node joins": {polls: []poll{
 			{0, []fleet.Node{live("a", 4)}, "a is at revision 4 | done  | gone "},
 			{1, []fleet.Node{live("a", 5), starting}, "new has no status yet | done a | gone "},
 			{2, []fleet.Node{live("a", 5), live("new", 0)}, "new is at revision 0 | done a | gone "},
 			{3, []fleet.Node{live("a", 5), live("new", 7)}, " | done a new | gone "},
 		}},
-		"one dies": {looks: []look{
+		"a node dies": {polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
 			{absence - 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
 			{absence, []fleet.Node{live("a", 5)}, " | done a | gone b"},
 		}},
-		"one is restarted": {looks: []look{
+		"a node restarts": {polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
 			{1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
 			{2, []fleet.Node{live("a", 5), live("b", 0)}, "b is at revision 0 | done a | gone "},
 			{absence + 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
 			{absence + 3, []fleet.Node{live("a", 5), live("b", 5)}, " | done a b | gone "},
 		}},
-		"one has it and dies": {looks: []look{
+		"a node applies it and dies": {polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
 			{1, []fleet.Node{live("b", 4)}, "b is at revision 4 | done a | gone "},
 			{2, []fleet.Node{live("b", 5)}, " | done a b | gone "},
 		}},
-		"named": {named: []string{"c", "a"}, looks: []look{
+		"named": {named: []string{"c", "a"}, polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "c is not there | done a | gone "},
 			{1, []fleet.Node{live("a", 5), live("b", 4), live("c", 4)}, "c is at revision 4 | done a | gone "},
 			{2 * absence, []fleet.Node{live("a", 5)}, "c has gone away | done a | gone "},
@@ -79,9 +80,9 @@ func TestRevisionWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := &revisionWait{revision: 5, named: test.named}
-			for _, l := range test.looks {
-				if got := who(v, v.look(l.nodes, start.Add(l.after))); got != l.want {
-					t.Errorf("after %s got %q, want %q", l.after, got, l.want)
+			for _, l := range test.polls {
+				if got := awaitedText(v, v.awaited(l.nodes, start.Add(l.after))); got != l.want {
+					t.Errorf("state after %s = %q, want %q", l.after, got, l.want)
 				}
 			}
 		})
@@ -103,8 +104,8 @@ func TestWaitOmittedDrains(t *testing.T) {
 	} {
 		n := live("a", 5, c.drains...)
 		n.Status.DrainsOmitted = 7
-		if got := who(v, v.look([]fleet.Node{n}, time.Now())); got != c.want {
-			t.Errorf("%s: waits for %q, want %q", name, got, c.want)
+		if got := awaitedText(v, v.awaited([]fleet.Node{n}, time.Now())); got != c.want {
+			t.Errorf("awaited nodes for %s = %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func TestWaitLaw(t *testing.T) {
 				nodes = append(nodes, n)
 				model[name] = state{true, n.Status.Revision >= 10 && n.Status.Drains[0].Active == 0, now}
 			}
-			lag := v.look(nodes, now)
+			lag := v.awaited(nodes, now)
 			var want []string
 			for _, name := range []string{"a", "b", "c"} {
 				if s := model[name]; !s.last.IsZero() && !s.done && (s.there || now.Sub(s.last) < absence) {
@@ -147,7 +148,7 @@ func TestWaitLaw(t *testing.T) {
 				got = append(got, l.Node)
 			}
 			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, step %d: waits for %q, want %q", seed, step, got, want)
+				t.Fatalf("awaited nodes of seed %d, step %d = %q, want %q", seed, step, got, want)
 			}
 		}
 	}
@@ -155,34 +156,34 @@ func TestWaitLaw(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	f := newStage(t)
-	one, two := f.start("gw1", at(40)), f.start("gw2", at(39))
-	f.there(2)
+	one, two := f.start("gw1", atRevision(40)), f.start("gw2", atRevision(39))
+	f.waitForStatuses(2)
 	l := f.begin("wait", "--revision", "41")
-	l.says("vipctl: waiting: gw1 is at revision 40, gw2 is at revision 39\n")
-	one.tell(at(41))
+	l.waitForStderr("vipctl: waiting: gw1 is at revision 40, gw2 is at revision 39\n")
+	one.setStatus(atRevision(41))
 	three := f.start("gw3", nil) // joins, and is behind
-	f.here(3)
-	two.tell(at(50))
-	f.looksAgain()
-	f.there(2)
+	f.waitForNodes(3)
+	two.setStatus(atRevision(50))
+	f.waitForPoll()
+	f.waitForStatuses(2)
 	select {
 	case <-l.ended:
-		t.Errorf("wait did not include the node that joined; stdout: %s", l.out)
+		t.Errorf("stdout = %s, want the wait to include the node that joined", l.out)
 	default:
 	}
-	three.tell(at(41))
-	l.ends(cli.ExitDone)
+	three.setStatus(atRevision(41))
+	l.waitForExit(cli.ExitDone)
 	if want := "revision 41 is applied on 3 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
 	// A timeout must name the nodes that lag behind.
-	_, stderr, timeout := f.inVain("wait", "--revision", "42")
+	_, stderr, timeout := f.failsAfterTimeout("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not everywhere after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
 		t.Errorf("stderr = %q, want %q", stderr, want)
 	}
-	stdout, _, _ := f.inVain("wait", "--revision", "42", "-o", "json", "--nodes", "gw2, gw9,gw1")
+	stdout, _, _ := f.failsAfterTimeout("wait", "--revision", "42", "-o", "json", "--nodes", "gw2, gw9,gw1")
 	var got waited
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
 		t.Fatal(err)
@@ -194,9 +195,9 @@ func TestWait(t *testing.T) {
 
 	// A named node must be awaited until it appears.
 	l = f.begin("wait", "--revision", "42", "--nodes", "gw4")
-	l.says("vipctl: waiting: gw4 is not there\n")
-	f.start("gw4", at(42))
-	l.ends(cli.ExitDone)
+	l.waitForStderr("vipctl: waiting: gw4 is not there\n")
+	f.start("gw4", atRevision(42))
+	l.waitForExit(cli.ExitDone)
 	if want := "revision 42 is applied on 1 node\n"; l.out.String() != want {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
@@ -204,9 +205,9 @@ func TestWait(t *testing.T) {
 
 const shortest = "1s"
 
-// inVain runs a command line that fails after a timeout, and returns the timeout: a second, or more
-// if etcd was too busy to answer in time.
-func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
+// failsAfterTimeout runs a command line that fails after a timeout, and returns its output and the
+// timeout. The timeout is a second, or more if etcd was too busy to answer in time.
+func (f *stage) failsAfterTimeout(args ...string) (stdout, stderr, timeout string) {
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
 		stdout, stderr = f.do(cli.ExitFailed, append(args, "--timeout", timeout)...)
@@ -217,8 +218,8 @@ func (f *stage) inVain(args ...string) (stdout, stderr, timeout string) {
 	return stdout, stderr, timeout
 }
 
-// here waits until etcd has that many nodes, with or without a status.
-func (f *stage) here(n int) {
+// waitForNodes waits until etcd has n nodes, with or without a status.
+func (f *stage) waitForNodes(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
 		nodes, err := f.writer.Statuses(f.t.Context())
@@ -226,20 +227,20 @@ func (f *stage) here(n int) {
 	})
 }
 
-// TestWaitForOneThatDies stops a node. It must be awaited for a while, and then be reported and
-// left out. If no node is left, the wait must fail.
-func TestWaitForOneThatDies(t *testing.T) {
+// TestWaitForDeadNode stops a node. The node must be awaited for a while, and then be reported and
+// no longer awaited. If no node is left, the wait must fail.
+func TestWaitForDeadNode(t *testing.T) {
 	f := newStage(t)
-	f.start("gw1", at(41))
-	two := f.start("gw2", at(40))
-	f.there(2)
+	f.start("gw1", atRevision(41))
+	two := f.start("gw2", atRevision(40))
+	f.waitForStatuses(2)
 	l := f.begin("wait", "--revision", "41")
-	l.says("waiting: gw2 is at revision 40")
+	l.waitForStderr("waiting: gw2 is at revision 40")
 	two.stop()
-	f.here(1)
-	f.looksAgain()
+	f.waitForNodes(1)
+	f.waitForPoll()
 	l.ahead.Store(int64(absence))
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	if want := "vipctl: no longer waited for, because they went away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
@@ -248,7 +249,7 @@ func TestWaitForOneThatDies(t *testing.T) {
 	}
 }
 
-func TestWaitForNobody(t *testing.T) {
+func TestWaitWithoutNodes(t *testing.T) {
 	f := newStage(t)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41")
 	if want := "vipctl: no vipd runs here: none has a status in this etcd under this prefix\n"; stderr != want {
@@ -260,26 +261,26 @@ func TestWaitForNobody(t *testing.T) {
 // it must end soon.
 func TestWaitThroughAnOutage(t *testing.T) {
 	f := newStage(t)
-	one, two := f.start("gw1", at(41)), f.start("gw2", at(40))
-	f.there(2)
+	one, two := f.start("gw1", atRevision(41)), f.start("gw2", atRevision(40))
+	f.waitForStatuses(2)
 	l := f.begin("wait", "--revision", "41")
-	l.says("waiting: gw2 is at revision 40")
+	l.waitForStderr("waiting: gw2 is at revision 40")
 	f.Members[0].Kill()
-	l.says("; trying again\n")
+	l.waitForStderr("; trying again\n")
 	l.ahead.Store(int64(fleetPatience / 2))
-	one.tell(at(41))
-	two.tell(at(42))
+	one.setStatus(atRevision(41))
+	two.setStatus(atRevision(42))
 	f.Members[0].Start()
-	l.ends(cli.ExitDone)
+	l.waitForExit(cli.ExitDone)
 	if want := "revision 41 is applied on 2 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
 	f.Members[0].Kill()
 	l = f.begin("wait", "--revision", "41")
-	l.says("; trying again\n")
+	l.waitForStderr("; trying again\n")
 	l.ahead.Store(int64(firstPatience + time.Second))
-	l.ends(cli.ExitFailed)
+	l.waitForExit(cli.ExitFailed)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41", "--timeout", "1s")
 	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
 		t.Errorf("stderr = %q, want no answer of etcd", stderr)
@@ -288,12 +289,12 @@ func TestWaitThroughAnOutage(t *testing.T) {
 
 func TestWaitInterrupted(t *testing.T) {
 	f := newStage(t)
-	f.start("gw1", at(40))
-	f.there(1)
+	f.start("gw1", atRevision(40))
+	f.waitForStatuses(1)
 	l := f.begin("wait", "--revision", "41")
-	l.says("waiting: gw1")
+	l.waitForStderr("waiting: gw1")
 	l.stop()
-	l.ends(cli.ExitInterrupted)
+	l.waitForExit(cli.ExitInterrupted)
 	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}

@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// roughly formats a duration in its two greatest units that matter.
+// roughly formats a duration in at most two units, such as 3m12s or 2d4h.
 func roughly(d time.Duration) string {
 	d = d.Abs()
 	switch {
@@ -63,8 +63,8 @@ func when(p *cli.Printer, t time.Time) string {
 	return ago(p, t)
 }
 
-// transferred formats the bytes of both directions. Both texts are empty if no bytes passed or
-// bytes are not counted.
+// transferred formats the bytes of both directions. Both texts are empty if both counts are zero,
+// for example because bytes are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
 		return "", ""
