@@ -135,7 +135,7 @@ func plan(s sizes) []row {
 	rows = append(rows, plain...)
 	rows = append(rows, row{
 		name: "nftables mode, complete, one service", box: spec{mapsCompleteLayout, 1, floor.Endpoints},
-		what: anyVIP, against: oneRule, limits: [2]float64{0, 1.2},
+		what: anyVIP, against: oneRule, limits: [2]float64{0, 1.3},
 	})
 	for _, l := range []layout{affinityLayout, rangesLayout, clampLayout} {
 		rows = append(rows, row{
