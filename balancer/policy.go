@@ -4,8 +4,8 @@ import "time"
 
 // Policy holds the settings that frontends adopt from their service. In a Service, they are as
 // written. In a Frontend, they are adapted to the mode (Capabilities.fit). Policy is comparable,
-// and its fields are strings and integers, so a new field needs no code for decoding, equality and
-// digests.
+// and its fields are strings, integers and booleans, so a new field needs no code for decoding,
+// equality and digests.
 type Policy struct {
 	// Scheduler chooses among the endpoints. Default wrr.
 	Scheduler Scheduler `toml:"scheduler"`

@@ -273,3 +273,16 @@ func redact(v any) any {
 	}
 	return v
 }
+
+// elements returns the elements of an array. The parser has its own type for arrays of tables.
+func elements(array any) (all []any) {
+	switch array := array.(type) {
+	case []any:
+		return array
+	case []map[string]any:
+		for _, table := range array {
+			all = append(all, table)
+		}
+	}
+	return all
+}

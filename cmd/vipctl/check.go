@@ -3,11 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"strings"
 
 	"vipd/balancer"
-	"vipd/balancer/decode"
 	"vipd/cmd/internal/cli"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/wording"
@@ -81,76 +79,6 @@ func (d *localDefinitions) checkFor(mode config.ModeName) {
 			p.Text += " (a running vipd leaves it with the service that has it)" // the files don't name the holder
 		}
 	}
-	d.checkOverlaps()
 	d.checkHost(frontends)
 	d.sortProblems()
-}
-
-// checkOverlaps adds conflicts of services that have another mistake. Such services are not
-// compiled, so users would otherwise see the conflict only after they fix the mistake.
-func (d *localDefinitions) checkOverlaps() {
-	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
-	documents := map[string]*tomlfile.Document{d.place: d.main}
-	wrong, where := map[balancer.Name]*balancer.Service{}, map[balancer.Name]balancer.Locator{}
-	for _, p := range d.problems {
-		if p.Service == "" || p.Origin.File == "" || seen[p.Service] || valid[p.Service] != nil {
-			continue
-		}
-		seen[p.Service] = true
-		doc, known := documents[p.Origin.File]
-		if !known {
-			if text, err := tomlfile.ReadFile(p.Origin.File); err == nil {
-				doc, _ = tomlfile.Parse(p.Origin.File, text)
-			}
-			documents[p.Origin.File] = doc
-		}
-		if doc != nil {
-			where[p.Service] = doc.Under(decode.Join("services", string(p.Service)))
-			wrong[p.Service] = claimsIn(doc, p.Service, where[p.Service](""))
-		}
-	}
-	for _, c := range balancer.ClaimConflicts(valid, wrong) {
-		problem := c.Problem()
-		problem.Origin = where[c.Service.Name](c.Field)
-		d.problems = append(d.problems, problem)
-	}
-}
-
-// claimsIn reads the claims of a service, each address and port separately, so a wrong claim hides
-// no other.
-func claimsIn(doc *tomlfile.Document, name balancer.Name, at balancer.Origin) *balancer.Service {
-	services, _ := doc.Tree()["services"].(map[string]any)
-	fields, _ := services[string(name)].(map[string]any)
-	claim := func(vip, port any) *balancer.Service {
-		alone := map[string]any{"vips": []any{vip}, "ports": []any{port}}
-		service, _ := balancer.DecodeService(name, alone, nil, nil, balancer.SeverityWarning)
-		return service
-	}
-	claimed := &balancer.Service{Name: name, Origin: at}
-	for _, vip := range elements(fields["vips"]) {
-		if s := claim(vip, map[string]any{"port": int64(1)}); s != nil {
-			claimed.VIPs = append(claimed.VIPs, s.VIPs...)
-		}
-	}
-	for _, port := range elements(fields["ports"]) {
-		p := balancer.Port{}
-		if s := claim("192.0.2.1", port); s != nil {
-			p = s.Ports[0]
-		}
-		claimed.Ports = append(claimed.Ports, p)
-	}
-	return claimed
-}
-
-// elements returns the elements of an array. The parser has its own type for arrays of tables.
-func elements(array any) (all []any) {
-	switch array := array.(type) {
-	case []any:
-		return array
-	case []map[string]any:
-		for _, table := range array {
-			all = append(all, table)
-		}
-	}
-	return all
 }

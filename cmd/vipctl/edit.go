@@ -89,27 +89,13 @@ func (e *edit) removeOthers(g *given) {
 
 // judge adds problems of the changes: problems that the writer finds, and exceeded limits of the
 // fleet's hosts.
-func (e *edit) judge() error {
-	nodes, err := e.Writer.Published(e)
+func (e *edit) judge() (err error) {
+	e.plan.Nodes, err = e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
 		return fmt.Errorf("reading the addresses of the nodes: %w", err)
 	}
-	if err := e.plan.Judge(e); err != nil {
-		return err
-	}
-	ports := reserved.New(reserved.Options{Endpoints: e.Members}).All()
-	for _, s := range e.plan.Steps {
-		if s.Service == nil || s.Outcome == definitions.Unchanged {
-			continue
-		}
-		for _, p := range balancer.Untrusted(s.Service, ports, nodes) {
-			if s.Where != nil {
-				p.Origin = s.Where(p.Field)
-			}
-			e.plan.Problems = append(e.plan.Problems, p)
-		}
-	}
-	return nil
+	e.plan.Reserved = reserved.New(reserved.Options{Endpoints: e.Members}).All()
+	return e.plan.Judge(e)
 }
 
 // refuse prints the problems, and returns an error if one of them prevents the write.

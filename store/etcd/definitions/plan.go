@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 )
 
 // Outcome is the effect of a change on a service.
@@ -36,6 +37,10 @@ type Plan struct {
 	// AllowUnknown permits fields that this version does not know. Otherwise Judge reports them as
 	// errors, unless etcd already has them.
 	AllowUnknown bool
+	// Reserved and Nodes are the ports and addresses that services from etcd must not use, as far
+	// as they are known.
+	Reserved []balancer.Reserved
+	Nodes    snap.Map[balancer.NodeName, *balancer.Node]
 
 	w *Writer
 	// stored holds the services at the last reading. given holds the addresses that each service
@@ -162,7 +167,7 @@ func (p *Plan) Remove(c Change) {
 }
 
 // Judge adds the conflicts of the changes to the problems: new unknown fields, claims of other
-// services, exhausted pools, and mistakes that Apply would refuse.
+// services, exhausted pools, mistakes that Apply would refuse, and settings that nodes refuse.
 func (p *Plan) Judge(ctx context.Context) error {
 	for i := range p.Problems {
 		if p.Problems[i].Unknown {
@@ -179,6 +184,12 @@ func (p *Plan) Judge(ctx context.Context) error {
 		}
 		if err := p.w.Check(ctx, s.allowed(), s.Stored); err != nil {
 			p.Problems = append(p.Problems, s.problem("", err.Error()))
+		}
+		if s.Service != nil {
+			for _, q := range balancer.Untrusted(s.Service, p.Reserved, p.Nodes) {
+				q.Origin = s.place(q.Field)
+				p.Problems = append(p.Problems, q)
+			}
 		}
 	}
 	return nil
