@@ -11,7 +11,7 @@ type accessRule struct {
 	line    int
 	accept  bool
 	clients netset
-	// unknown means that the rule depends on more than the client's address.
+	// unknown reports whether the rule depends on more than the client's address.
 	unknown bool
 }
 
@@ -22,9 +22,9 @@ const (
 	maxRanges = 4096
 )
 
-// restrict sets source_ranges to the clients that the rules accept. If that is not possible, it
-// disables the service, because it would be open to others. Clients that no rule matches are
-// accepted if rest is true.
+// restrict sets source_ranges to the clients that the rules accept. If the rules can't be
+// converted, it disables the service, because other clients could use it. If rest is true, clients
+// that no rule matches are accepted.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
 		d.disable(s, rules[i].line, "the rule refuses clients by more than their address; vipd would serve them: nearest is source_ranges, the networks that may connect")
@@ -57,8 +57,8 @@ func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	d.limit(s, line, allowed)
 }
 
-// unknownRefusal returns the index of a rule that can't be converted and has an effect; -1 means
-// that there is none. A rule that accepts clients has no effect if all others are also accepted.
+// unknownRefusal returns the index of a rule that can't be converted and has an effect, or -1 if
+// there is none. A rule that accepts clients has no effect if all other clients are also accepted.
 func unknownRefusal(rules []accessRule, rest bool) int {
 	refusesLater := !rest
 	for i, r := range slices.Backward(rules) {

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// answer is the note about words of a format without an exact equivalent.
+// answer is a note about words of a format that have no exact equivalent in vipd.
 type answer struct {
-	// in is the place of the words; "" means statements.
+	// in is the kind of line in which the words occur. "" means the first word of a statement.
 	in string
 	// words has the words, separated by spaces; "*" means all words of the place without another
 	// answer.
 	words string
-	// said is the note; "" means that nothing is lost.
-	said string
+	// note is the text of the note. "" means that the word needs none, because nothing is lost.
+	note string
 }
 
-// Answers that several formats have.
+// These notes are shared by several formats.
 const (
 	noEquivalent = "vipd has no equivalent"
 	noHTTP       = "vipd does not read HTTP"
@@ -32,21 +32,21 @@ const (
 	ownAddress   = "connections leave with this host's address"
 )
 
-// said returns the answer about a word.
-func (d *draft) said(in, word string) string {
+// noteOf returns the note about a word.
+func (d *draft) noteOf(in, word string) string {
 	for _, word := range []string{word, "*"} {
 		for _, a := range d.answers {
 			if a.in == in && slices.Contains(strings.Fields(a.words), word) {
-				return a.said
+				return a.note
 			}
 		}
 	}
 	return noEquivalent
 }
 
-// answer adds the note about a word, if anything is lost.
+// answer adds the note about a word, unless nothing is lost.
 func (d *draft) answer(line int, in, word string) {
-	if said := d.said(in, word); said != "" {
-		d.note(line, "%s", said)
+	if note := d.noteOf(in, word); note != "" {
+		d.note(line, "%s", note)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// servicesAt makes services for the listeners of a service of the origin. failed has the places
-// that can't be served; if there are no others, the service is disabled.
+// servicesAt creates services for the listeners of a service of the origin. failed has the
+// listeners that can't be served. If there are no other listeners, the service is disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
 	services := d.spread(line, name, listeners)
 	if len(services) == 0 {
@@ -31,7 +31,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 	return services
 }
 
-// placed returns the line and the text of an error; line replaces a missing line.
+// placed returns the line and the text of an error. If the error has no line, it returns line.
 func placed(line int, err error) (int, string) {
 	var e *Error
 	if errors.As(err, &e) {
@@ -48,7 +48,7 @@ type bindGroup[T comparable] struct {
 	failed    []error
 }
 
-// groupBy adds listeners to the group with the same traits.
+// groupBy adds listeners to the group with the same traits, or to a new group.
 func groupBy[T comparable](groups []bindGroup[T], traits T, line int, listeners []listener, failed ...error) []bindGroup[T] {
 	i := slices.IndexFunc(groups, func(g bindGroup[T]) bool { return g.traits == traits })
 	if i < 0 {
@@ -67,7 +67,7 @@ type listener struct {
 	line  int
 }
 
-// spread makes services for listeners: one for each set of addresses with the same ports.
+// spread creates a service for each set of addresses with the same ports.
 func (d *draft) spread(line int, name string, listeners []listener) []*service {
 	type port struct {
 		number uint16

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// statement is a statement of a format with blocks: words, and the following statements in braces.
+// statement is a statement of a format with blocks. It consists of words, and the statements in the
+// braces that follow them.
 type statement struct {
 	words    []string
 	line     int
@@ -17,7 +18,7 @@ type statement struct {
 	doubt string
 }
 
-// word returns the nth word; "" if there are fewer.
+// word returns the nth word, or "" if the statement has fewer words.
 func (n *statement) word(i int) string {
 	if i < len(n.words) {
 		return n.words[i]
@@ -25,15 +26,15 @@ func (n *statement) word(i int) string {
 	return ""
 }
 
-// is reports whether the statement starts with the words.
+// is reports whether the statement starts with words.
 func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
-// rest returns the words from the nth on.
+// rest returns the nth word and all following words.
 func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
-// doubts returns the doubtful statements among some statements and their blocks.
+// doubts returns the statements with a doubt, including statements in blocks.
 func doubts(all ...*statement) []*statement {
 	var out []*statement
 	for _, n := range all {
@@ -45,7 +46,7 @@ func doubts(all ...*statement) []*statement {
 	return out
 }
 
-// disableDoubted disables a service that depends on doubtful statements.
+// disableDoubted disables a service that depends on statements with a doubt.
 func (d *draft) disableDoubted(s *service, doubtful []*statement) {
 	for _, n := range doubtful {
 		d.disable(s, n.line, "%s", n.doubt)
@@ -57,7 +58,7 @@ type sourceLine struct {
 	text string
 	// line is the line of the origin.
 	line int
-	// doubt is the doubt of its statements.
+	// doubt is the doubt of the statements on the line.
 	doubt string
 }
 
@@ -83,11 +84,11 @@ type blocks struct {
 	at, index  int
 	comments   string
 	semicolons bool
-	// doubt is the doubt of the last token.
+	// doubt is the reason why the last token may be wrong.
 	doubt string
 }
 
-// parseBlocks parses lines. Each mistake becomes a note, and the doubt of its statement.
+// parseBlocks parses lines. A mistake adds a note, and sets the doubt of its statement.
 func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool) []*statement {
 	if len(lines) == 0 {
 		return nil
@@ -165,7 +166,7 @@ func (b *blocks) statements(depth int) (out []*statement, closed bool) {
 	}
 }
 
-// block reads the block of a statement, which the line opens.
+// block reads the block of a statement, whose opening brace is on the line.
 func (b *blocks) block(n *statement, line, depth int) {
 	n.block = true
 	if len(n.words) == 0 {
@@ -238,8 +239,8 @@ func (b *blocks) skipLine() {
 	}
 }
 
-// quoted reads text in quotes. In keepalived's files it ends with its line, in nginx's it may span
-// lines.
+// quoted reads text in quotes. In keepalived's files the text ends with its line; in nginx's it may
+// span lines.
 func (b *blocks) quoted(quote byte) string {
 	start := b.line().line
 	var out strings.Builder
@@ -269,7 +270,7 @@ func (b *blocks) unclosed(line int) {
 	b.d.note(line, "%s", b.doubt)
 }
 
-// bare reads a word without quotes. Braces are part of it in ${name}.
+// bare reads a word without quotes. The braces of ${name} are part of the word.
 func (b *blocks) bare() string {
 	start, variable := b.at, false
 	for ; b.at < len(b.text); b.at++ {
@@ -289,8 +290,8 @@ func (b *blocks) bare() string {
 	return b.text[start:b.at]
 }
 
-// skipLua skips a program in Lua to the brace that ends its block. It reports whether it found that
-// brace.
+// skipLua skips a program in Lua up to the brace that ends its block. It reports whether the brace
+// exists.
 func (b *blocks) skipLua() bool {
 	for depth := 1; b.at < len(b.text); b.at++ {
 		rest := b.text[b.at:]

@@ -2,15 +2,15 @@ package convert
 
 import "slices"
 
-// checkPort is the port at which an endpoint is checked; 0 means the endpoint's own.
+// checkPort is the port at which an endpoint is checked. 0 means the endpoint's own port.
 type checkPort struct {
 	endpoint int
 	port     uint16
 	line     int
 }
 
-// setCheckPorts sets the port of the health table. If checks of endpoints are at different ports,
-// each endpoint gets its own.
+// setCheckPorts sets the port of the health table. If the endpoints are checked at different ports,
+// it sets the port of each endpoint instead.
 func (s *service) setCheckPorts(ports []checkPort) {
 	for i := range ports {
 		if ports[i].port == s.ownPort(ports[i].endpoint) {
@@ -27,11 +27,11 @@ func (s *service) setCheckPorts(ports []checkPort) {
 	}
 	if len(ports) > 0 && ports[0].port != 0 {
 		port := setting{name: "port", value: int64(ports[0].port), line: ports[0].line}
-		s.health = slices.Insert(s.health, min(1, len(s.health)), port) // after the type
+		s.health = slices.Insert(s.health, min(1, len(s.health)), port) // the port follows the type
 	}
 }
 
-// ownPort returns the port of an endpoint; 0 if the service has several ports.
+// ownPort returns the port of an endpoint, or 0 if the service has several ports.
 func (s *service) ownPort(endpoint int) uint16 {
 	if port := s.endpoints[endpoint].port; port != 0 {
 		return port

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// commandOf returns the command of a check of type exec. The words of the origin are split like in
-// a shell. If they have the address of the server, a shell puts in the address of the endpoint.
+// commandOf returns the command of a check of type exec. It splits the words of the origin like a
+// shell. If the words contain the server's address, the command runs a shell that replaces it by
+// the endpoint's.
 func commandOf(words []string, server string) []any {
 	text := words
 	if len(words) == 1 {
@@ -43,9 +44,9 @@ func shellWords(text string) []string {
 	return words
 }
 
-// splitWords splits text into words. Quotes and backslashes keep spaces. Escapes are the letters
-// that a backslash turns into another character. Outside of quotes, a character of comment ends the
-// text. Open reports whether a quote is not closed.
+// splitWords splits text into words. Quotes and backslashes preserve spaces. escapes maps letters
+// after a backslash to characters. Outside of quotes, a character in comment ends the text. open
+// reports whether a quote is not closed.
 func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder
 	inWord, quote := false, rune(0)

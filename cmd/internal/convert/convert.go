@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Options has facts that the text lacks.
+// Options has facts that a configuration does not contain.
 type Options struct {
 	// VIPs replace listeners on every address, such as "*:80". If no VIP has the listener's family,
 	// such a listener is an error.
@@ -26,12 +26,13 @@ type Result struct {
 	// Disabled is the number of services that TOML contains as comments, with the reasons above
 	// them.
 	Disabled int
-	// Groups is the number of groups of VRRP in TOML, and DisabledGroups the number of those that
+	// Groups is the number of VRRP groups in TOML. DisabledGroups is the number of VRRP groups that
 	// TOML contains as comments.
 	Groups, DisabledGroups int
-	// Empty is the reason why there are no services; "" means that the text is not about services.
+	// Empty is the reason why there are no services. "" means that the text does not define
+	// services.
 	Empty string
-	// Notes are the lines that have no exact equivalent, in the order of their lines.
+	// Notes has the lines without an exact equivalent, in order.
 	Notes []Note
 }
 

@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write the outputs of testdata")
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) < 90 {
-		t.Fatalf("found %d configurations, error %v", len(files), err)
+		t.Fatalf("configurations = %d, error = %v, want at least one", len(files), err)
 	}
 	for _, file := range files {
 		format := filepath.Base(filepath.Dir(file))
@@ -64,18 +64,18 @@ func TestConfigurations(t *testing.T) {
 				t.Errorf("output (-want +got):\n%s", d)
 			}
 			for _, p := range problemsOf(result) {
-				t.Errorf("problem: %s", p)
+				t.Errorf("problem = %s, want none", p)
 			}
 		})
 	}
 }
 
-// TestWhateverIsReadIsValid damages the configurations of testdata at random. The result must be an
-// error with its place, or TOML whose services vipd accepts.
-func TestWhateverIsReadIsValid(t *testing.T) {
+// TestRandomDamage damages the configurations of testdata at random. The result must be an error
+// with its line, or TOML whose services vipd accepts.
+func TestRandomDamage(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("found %d configurations, error %v", len(files), err)
+		t.Fatalf("configurations = %d, error = %v, want at least one", len(files), err)
 	}
 	var texts [][]byte
 	for _, file := range files {
@@ -94,11 +94,11 @@ func TestWhateverIsReadIsValid(t *testing.T) {
 			result, err := Convert(format, "origin", text, options)
 			var placed *Error
 			if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
-				t.Errorf("seed %d, %s: the error has no line: %v\n%s", seed, file, err, text)
+				t.Errorf("seed %d, %s: error = %v, want one with its line\n%s", seed, file, err, text)
 			}
 			if err == nil {
 				for _, p := range problemsOf(result) {
-					t.Errorf("seed %d, %s: %s\n%s\n%s", seed, file, p, text, result.TOML)
+					t.Errorf("seed %d, %s: problem = %s, want none\n%s\n%s", seed, file, p, text, result.TOML)
 				}
 			}
 			if t.Failed() {
@@ -108,7 +108,7 @@ func TestWhateverIsReadIsValid(t *testing.T) {
 	}
 }
 
-// damaged returns text after some random edits, some of them with pieces of another text.
+// damaged returns text after random edits. Some edits insert parts of another text.
 func damaged(r *rand.Rand, text, other []byte) []byte {
 	out := slices.Clone(text)
 	for range 1 + r.IntN(4) {
@@ -134,7 +134,7 @@ func damaged(r *rand.Rand, text, other []byte) []byte {
 	return out
 }
 
-// enabled returns text with the services that are commented out.
+// enabled returns text after it uncomments the disabled services.
 func enabled(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

@@ -5,7 +5,7 @@ import (
 	"regexp"
 )
 
-// signs has lines that only one format has, in the order of their certainty.
+// signs returns patterns of lines that only one format has, the most certain pattern first.
 func signs() []sign {
 	return []sign{
 		{"kubernetes", `(?m)^[ \t-]*["{]?(apiVersion|kind)"?:[ \t]|"apiVersion"[ \t]*:`},

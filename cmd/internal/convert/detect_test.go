@@ -10,7 +10,7 @@ import (
 func TestDetect(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("found %d configurations, error %v", len(files), err)
+		t.Fatalf("configurations = %d, error = %v, want at least one", len(files), err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

@@ -3,7 +3,7 @@ package convert
 import "slices"
 
 // disable comments the service out in the output, because it would behave differently from the
-// origin. The text has the reason and the fix.
+// origin. The format and its arguments describe the reason and the fix.
 func (d *draft) disable(s *service, line int, format string, args ...any) {
 	if reason := d.newNote(line, format, args...); !slices.Contains(s.reasons, reason) {
 		s.reasons = append(s.reasons, reason)

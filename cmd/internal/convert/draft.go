@@ -17,13 +17,14 @@ type draft struct {
 	format, file string
 	// lines has the lines of the origin; line n is lines[n-1].
 	lines []string
-	// answers are about the words of the format without an equivalent.
+	// answers has the notes about the format's words without an equivalent.
 	answers []answer
 	// wildcard are the VIPs of listeners without an address.
 	wildcard []netip.Addr
 	// mode is the mode closest to the origin, with the reason; "" means auto.
 	mode, modeWhy string
-	// unbound is the line by which another program owns the addresses; 0 means that there is none.
+	// unbound is the line that makes another program the owner of the addresses. 0 means that no
+	// line does.
 	unbound  int
 	services []*service
 	// groups are the groups of VRRP, and announce is the interval of announcements of their VIPs.
@@ -33,8 +34,8 @@ type draft struct {
 	empty string
 	notes []Note
 	noted map[Note]bool
-	// names has the names of services, with the last number that was appended to each; 1 means none
-	// was.
+	// names maps the names of services to the last number that was appended to make a name unique.
+	// 1 means that no number was appended.
 	names map[string]int
 }
 
@@ -54,12 +55,12 @@ func (d *draft) lineText(n int) string {
 	return plain(d.lines[n-1])
 }
 
-// oneLine makes text fit into a comment.
+// oneLine replaces line breaks in text, so it fits into a comment.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
 }
 
-// plain makes text of the origin fit into a comment, and shortens it.
+// plain shortens text of the origin, and makes it fit into a comment.
 func plain(text string) string {
 	const longest = 100
 	text = oneLine(text)
@@ -87,14 +88,14 @@ func (d *draft) newNote(line int, format string, args ...any) Note {
 	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// newService adds a service. Its name consists of the words.
+// newService adds a service. Its name is made of the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
 	d.services = append(d.services, s)
 	return s
 }
 
-// freeName makes a DNS label of text that no other service has.
+// freeName returns a DNS label that is derived from text and that no other service has.
 func (d *draft) freeName(text string) string {
 	const longest = 63 - len("-99999")
 	label := strings.Map(func(r rune) rune {
@@ -117,8 +118,8 @@ func (d *draft) freeName(text string) string {
 	return name
 }
 
-// endpointAt adds the endpoint at an address or DNS name and a port. No port, or 0, means the
-// service's. It notes a mistake and returns nil.
+// endpointAt adds an endpoint with an address or DNS name and a port. An empty portText, or 0,
+// means the service's port. If the text is wrong, it adds a note and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
 	if portText != "" && portText != "0" {
@@ -138,8 +139,8 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 	return s.endpoint(line, host, port)
 }
 
-// amount sets the weight or max_connections of an endpoint, unless it is the default. The word
-// names it in the origin.
+// amount sets the weight or max_connections of an endpoint, unless the value is the default. word
+// is the setting's name in the origin.
 func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
 	usual := map[string]int64{"weight": 1}[field]
 	switch n := number(text); n {
@@ -163,12 +164,12 @@ func (d *draft) schedule(s *service, line int, as scheduling) {
 	}
 }
 
-// setTime sets a field to the time in the line. It notes a text that is not a time.
+// setTime sets a field to the time in text. If the text is not a time, it adds a note.
 func (d *draft) setTime(s *service, line int, field, text string, unit time.Duration) {
 	if t, ok := d.span(line, text, unit); ok {
 		s.set(line, field, seconds(t.time))
 	}
 }
 
-// seconds writes a time as vipd reads it.
+// seconds formats a time in the form that vipd reads.
 func seconds(d time.Duration) string { return decode.FormatDuration(d) }

@@ -67,13 +67,13 @@ func (f *fitter) fit(s *service) *balancer.Service {
 }
 
 // isPart and isWhole distinguish problems with a field of an element from problems with the whole
-// element, such as a duplicate. The first kind is removed first: an element that was removed has no
-// duplicates.
+// element, such as a duplicate. Elements with the first kind are removed first, because a removed
+// element can't be a duplicate.
 func isPart(field string) bool  { return strings.Contains(field, "].") }
 func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
 
-// removeElements removes the elements that have an error whose field is of the kind, and reports
-// whether there were any. Elements with warnings stay.
+// removeElements removes the elements with an error whose field satisfies kind, and reports whether
+// it removed any. Elements with warnings stay.
 func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
 	refused := map[string]map[int]bool{}
 	for _, p := range problems {
@@ -102,10 +102,10 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 	return len(refused) > 0
 }
 
-// remove removes the setting with a problem, and reports whether it removed any. Warnings only
-// remove settings: an endpoint with a warning is still an endpoint. If the problem is an error of
-// an element, all elements with errors among problems are removed. A problem with a missing field
-// of the health table removes all of it.
+// remove removes the setting that has a problem, and reports whether it removed anything. A warning
+// removes a setting but never an element, because an endpoint with a warning can still serve. An
+// error of an element removes all elements that have errors. A missing field of the health table
+// removes the whole table.
 func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
@@ -117,7 +117,9 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 		field, _, _ = strings.Cut(inner, ".")
 	}
 	if field == "source_ranges" || field == "proxy_protocol" || field == "forward" {
-		return false // without them the service would be open to others, or lead connections to servers that don't expect them
+		// Without these, the service would accept other clients, or reach its servers in a way that
+		// they don't expect.
+		return false
 	}
 	if one := find(*settings, field); one != nil && field != "type" {
 		f.note(cmp.Or(one.line, s.line), "not set: %s: %s", p.Field, p.Text)
@@ -132,7 +134,7 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 	return false
 }
 
-// list is the list of a name; nil means there is none.
+// list returns the list with a name, or nil if the service has no such list.
 func (s *service) list(name string) *[]listElement {
 	return map[string]*[]listElement{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
@@ -171,7 +173,7 @@ func (s *service) settle() {
 	}
 }
 
-// fields returns the service as the decoder reads it.
+// fields returns the service as the table that the decoder reads.
 func (s *service) fields() map[string]any {
 	fields := map[string]any{"vips": values(s.vips), "ports": values(s.ports), "endpoints": values(s.endpoints)}
 	for _, one := range s.settings {

@@ -40,7 +40,8 @@ func (f *fitter) without(entries []listElement, v4 bool, why string) []listEleme
 	})
 }
 
-// in reports whether a VIP or an endpoint may have an address of the family. A name may have both.
+// in reports whether a VIP or an endpoint may have an address of the family. A DNS name may have
+// addresses of both.
 func (e *listElement) in(v4 bool) bool {
 	a := e.address()
 	return !a.IsValid() || a.Is4() == v4

@@ -13,7 +13,7 @@ import (
 func FuzzConvert(f *testing.F) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
-		f.Fatalf("%d configurations, %v", len(files), err)
+		f.Fatalf("configurations = %d, error = %v, want at least one", len(files), err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -30,7 +30,7 @@ func FuzzConvert(f *testing.F) {
 		result, err := Convert(format, "origin", text, options)
 		var placed *Error
 		if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
-			t.Fatalf("the error has no place: %v", err)
+			t.Fatalf("error = %v, want one with its line", err)
 		}
 		if err == nil {
 			for _, p := range problemsOf(result) {

@@ -15,7 +15,7 @@ import (
 // gobetween is a configuration of gobetween while it is read.
 type gobetween struct {
 	*draft
-	// lines returns the line of a path; 0 if it is unknown.
+	// lines returns the line of a path, or 0 if it is unknown.
 	lines func(path string) int
 }
 
@@ -31,7 +31,7 @@ func (t table) under(name string) table {
 	return table{decode.Join(t.path, name), fields}
 }
 
-// text returns a field that is a string or a number, as text; "" if it is missing.
+// text returns a string or a number as text, or "" if the field is missing.
 func (t table) text(name string) string {
 	if v, found := t.fields[name]; found {
 		return fmt.Sprint(v)
@@ -39,7 +39,7 @@ func (t table) text(name string) string {
 	return ""
 }
 
-// gobetweenAnswers are about features of gobetween that vipd lacks.
+// gobetweenAnswers are about features of gobetween that vipd does not have.
 func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},
@@ -164,7 +164,8 @@ func (g *gobetween) field(s *service, t table, name string) {
 	}
 }
 
-// idle sets the timeouts of connections: the server's, or otherwise those in [defaults].
+// idle sets the timeouts of connections. If the server has none, it uses the timeouts in
+// [defaults].
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
 		for _, from := range []table{t, defaults} {
@@ -184,7 +185,7 @@ func (g *gobetween) idle(s *service, t, defaults table) {
 	}
 }
 
-// access converts access rules: the first rule that matches a client decides.
+// access converts access rules. The first rule that matches a client decides.
 func (g *gobetween) access(s *service, t table) {
 	list, _ := t.fields["rules"].([]any)
 	var rules []accessRule
@@ -216,7 +217,7 @@ func (g *gobetween) discovery(s *service, t table) {
 		return
 	}
 	list, _ := t.fields["static_list"].([]any)
-	first := int64(0) // the priority of the endpoints that are no backups
+	first := int64(0) // the priority of the endpoints that are not backups
 	for _, each := range list {
 		if p := priority(each); first == 0 || p < first {
 			first = p
@@ -301,7 +302,7 @@ func (g *gobetween) health(s *service, t table) {
 	slices.SortStableFunc(s.health, func(a, b setting) int { return strings.Compare(order(a.name), order(b.name)) })
 }
 
-// order keeps type first, and sorts the rest, because fields are in a map.
+// order returns a sort key that puts type first. Fields are sorted because they are in a map.
 func order(name string) string {
 	if name == "type" {
 		return ""

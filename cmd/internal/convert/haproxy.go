@@ -11,7 +11,7 @@ type haproxy struct {
 	sections []*section
 	// backends has the sections with servers by name, including listen sections.
 	backends map[string]*section
-	// used has the backends that became services, and chosen those to which only rules lead.
+	// used has the backends that became services. chosen has the backends that only rules select.
 	used, chosen map[string]bool
 }
 
@@ -20,8 +20,8 @@ const (
 	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
 )
 
-// haproxyAnswers are about features of HAProxy that vipd lacks. Options of a server that are listed
-// have a value.
+// haproxyAnswers returns notes about features of HAProxy that vipd does not have. The server
+// options that it lists have a value.
 func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},
@@ -118,7 +118,7 @@ func routeOf(statements []*statement) (r route) {
 	return r
 }
 
-// frontend makes services of a frontend and its backend, or of a listen section.
+// frontend creates services from a frontend and its backend, or from a listen section.
 func (h *haproxy) frontend(front *section) {
 	outer := front.all()
 	r := routeOf(outer)
@@ -165,8 +165,8 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 	}
 }
 
-// serve makes services of a frontend's listeners and a backend's servers; both are the same section
-// for a listen section.
+// serve creates services from a frontend's listeners and a backend's servers. For a listen section,
+// both are the same section.
 func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) {
 	outer := slices.DeleteFunc(front.all(), func(s *statement) bool { return s.is("bind") || front != back && backendOnly(s) })
 	var inner []*statement
@@ -199,8 +199,8 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) {
 	}
 }
 
-// backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it
-// has none in a backend. Both sections inherit it from defaults.
+// backendOnly reports whether a statement that both sections inherit from defaults has no effect in
+// a frontend. frontendOnly is the same for a backend.
 func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":

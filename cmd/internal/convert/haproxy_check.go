@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// checkRules are the lines of a backend about its checks, besides the fields of the health table.
+// checkRules has settings of a backend's checks that are not fields of the health table.
 type checkRules struct {
 	kind  statement
 	times timing
 	// port is the port of "connect"; 0 means that there is none.
 	port checkPort
-	// tls means that checks speak TLS.
+	// tls reports whether checks speak TLS.
 	tls bool
 	// sent reports whether a step sets the request, regardless of the option.
 	sent bool
@@ -72,7 +72,7 @@ func (p *proxy) checkHeaders(line int, text string) {
 		name, value, isHeader := strings.Cut(part, ":")
 		switch name = strings.TrimSpace(name); {
 		case !isHeader:
-			continue // the version, or the end
+			continue // the version, or an empty line at the end
 		case strings.EqualFold(name, "Host"):
 			p.once(line, "host", strings.TrimSpace(value))
 		default:
@@ -84,12 +84,13 @@ func (p *proxy) checkHeaders(line int, text string) {
 	}
 }
 
-// uncheck removes fields.
+// uncheck removes fields of the health table.
 func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field by a step of an HTTP check. vipd has one step of each kind.
+// step sets a field from a step of an HTTP check. vipd supports one step of each kind, so another
+// one becomes a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
 		p.note(line, "an HTTP check has one request and one expected answer, here the answer of line %d; nearest is a check of type exec that does all steps", first.line)
@@ -123,7 +124,7 @@ func (p *proxy) checkRule(s *statement) {
 	case s.is("http-check", "disable-on-404"):
 		p.note(s.line, "nearest is \"vipctl drain\"")
 	case s.is("tcp-check", "comment"), s.is("http-check", "comment"):
-		return // it has no effect
+		return // a comment has no effect
 	default:
 		p.note(s.line, nearExpect)
 	}
@@ -167,8 +168,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf writes the status codes that a list or a pattern matches, or does not match, in vipd's
-// form.
+// statusOf converts a list or a pattern of status codes to vipd's form. If negated is true, the
+// result has the status codes that do not match.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// track gives servers that track another server the check of that server.
+// track copies the check of a tracked server to the servers that track it.
 func (p *proxy) track() {
 	var from *section
 	for _, s := range p.usedServers() {
@@ -40,7 +40,7 @@ func (p *proxy) track() {
 	}
 }
 
-// trackedServer returns a server and its section; "" is the section that is read.
+// trackedServer returns a server and its section. backend "" means the section that is being read.
 func (p *proxy) trackedServer(backend, name string) (*section, *server) {
 	if backend == "" {
 		for i := range p.servers {
@@ -68,7 +68,7 @@ func (p *proxy) trackedServer(backend, name string) (*section, *server) {
 	return nil, nil
 }
 
-// copyCheck copies the options about the check of a tracked server.
+// copyCheck copies the check options of a tracked server.
 func (p *proxy) copyCheck(s, target *server) {
 	for _, option := range []string{"check", "inter", "fastinter", "rise", "fall", "port", "addr", "check-ssl", "check-sni", "verify", "ca-file"} {
 		if value, has := target.options[option]; has {
@@ -135,8 +135,8 @@ func (p *proxy) finishCheck() {
 	p.onFailure(checked)
 }
 
-// serverChecks sets the fields that HAProxy has per server and vipd per service: the first server's
-// count.
+// serverChecks sets the fields that HAProxy has per server and vipd has per service. It uses the
+// first server's values.
 func (p *proxy) serverChecks(checked []*server) {
 	first := checked[0]
 	for _, s := range checked[1:] {

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// exchange adds a field to the steps of a tcp-check. An expected answer belongs to the step that
-// sends, unless that step already has an answer.
+// exchange adds a field to the steps of a tcp-check. An expected answer is added to the last step
+// that sends, unless that step already has an answer.
 func (p *proxy) exchange(line int, name, value string) {
 	all, one := p.checks.steps, setting{name: name, value: value, line: line}
 	last := len(all) - 1

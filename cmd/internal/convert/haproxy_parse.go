@@ -11,13 +11,13 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base is the defaults section that applies to it; nil means none.
+	// base is the defaults section that applies to the section; nil means none.
 	base *section
 }
 
 // all returns the statements that apply in a section, inherited statements first. Steps of checks
-// are inherited if it has none itself. It omits statements that later statements replace or
-// disable.
+// are inherited only if the section has none. Statements that later statements replace or disable
+// are omitted.
 func (s *section) all() []*statement {
 	chain := []*section{s}
 	for base := s.base; base != nil; base = base.base {
@@ -51,8 +51,8 @@ func effective(all []*statement) []*statement {
 	})
 }
 
-// settingOf names the setting of a statement with one value; "" means that statements of its kind
-// accumulate.
+// settingOf returns the name of the setting that a statement replaces. "" means that statements of
+// its kind accumulate.
 func settingOf(s *statement) string {
 	words := s.words
 	if s.is("no") {

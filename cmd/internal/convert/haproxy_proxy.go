@@ -14,22 +14,22 @@ type proxy struct {
 	// stick is the line of "stick on src", and table the line of its stick-table.
 	stick, table statement
 	balance      statement
-	// consistent means that hash-type is consistent.
+	// consistent reports whether hash-type is consistent.
 	consistent bool
 	defaults   []string
 	servers    []server
 	checks     checkRules
-	// allBackups reports whether all backups share the connections; otherwise the first backup has
-	// all.
+	// allBackups reports whether all backups share the connections. Otherwise the first backup gets
+	// all of them.
 	allBackups bool
 }
 
-// idle has the timeouts of silent connections: the side with the shorter timeout ends a connection.
+// idle has the timeouts of silent connections. The side with the shorter timeout ends a connection.
 type idle struct {
 	client, server, tunnel span
 }
 
-// shortest returns the timeout that ends an idle connection: the tunnel's if there is one,
+// shortest returns the timeout that ends an idle connection. It is the tunnel's timeout if set, and
 // otherwise the shorter timeout of both sides.
 func (i *idle) shortest() span {
 	switch {
@@ -122,7 +122,7 @@ func (p *proxy) option(s *statement) {
 	}
 }
 
-// scheduler sets the scheduler of a balance line, and of hash-type.
+// scheduler sets the scheduler from the balance and hash-type lines.
 func (p *proxy) scheduler() {
 	if p.balance.line == 0 {
 		return
@@ -141,7 +141,7 @@ func (p *proxy) scheduler() {
 	p.schedule(p.service, p.balance.line, as)
 }
 
-// sticky sets the affinity of a stick line and its table.
+// sticky sets the affinity from a stick line and its table.
 func (p *proxy) sticky() {
 	if p.stick.line == 0 {
 		if p.table.line > 0 {
@@ -175,7 +175,7 @@ func (p *proxy) finish() {
 	}
 }
 
-// number parses a non-negative integer; -1 means that the text is not one.
+// number parses a non-negative integer. It returns -1 if the text is not a number.
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || n < 0 {

@@ -17,8 +17,8 @@ type haproxyRules struct {
 	sets []ruleset
 	// inBackend reports whether the statements are in a backend.
 	inBackend bool
-	// acls has the definitions of acls by name, and aclSets the clients of the acls in use. Each
-	// section has its own.
+	// acls has the definitions of acls by name. aclSets has the clients of the acls that rules use.
+	// Each section has its own acls.
 	acls    map[string][][]string
 	aclSets map[string]aclSet
 }
@@ -27,14 +27,14 @@ func newHAProxyRules() haproxyRules {
 	return haproxyRules{acls: map[string][][]string{}, aclSets: map[string]aclSet{}}
 }
 
-// enterBackend forgets the acls of the frontend.
+// enterBackend discards the acls of the frontend.
 func (h *haproxyRules) enterBackend() {
 	h.inBackend = true
 	clear(h.acls)
 	clear(h.aclSets)
 }
 
-// add adds a rule to the set of its kind. words has its condition.
+// add adds a rule to the set of its kind. words is the rule's condition.
 func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (known bool) {
 	clients, known := h.condition(words)
 	i := slices.IndexFunc(h.sets, func(s ruleset) bool { return s.name == kind && s.backend == h.inBackend })
@@ -50,7 +50,7 @@ func (p *proxy) tcpRequest(s *statement) {
 	kind, action := s.word(1), s.word(2)
 	switch {
 	case kind == "inspect-delay":
-		return // vipd reads nothing, so it does not wait
+		return // vipd does not read requests, so it does not wait
 	case action == "accept", action == "reject", action == "silent-drop":
 		p.rules.add(kind, s.line, action == "accept", s.rest(3))
 	case strings.HasPrefix(action, "expect-"):
@@ -126,7 +126,8 @@ func (h *haproxyRules) anyOf(words []string) (netset, bool) {
 	return any.union(all), true
 }
 
-// acl returns the clients of a named acl. Several definitions of a name add up.
+// acl returns the clients of a named acl. If a name has several definitions, the result is their
+// union.
 func (h *haproxyRules) acl(name string) (netset, bool) {
 	switch name {
 	case "TRUE":

@@ -11,9 +11,10 @@ import (
 type server struct {
 	name, place string
 	line        int
-	// options has the values of its options; "" for flags. The last value of an option counts.
+	// options has the last value of each option, or "" for options without a value.
 	options map[string]string
-	// endpoint is the index of its endpoint. used reports whether it has one.
+	// endpoint is the index of the server's endpoint. used reports whether the server has an
+	// endpoint.
 	endpoint int
 	used     bool
 }
@@ -56,7 +57,7 @@ func (p *proxy) addServer(s *statement) {
 	}
 }
 
-// readOptions reads the options of a server, and notes those that have no equivalent.
+// readOptions reads the options of a server, and adds a note for each option without an equivalent.
 func (p *proxy) readOptions(s *server, words []string) {
 	for i := 0; i < len(words); i++ {
 		name, value := words[i], ""
@@ -73,9 +74,9 @@ func (p *proxy) readOptions(s *server, words []string) {
 		case slices.Contains(strings.Fields(convertedOptions), name):
 			s.options[name] = value
 		case hasValue:
-			p.note(s.line, "%s %s: %s", name, plain(value), p.said("server", name))
+			p.note(s.line, "%s %s: %s", name, plain(value), p.noteOf("server", name))
 		default:
-			p.note(s.line, "%s: %s", plain(name), p.said("flag", name))
+			p.note(s.line, "%s: %s", plain(name), p.noteOf("flag", name))
 		}
 	}
 }
@@ -144,8 +145,8 @@ func (p *proxy) serverSettings() {
 	p.proxyProtocol()
 }
 
-// proxyProtocol sets the header that all servers get. If some have another check or none, the
-// service is disabled.
+// proxyProtocol sets proxy_protocol if all servers get the same header. If their headers differ, it
+// disables the service.
 func (p *proxy) proxyProtocol() {
 	version := func(s *server) string {
 		switch {

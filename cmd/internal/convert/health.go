@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// timing has the times of the origin's checks. vipd chooses times that are zero.
+// timing has the times of the origin's checks. Zero means that vipd's default applies.
 type timing struct {
 	interval, timeout, fast span
 }
@@ -17,22 +17,22 @@ type span struct {
 	why  string
 }
 
-// The bounds of vipd's intervals.
+// These are the limits of vipd's intervals.
 const (
-	leastInterval    = 100 * time.Millisecond
-	greatestInterval = 24 * time.Hour
-	usualInterval    = 2 * time.Second
+	minInterval   = 100 * time.Millisecond
+	maxInterval   = 24 * time.Hour
+	usualInterval = 2 * time.Second
 )
 
 // checkTimes sets the times of the health table, within the limits of vipd: timeout < interval,
 // fast_interval <= interval.
 func (d *draft) checkTimes(s *service, t timing) {
-	bounded := min(max(t.interval.time, leastInterval), greatestInterval)
+	bounded := min(max(t.interval.time, minInterval), maxInterval)
 	switch {
 	case t.interval.time == 0:
 		bounded = usualInterval
 	case bounded != t.interval.time:
-		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd accepts %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
+		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd accepts %s to %s", seconds(bounded), seconds(minInterval), seconds(maxInterval))
 		fallthrough
 	default:
 		s.checkSpan("interval", bounded, t.interval)
@@ -48,15 +48,15 @@ func (d *draft) checkTimes(s *service, t timing) {
 		d.note(t.timeout.line, "timeout keeps vipd's default: a check always ends")
 	}
 	if t.fast.time > 0 {
-		fast := min(max(t.fast.time, leastInterval), bounded)
+		fast := min(max(t.fast.time, minInterval), bounded)
 		if fast != t.fast.time {
-			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd accepts %s up to interval", seconds(fast), seconds(leastInterval))
+			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd accepts %s up to interval", seconds(fast), seconds(minInterval))
 		}
 		s.checkSpan("fast_interval", fast, t.fast)
 	}
 }
 
-// below is the longest timeout of an interval.
+// below returns the longest timeout that vipd accepts for an interval.
 func below(interval time.Duration) time.Duration {
 	return (interval - interval/10).Truncate(time.Millisecond)
 }

@@ -25,30 +25,30 @@ func (d *draft) scheduler(s *service, line int, name string) {
 	d.schedule(s, line, as)
 }
 
-// The notes about schedulers of IPVS.
+// These are notes about schedulers of IPVS.
 const (
 	lookedUp = "nearest is scheduler = \"dh\", which also spreads by the address of the VIP, and ignores load"
 	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in those that overflow"
 )
 
-// persistent keeps clients on their endpoints.
+// persistent sets the affinity of clients.
 func (s *service) persistent(line int, timeout time.Duration) {
 	s.set(line, "affinity", "client_ip")
 	s.set(line, "affinity_timeout", seconds(timeout))
 }
 
-// granularity notes a mask that groups clients.
+// granularity adds a note about a mask that groups clients.
 func (d *draft) granularity(line int) {
 	d.note(line, "affinity is by the client's whole address; nearest is scheduler = \"sh\" where clients change their addresses")
 }
 
-// usualPersistence is the persistence of both where none is named.
+// These are the default persistence timeouts of both programs.
 const (
 	usualKeepalivedPersistence = 6 * time.Minute
 	usualIPVSADMPersistence    = 5 * time.Minute
 )
 
-// forwardPorts sets the ports of endpoints to the service's if packets keep their ports.
+// forwardPorts sets the ports of endpoints to the service's port if packets keep their ports.
 func (d *draft) forwardPorts(s *service) {
 	if way := find(s.settings, "forward"); way == nil || way.value == "nat" {
 		return

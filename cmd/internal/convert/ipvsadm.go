@@ -17,8 +17,8 @@ type ipvsadm struct {
 	// services are the virtual services by the words that name them, such as "-t 10.96.0.10:80".
 	services map[string]*ipvsService
 	all      []*ipvsService
-	// doubt is the line that runs ipvsadm in a way that can't be converted; 0 means that there is
-	// none.
+	// doubt is a line that runs ipvsadm in a way that can't be converted. 0 means that no line
+	// does.
 	doubt int
 }
 
@@ -164,7 +164,7 @@ func (r *ipvsadm) add(line int, o *options) *ipvsService {
 	return s
 }
 
-// settings converts the settings of a virtual service, instead of earlier ones.
+// settings converts the settings of a virtual service, and replaces earlier settings.
 func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
 	s.settings = nil
 	if name, given := o.values["-s"]; given {
@@ -230,7 +230,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	}
 }
 
-// remove removes a real server that the origin removes.
+// remove removes a real server that a command of the origin deletes.
 func (r *ipvsadm) remove(s *ipvsService, line int, o *options) {
 	addr, port, err := r.addrPort(line, o.values["-r"])
 	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]

@@ -8,14 +8,15 @@ import (
 // options are the options of a command of ipvsadm, by their short names.
 type options struct {
 	command string
-	// kind and place name the service: -t, -u, -f or --sctp-service, and the word after it.
+	// kind and place name the service. kind is -t, -u, -f or --sctp-service, and place is the word
+	// after it.
 	kind, place string
 	values      map[string]string
 	// unknown is a word that is not an option.
 	unknown string
 }
 
-// key names the service.
+// key returns the words that name the service.
 func (o *options) key() string { return o.kind + " " + o.place }
 
 // long returns the short names of ipvsadm's long options.
@@ -49,7 +50,7 @@ func readOptions(words []string) *options {
 		switch {
 		case isOption("--set --start-daemon --stop-daemon -L -l --list -Z --zero"):
 			o.command = name
-			return o // its words are ignored
+			return o // the remaining words are ignored
 		case isOption("-A -a -E -e -D -d -C -R -S"):
 			o.command = name
 		case isOption("-t -u -f --sctp-service"):

@@ -39,7 +39,7 @@ func parseJSON(text string) (map[string]any, map[string]int, error) {
 	return tree, r.lines, err
 }
 
-// now returns the last line that was read.
+// now returns the line at which the reader is.
 func (r *jsonReader) now() int {
 	offset := int(r.InputOffset())
 	r.line += strings.Count(r.text[r.counted:offset], "\n")
@@ -47,7 +47,7 @@ func (r *jsonReader) now() int {
 	return r.line
 }
 
-// value reads the value of a path.
+// value reads the value at a path.
 func (r *jsonReader) value(path string, depth int) (any, error) {
 	token, err := r.Token()
 	if err != nil {

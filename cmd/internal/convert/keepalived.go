@@ -14,11 +14,11 @@ type keepalived struct {
 	servers map[string]*statement // the groups of virtual servers
 	// version is the VRRP version of instances that give none; 0 means keepalived's default.
 	version int
-	// held names the group that has an address.
+	// held maps addresses to the name of their group.
 	held map[netip.Addr]string
 }
 
-// keepalivedAnswers are about features of keepalived that vipd lacks.
+// keepalivedAnswers returns notes about features of keepalived that vipd does not have.
 func keepalivedAnswers() []answer {
 	return []answer{
 		{"file", "virtual_server_group", ""},
@@ -35,7 +35,7 @@ func keepalivedAnswers() []answer {
 		{"", "ha_suspend", "vipd checks endpoints whether or not this host has the VIP"},
 		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
 		{"check", "bind_if bind_port", "nearest is source, the address that checks come from"},
-		// Read with the kind of check, or without an effect in vipd.
+		// These are read with the kind of check, or have no effect in vipd.
 		{"check", "url type name helo_name misc_path misc_timeout misc_dynamic user payload require_reply min_reply_length max_reply_length " +
 			"enable_sni alpha warmup log_all_failures fast_recovery http_protocol tls_compliant host", ""},
 	}
@@ -71,7 +71,7 @@ func includes(n *statement) bool {
 	return first == "include" || first == "includer" || strings.HasPrefix(first, "include_")
 }
 
-// top reads a statement outside of blocks.
+// top reads a statement at the top level.
 func (k *keepalived) top(n *statement) {
 	if includes(n) {
 		k.note(n.line, "not read: convert the included file as well")
@@ -88,7 +88,7 @@ func (k *keepalived) top(n *statement) {
 	}
 }
 
-// globals reads the settings of global_defs that instances have by default.
+// globals reads the settings of global_defs that are defaults of instances.
 func (k *keepalived) globals(n *statement) {
 	for _, c := range n.children {
 		switch word := c.word(0); {
@@ -160,10 +160,11 @@ func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]liste
 	return out, nil
 }
 
-// maxRange bounds the addresses of a range.
+// maxRange is the maximum number of addresses in a range.
 const maxRange = 4096
 
-// addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, and the same of IPv6.
+// addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, or the same forms of
+// IPv6.
 func addressRange(text string) ([]netip.Addr, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return addressesFrom(prefix.Masked().Addr(), prefix.Contains, text)
@@ -183,7 +184,8 @@ func addressRange(text string) ([]netip.Addr, error) {
 	return addressesFrom(from, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a.Compare(to) <= 0 }, text)
 }
 
-// addressesFrom lists the addresses of a range, which text writes.
+// addressesFrom lists consecutive addresses, starting with from, as long as within is true. text is
+// the range in the origin, for errors.
 func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (all []netip.Addr, err error) {
 	for a := from; within(a); a = a.Next() {
 		if all = append(all, a); len(all) > maxRange {

@@ -12,12 +12,12 @@ import (
 // checkSettings are the settings that checkers inherit from a virtual_server, by name.
 type checkSettings map[string]*statement
 
-// inheritable returns their names.
+// inheritable returns the names of settings that checkers inherit.
 func inheritable() []string {
 	return []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"}
 }
 
-// checkSettingName returns the present name of a setting.
+// checkSettingName returns the current name of a setting that has an older name.
 func checkSettingName(name string) string {
 	if name == "nb_get_retry" {
 		return "retry"
@@ -42,8 +42,9 @@ type checker struct {
 	settings checkSettings
 }
 
-// health makes the health table from the first checker. Other checks with another target disable
-// the service, because they would fail or pass for the wrong server. Other differences are notes.
+// health writes the health table from the first checker. If another checker has another target, it
+// disables the service, because the check would test the wrong server. It adds notes about other
+// differences.
 func (k *keepalived) health(s *service, checkers []*checker) {
 	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
 	if at < 0 {
@@ -72,7 +73,7 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	k.checkPorts(s, checkers)
 }
 
-// compareChecks notes the fields in which a check differs from the check of the service.
+// compareChecks adds a note for each field in which a check differs from the service's check.
 func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting) {
 	var different []string
 	for _, all := range [][]setting{own, s.health} {
@@ -126,8 +127,8 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	s.setCheckPorts(ports)
 }
 
-// words has all words of a checker, for comparisons with others. The server's own address is the
-// same in all.
+// words returns all words of a checker, for comparison with other checkers. It replaces the
+// server's own address, so only other differences remain.
 func (c *checker) words() string {
 	var b strings.Builder
 	var write func(n *statement)
@@ -206,7 +207,7 @@ func (k *keepalived) connectionFields(s *service, c *checker, nodes []*statement
 		}
 		switch name, value := n.word(0), n.word(1); name {
 		case "connect_port", "connect_ip":
-			continue // checkPorts and targetOf compare them
+			continue // checkPorts and targetOf compare these
 		case "host":
 			k.connectionFields(s, c, n.children)
 		case "bindto":
@@ -224,7 +225,7 @@ func (k *keepalived) connectionFields(s *service, c *checker, nodes []*statement
 	}
 }
 
-// web reads HTTP_GET and SSL_GET: their first url.
+// web reads the first url of HTTP_GET and SSL_GET.
 func (k *keepalived) web(s *service, c *checker) {
 	if c.root.word(0) == "SSL_GET" {
 		s.health = put(s.health, setting{name: "verify", value: false, why: "keepalived does not verify certificates"})
@@ -280,8 +281,8 @@ func (k *keepalived) dns(s *service, c *checker) {
 	s.check(line, "query", name+" "+kind)
 }
 
-// misc converts MISC_CHECK. A program that gets the server's address as an argument gets it from
-// the environment.
+// misc converts MISC_CHECK. If the arguments contain the server's address, the program gets the
+// endpoint's address from the environment instead.
 func (k *keepalived) misc(s *service, c *checker) {
 	for _, n := range c.root.children {
 		switch n.word(0) {
@@ -314,8 +315,8 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times sets the times of a checker. A failure is one check and its retries; a single check that
-// passes is sufficient.
+// times sets the times of a checker. One check and its retries count as a failure; a single check
+// that passes counts as a success.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {

@@ -6,13 +6,14 @@ import (
 )
 
 const (
-	// maxReplacements is the maximum number of variables that are replaced in a line.
+	// maxReplacements is the maximum number of variables that are replaced in one line.
 	maxReplacements = 200
-	// maxLines limits the lines that variables with several lines make of each other.
+	// maxLines is the maximum number of lines after replacement. Variables with several lines may
+	// contain each other.
 	maxLines = 1 << 17
 )
 
-// keepalivedLines are the lines of keepalived's configuration while its variables are replaced.
+// keepalivedLines holds the lines of keepalived's configuration while variables are replaced.
 type keepalivedLines struct {
 	*draft
 	// variables are the lines of definitions such as $NAME=value.
@@ -68,7 +69,8 @@ func uncommented(text string) (string, bool) {
 	return out.String(), false
 }
 
-// read adds a line and its continuations, or stores the definition in them.
+// read joins lines and adds the result. If it defines a variable, read stores the definition
+// instead.
 func (k *keepalivedLines) read(lines []sourceLine) {
 	text := strings.TrimSpace(lines[0].text)
 	if strings.HasPrefix(text, "@") {
@@ -122,8 +124,8 @@ func nameLength(text string) int {
 	return len(text)
 }
 
-// expand adds a line with its variables replaced. A variable with several lines makes several
-// lines.
+// expand adds a line after it replaces the variables in it. A variable with several lines results
+// in several lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements || len(k.out) > maxLines {
 		l.doubt = "its variables contain each other, or are too many"

@@ -55,8 +55,8 @@ func (k *keepalived) sorryServers(s *service, n *statement) (lines []int) {
 	return lines
 }
 
-// quorum converts the quorum. keepalived sends clients to the sorry server below it. Without a
-// sorry server it serves below the quorum, and only runs scripts.
+// quorum converts the quorum. Below the quorum, keepalived sends clients to the sorry server.
+// Without a sorry server it continues to serve, and only runs scripts.
 func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 	for _, c := range n.children {
 		quorum, err := strconv.Atoi(c.word(1))
@@ -77,7 +77,7 @@ func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 func (k *keepalived) setting(s *service, n *statement) {
 	switch name, value := n.word(0), n.word(1); name {
 	case "real_server", "backup_real_server", "sorry_server":
-		return // fill adds them after the settings
+		return // fill adds servers and checks after the settings
 	case "lb_algo", "lvs_sched":
 		k.scheduler(s, n.line, value)
 	case "lb_kind", "lvs_method":
@@ -89,7 +89,7 @@ func (k *keepalived) setting(s *service, n *statement) {
 	case "persistence_engine":
 		k.note(n.line, "affinity is by the client's address; an engine such as %s has no equivalent", plain(value))
 	case "quorum":
-		return // fill reads it when the sorry servers are known
+		return // fill reads the quorum when the sorry servers are known
 	case "hysteresis":
 		if value != "0" {
 			k.note(n.line, "vipd serves as soon as min_usable endpoints are usable; nearest is a larger rise in the health table")
@@ -112,7 +112,7 @@ func (k *keepalived) setting(s *service, n *statement) {
 // announces matches scripts that add or remove an address, or announce a route.
 var announces = regexp.MustCompile(`\bip( +-\S+)* +(a|addr|address|r|route) |\bifconfig\b|\b(birdc?|exabgp|gobgp|vtysh)\b`)
 
-// persistence converts persistence_timeout. Zero means none.
+// persistence converts persistence_timeout. Zero means no persistence.
 func (k *keepalived) persistence(s *service, n *statement) {
 	timeout := usualKeepalivedPersistence
 	if text := n.word(1); text != "" {
@@ -155,7 +155,7 @@ func (k *keepalived) realServer(s *service, n *statement, fields map[string]any,
 	for _, c := range n.children {
 		switch name := c.word(0); {
 		case own[checkSettingName(name)] == c, name == "inhibit_on_failure", name == "alpha", name == "warmup":
-			// They are stored above, or describe vipd's usual behavior.
+			// These are stored above, or describe vipd's usual behavior.
 		case name == "weight" || name == "uthreshold":
 			field := map[string]string{"weight": "weight", "uthreshold": "max_connections"}[name]
 			k.amount(fields, c.line, name, field, c.word(1))

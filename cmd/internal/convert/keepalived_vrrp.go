@@ -12,14 +12,15 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// keepalivedInstanceAnswers are about the words of a vrrp_instance without an exact equivalent.
+// keepalivedInstanceAnswers returns notes about words of a vrrp_instance without an exact
+// equivalent.
 func keepalivedInstanceAnswers() []answer {
 	const (
 		announces = "vipd owner announces its VIPs when it takes them and every announce_every, and again when another host claims one"
 		noRoutes  = "vipd sets no routes and rules with a VIP; nearest is [hooks] on_vip"
 	)
 	return []answer{
-		// Read elsewhere, or what vipd does anyway.
+		// These are read elsewhere, or describe vipd's usual behavior.
 		{"vrrp", "interface virtual_router_id priority advert_int version nopreempt preempt preempt_delay unicast_src_ip mcast_src_ip unicast_peer authentication " +
 			"virtual_ipaddress virtual_ipaddress_excluded down_timer_adverts v3_checksum_as_v2 garp_master_refresh accept native_ipv6 debug skip_check_adv_addr", ""},
 		{"vrrp", "state", "left out: each host starts as a backup, and the highest priority owns the group"},
@@ -57,7 +58,7 @@ func (k *keepalived) vrrpInstance(n *statement) {
 		in.address(c)
 	}
 	if slices.ContainsFunc(in.listed, netip.Addr.Is6) {
-		in.version = 3 // as keepalived does
+		in.version = 3 // keepalived's default for IPv6
 	}
 	if c := in.last("version"); c != nil && (c.word(1) == "2" || c.word(1) == "3") {
 		in.version = int(number(c.word(1)))
@@ -69,8 +70,8 @@ func (k *keepalived) vrrpInstance(n *statement) {
 	in.advertise()
 }
 
-// advertise writes the addresses in adverts if they are not all of the family, or are of IPv6: a
-// group of IPv6 may have the router ID of a group of IPv4.
+// advertise writes the addresses in adverts if other addresses are excluded, or if the group uses
+// IPv6. An IPv6 group may have the router ID of an IPv4 group.
 func (in *instance) advertise() {
 	if len(in.listed) == 0 || len(in.excluded) == 0 && in.listed[0].Is4() {
 		return
@@ -82,7 +83,7 @@ func (in *instance) advertise() {
 	in.settings = put(in.settings, setting{name: "advertise", value: all, why: "virtual_ipaddress"})
 }
 
-// last returns the last statement of the instance with a word; nil means there is none.
+// last returns the last statement of the instance that starts with word, or nil if there is none.
 func (in *instance) last(word string) (found *statement) {
 	for _, c := range in.n.children {
 		if c.word(0) == word {

@@ -15,12 +15,12 @@ type kubernetes struct {
 	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and
 	// name.
 	slices, endpoints map[string][]yamlNode
-	// known are the services of the text.
+	// known has the services that the text defines.
 	known map[string]bool
 }
 
-// kubernetesAnswers are about the fields of a Service that vipd lacks. Fields without a text are
-// read, or are about the cluster alone.
+// kubernetesAnswers returns notes about fields of a Service that vipd does not have. Fields with an
+// empty note are converted, or concern only the cluster.
 func kubernetesAnswers() []answer {
 	return []answer{
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
@@ -59,7 +59,7 @@ func readKubernetes(d *draft) error {
 // key returns the namespace and name of an object. An object without a namespace is in "default".
 func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
 
-// object sorts an object by its kind.
+// object stores an object in the list of its kind.
 func (k *kubernetes) object(n yamlNode, depth int) {
 	meta := n.get("metadata")
 	namespace, name := meta.get("namespace").text(), meta.get("name").text()
@@ -87,19 +87,20 @@ func (k *kubernetes) object(n yamlNode, depth int) {
 	}
 }
 
-// side is one half of a Service: the addresses inside the cluster, or the addresses outside with
+// side is one half of a Service. It has the cluster's addresses or the external addresses, with
 // their own traffic policy.
 type side struct {
 	name string
 	vips []yamlNode
 	// policy is the traffic policy, and ranges are the networks that may connect.
 	policy, ranges yamlNode
-	// nodePorts means that this side has the node ports.
+	// nodePorts reports whether this side has the node ports.
 	nodePorts bool
 }
 
-// service makes services of a Service: one for the cluster's addresses and one for outer addresses
-// if their policies differ, and one for each group of ports with other endpoints.
+// service creates services from a Service. If the traffic policies of cluster addresses and
+// external addresses differ, each gets its own services. Each group of ports with other endpoints
+// also gets its own.
 func (k *kubernetes) service(n yamlNode) {
 	meta, spec := n.get("metadata"), n.get("spec")
 	name := meta.get("name").text()
@@ -125,7 +126,7 @@ func (k *kubernetes) service(n yamlNode) {
 	}
 }
 
-// sides splits a Service by its addresses. Equal halves are joined.
+// sides splits a Service by its addresses. It joins halves with equal policies.
 func (k *kubernetes) sides(n yamlNode) []side {
 	spec := n.get("spec")
 	kind := spec.get("type").text()

@@ -30,7 +30,7 @@ type kubeEndpoint struct {
 	draining    bool
 	hint        yamlNode
 	hintedZones []string
-	// ports are the endpoint's ports by the name of the Service's port.
+	// ports maps the names of the Service's ports to the endpoint's ports.
 	ports map[string]int64
 }
 
@@ -127,13 +127,13 @@ func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 // other ports in each.
 type endpointReader struct {
 	*kubernetes
-	// notReady means that endpoints serve before they are ready.
+	// notReady reports whether endpoints serve before they are ready.
 	notReady bool
 	seen     map[string]*kubeEndpoint
 	all      []*kubeEndpoint
 }
 
-// portsOf reads the ports of a slice or subset, by name.
+// portsOf returns the ports of a slice or subset, by name.
 func (r *endpointReader) portsOf(n yamlNode) map[string]int64 {
 	out := map[string]int64{}
 	for _, p := range n.get("ports").list() {
@@ -200,13 +200,13 @@ func (r *endpointReader) subset(n yamlNode) {
 	}
 }
 
-// endpoint adds the ports of an endpoint. Nil means that its address can't be read.
+// endpoint adds the ports of an endpoint. It returns nil if the address can't be read.
 func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kubeEndpoint {
 	addr, ok := r.host(max(1, address.line()), address.text())
 	if !ok {
 		return nil
 	}
-	// Two pods on one host may have its address and different ports.
+	// Two pods in the host's network have the same address and different ports.
 	id := addr.String()
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
 		if one := r.seen[id]; one != nil && one.ports[name] > 0 && one.ports[name] != ports[name] {
@@ -223,8 +223,8 @@ func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kub
 	return one
 }
 
-// target returns the endpoints' port for p: the first endpoint's, or the Service's if there is no
-// endpoint.
+// target returns the endpoints' port for p. It is the first endpoint's port, or the Service's
+// target port if there is no endpoint.
 func (g *portGroup) target(p kubePort) int64 {
 	if len(g.endpoints) == 0 {
 		return p.target
@@ -281,8 +281,8 @@ func (g *portGroup) writeEndpoints(s *service) {
 	}
 }
 
-// hints returns a line with a hint if all endpoints have hints, as kube-proxy requires, and a line
-// whose hint names another zone than the endpoint's.
+// hints returns the line of a hint if all endpoints have hints, as kube-proxy requires. elsewhere
+// is the line of a hint that names another zone than the endpoint's.
 func (g *portGroup) hints() (line, elsewhere int) {
 	for _, e := range g.endpoints {
 		if len(e.hintedZones) == 0 {

@@ -32,12 +32,12 @@ type virtual struct {
 	body []directive
 	// own has the directives of body by name; repeatable directives are only in body.
 	own directives
-	// port and proto are the service's.
+	// port and proto are the service's port and protocol.
 	port  uint16
 	proto balancer.Protocol
 }
 
-// ldirectordAnswers are about the directives of ldirectord that vipd lacks.
+// ldirectordAnswers returns notes about directives of ldirectord that vipd does not have.
 func ldirectordAnswers() []answer {
 	const near = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
 	return []answer{
@@ -86,7 +86,7 @@ func readLdirectord(d *draft) error {
 	return nil
 }
 
-// directive reads a line. It hides passwords from comments.
+// directive reads a line. It hides passwords, so they don't appear in comments.
 func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	text := l.lines[line-1]
 	text = text[:startOfComment(text)]
@@ -127,7 +127,7 @@ func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
 	return one, known
 }
 
-// virtual makes a service of a virtual service.
+// virtual creates a service from a virtual service.
 func (l *ldirectord) virtual(v *virtual) {
 	if mark := number(v.value); mark >= 0 {
 		l.note(v.line, noMarks)
@@ -170,7 +170,8 @@ func (l *ldirectord) unusable(v *virtual, format string, args ...any) {
 	l.servers(s, v)
 }
 
-// servicePort parses a port, or the name in /etc/services of a port that load balancers serve.
+// servicePort parses a port, or the name of a port in /etc/services that load balancers usually
+// serve.
 func servicePort(text string) (uint16, error) {
 	known := map[string]uint16{
 		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
@@ -297,8 +298,8 @@ func unquoted(text string) string {
 	return text
 }
 
-// requests returns the request and the expected text of the real servers. Servers with different
-// pairs disable the service, because all endpoints have one check.
+// requests returns the request and the expected text of the real servers. If the servers' texts
+// differ, it disables the service, because all endpoints have the same check.
 func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
 	request, receive = v.own["request"], v.own["receive"]
 	pair, seen := "", false
@@ -338,7 +339,7 @@ func isPattern(text string) bool {
 	return strings.ContainsAny(text, `\^$.|?*+()[]{}`)
 }
 
-// greetings has the first words of servers that greet their clients.
+// greetings maps protocols to the first words of a server, if the server speaks first.
 func greetings() map[string]string {
 	return map[string]string{"smtp": "220", "submission": "220", "ftp": "220", "nntp": "20", "pop": "+OK", "imap": "* OK"}
 }

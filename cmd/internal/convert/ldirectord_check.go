@@ -95,7 +95,7 @@ func (l *ldirectord) negotiate(s *service, v *virtual) {
 	}
 }
 
-// web reads the request of a check by HTTP.
+// web writes an HTTP check.
 func (l *ldirectord) web(s *service, v *virtual, request directive) {
 	path := request.value
 	if rest, absolute := strings.CutPrefix(path, "http"); absolute && strings.Contains(rest, "://") {
@@ -120,7 +120,7 @@ func (l *ldirectord) web(s *service, v *virtual, request directive) {
 	}
 }
 
-// expect sets the text that an answer must have.
+// expect sets the text that an answer must contain.
 func (l *ldirectord) expect(s *service, receive directive) {
 	switch {
 	case receive.value == "":
@@ -131,7 +131,7 @@ func (l *ldirectord) expect(s *service, receive directive) {
 	}
 }
 
-// dns asks for an address, or for the name of an address.
+// dns writes a DNS check that requests the address of a name, or the name of an address.
 func (l *ldirectord) dns(s *service, service, request, receive directive) {
 	s.check(service.line, "type", "dns")
 	query := cmp.Or(request.value, ".")

@@ -53,7 +53,7 @@ func merged(ranges []addrRange) netset {
 	return out
 }
 
-// touches reports whether b, which does not start before a, starts in a or directly after it.
+// touches reports whether b starts in a or directly after a. b must not start before a.
 func touches(a, b addrRange) bool {
 	if a.first.Is4() != b.first.Is4() {
 		return false
@@ -70,14 +70,14 @@ func (n netset) intersection(other netset) netset {
 	return n.complement().union(other.complement()).complement()
 }
 
-// complement returns all other addresses.
+// complement returns all addresses that are not in n.
 func (n netset) complement() netset {
 	var out netset
 	for _, all := range []addrRange{
 		{netip.IPv4Unspecified(), lastOf(netip.PrefixFrom(netip.IPv4Unspecified(), 0))},
 		{netip.IPv6Unspecified(), lastOf(netip.PrefixFrom(netip.IPv6Unspecified(), 0))},
 	} {
-		next := all.first // it is invalid after the last address of the family
+		next := all.first // next is invalid after the last address of the family
 		for _, r := range n {
 			if r.first.Is4() != all.first.Is4() {
 				continue
@@ -94,7 +94,7 @@ func (n netset) complement() netset {
 	return out
 }
 
-// family returns the addresses of IPv4, or of IPv6.
+// family returns the IPv4 addresses of n, or its IPv6 addresses.
 func (n netset) family(v4 bool) netset {
 	return slices.DeleteFunc(slices.Clone(n), func(r addrRange) bool { return r.first.Is4() != v4 })
 }

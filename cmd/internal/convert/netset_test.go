@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestNetsetOperations compares unions, differences and complements of random networks with the
-// networks, for addresses at and next to their ends.
+// TestNetsetOperations computes unions, differences and complements of random networks. For
+// addresses at and next to the networks' ends, the results must contain the address exactly if the
+// operation on the networks does.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -35,14 +36,14 @@ func TestNetsetOperations(t *testing.T) {
 					continue
 				}
 				if in(union, addr) != (in(a, addr) || in(b, addr)) || in(minus, addr) != (in(a, addr) && !in(b, addr)) || in(not, addr) == in(a, addr) {
-					t.Fatalf("seed %d, %s: a = %v, b = %v: union = %v, minus = %v, complement = %v", seed, addr, a, b, union, minus, not)
+					t.Fatalf("seed %d, %s: a = %v, b = %v: union = %v, minus = %v, complement = %v; want the set operations of a and b", seed, addr, a, b, union, minus, not)
 				}
 			}
 		}
 	}
 }
 
-// TestNetsetNetworks writes sets as the smallest list of networks.
+// TestNetsetNetworks formats sets as networks. Each list must be the smallest.
 func TestNetsetNetworks(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"10.0.0.0/9 10.128.0.0/9", "[10.0.0.0/8]"},

@@ -16,7 +16,7 @@ type nginx struct {
 	used      map[string]bool
 }
 
-// nginxAnswers returns the answers about statements that vipd lacks.
+// nginxAnswers returns notes about statements that have no equivalent in vipd.
 func nginxAnswers() []answer {
 	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; connections pass as the client sends them"
 	return []answer{
@@ -110,8 +110,8 @@ type nginxServer struct {
 	block  *statement
 	groups []bindGroup[nginxTraits]
 	pass   *statement
-	// shared is the line of another server with the same address and port; 0 means that there is
-	// none.
+	// shared is the line of another server with the same address and port. 0 means that no server
+	// has them.
 	shared int
 }
 
@@ -136,7 +136,7 @@ func (n *nginx) newServer(block *statement) *nginxServer {
 	return s
 }
 
-// serve makes services of a server block.
+// serve creates services from a server block.
 func (n *nginx) serve(server *nginxServer, outer *statement) {
 	block, name := server.block, "server"
 	upstream := &statement{line: block.line}
@@ -174,7 +174,7 @@ func (n *nginx) target(pass *statement) (string, *statement) {
 	return "server-" + place, &statement{line: pass.line, children: []*statement{{words: []string{"server", place}, line: pass.line}}}
 }
 
-// defaults sets the timeouts that nginx has without a line.
+// defaults sets the default timeouts of nginx.
 func (n *nginx) defaults(s *service) {
 	if len(s.ports) > 0 && s.ports[0].fields()["protocol"] == nil {
 		s.settings = defaulted(s.settings, "connect_timeout", "1m")
@@ -222,8 +222,8 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	}
 }
 
-// access returns the rules about clients. A server inherits the lines around it if it has none
-// itself.
+// access returns the rules about clients. A server without rules inherits the rules of the
+// enclosing block.
 func (n *nginx) access(block, outer *statement) (rules []accessRule) {
 	isRule := func(one *statement) bool { return one.is("allow") || one.is("deny") }
 	lines := block.children
@@ -272,7 +272,7 @@ func (n *nginx) listen(one *statement) ([]listener, nginxTraits, error) {
 	return listeners, traits, err
 }
 
-// harmlessListen are the options of listen that change nothing in vipd.
+// harmlessListen lists options of listen that have no effect in vipd.
 const harmlessListen = "reuseport backlog ipv6only so_keepalive bind default_server rcvbuf sndbuf fastopen deferred accept_filter multipath"
 
 func (n *nginx) upstream(s *service, block *statement) {
@@ -302,7 +302,7 @@ func (n *nginx) upstream(s *service, block *statement) {
 		case "least_time":
 			n.schedule(s, one.line, scheduling{"wlc", "vipd does not measure answers; nearest is scheduler = \"wlc\""})
 		case "zone", "resolver", "state":
-			continue // shared memory and names of nginx's processes
+			continue // these concern shared memory and names inside nginx
 		default:
 			if strings.Contains(one.word(0), "_by_lua") {
 				n.disable(s, one.line, "a program chooses the server here, and vipd would not run it")
@@ -314,7 +314,7 @@ func (n *nginx) upstream(s *service, block *statement) {
 	n.slowStart(s, ramps)
 }
 
-// option returns the value of NAME=VALUE among words; "" if there is none.
+// option returns the value of NAME=VALUE among words, or "" if no word has the name.
 func option(words []string, name string) string {
 	for _, w := range words {
 		if value, found := strings.CutPrefix(w, name+"="); found {
@@ -348,7 +348,7 @@ func (n *nginx) endpointOf(s *service, one *statement) bool {
 		case "down":
 			fields["draining"] = true
 		case "slow_start":
-			continue // upstream compares it with the other servers
+			continue // upstream compares the value with the other servers
 		case "max_fails", "fail_timeout":
 			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
 		default:
@@ -358,7 +358,7 @@ func (n *nginx) endpointOf(s *service, one *statement) bool {
 	return true
 }
 
-// setting reads another line of a server or stream block.
+// setting reads a line of a server or stream block that no other function reads.
 func (n *nginx) setting(s *service, one *statement) {
 	switch name, value := one.word(0), one.word(1); name {
 	case "proxy_timeout":

@@ -17,7 +17,7 @@ func parsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// portRange reads PORT or FIRST-LAST. The form is the syntax of such a line, for the error.
+// portRange reads PORT or FIRST-LAST. form is the syntax of the line, for the error.
 func (d *draft) portRange(line int, text, form string) (first, last uint16, err error) {
 	low, high, isRange := strings.Cut(text, "-")
 	if first, err = parsePort(low); err != nil {
@@ -57,8 +57,8 @@ func splitPort(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// parseSpan parses a time with units, such as 10s, 1m30s, 500ms, 1d; a number without a unit is in
-// unit.
+// parseSpan parses a time with units, such as 10s, 1m30s, 500ms or 1d. A number without a unit is a
+// multiple of unit.
 func parseSpan(text string, unit time.Duration) (time.Duration, error) {
 	const day, longest = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	days, rest, hasDays := strings.Cut(text, "d")
@@ -80,7 +80,7 @@ func parseSpan(text string, unit time.Duration) (time.Duration, error) {
 	return span, nil
 }
 
-// addresses returns the VIPs of a wildcard listener, of one family or of both.
+// addresses returns the VIPs that replace a wildcard listener, of the requested families.
 func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	var out []netip.Addr
 	for _, a := range d.wildcard {
@@ -100,9 +100,9 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	return nil, d.errorf(line, "%q listens on every address of its host, and vipd needs the VIP: give %s with --vip ADDRESS", d.lineText(line), kind)
 }
 
-// listening returns the addresses of a listener on host: host itself, or the VIPs of Options for a
-// wildcard. v4 and v6 are the families of a wildcard that names no family; "::" also includes IPv4
-// if both are true.
+// listening returns the addresses of a listener on host. They are host itself or, for a wildcard,
+// the VIPs of Options. v4 and v6 select the families of a wildcard without a family. "::" also
+// includes IPv4 if both are true.
 func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, error) {
 	switch host {
 	case "", "*":
@@ -121,8 +121,8 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 	return []netip.Addr{addr}, nil
 }
 
-// listeners returns copies of one, for each address of host and each port of the range. Such a line
-// starts with word.
+// listeners returns a copy of one for each address of host and each port of the range. word is the
+// first word of the line, for errors.
 func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
 	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
 	if err != nil {
@@ -141,8 +141,7 @@ func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) (
 	return out, nil
 }
 
-// span parses a time of the line like parseSpan. It notes a text that is not a time, and returns
-// false.
+// span parses a time like parseSpan. If the text is not a time, it adds a note and returns false.
 func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	t, err := parseSpan(text, unit)
 	if err != nil {
@@ -151,7 +150,8 @@ func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
 	return span{time: t, line: line}, err == nil
 }
 
-// host reads the address of an endpoint. It notes any other text, and returns false.
+// host parses the address of an endpoint. If the text is not an address, it adds a note and returns
+// false.
 func (d *draft) host(line int, text string) (netip.Addr, bool) {
 	if text == "localhost" {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// service is a service of a draft. Each part has the line of its source.
+// service is a service in a draft. Each part has the line of its source.
 type service struct {
 	name                   string
 	line                   int
@@ -14,7 +14,7 @@ type service struct {
 	health []setting
 	// clients has the addresses that may connect; nil means all.
 	clients netset
-	// reasons has the reasons why the service is commented out; none means that it is not.
+	// reasons has the reasons why the service is commented out. If empty, the service is enabled.
 	reasons []Note
 }
 
@@ -28,11 +28,11 @@ type listElement struct {
 
 func (e *listElement) fields() map[string]any { return e.value.(map[string]any) }
 
-// setting is a field.
+// setting is a field with its value.
 type setting struct {
 	name  string
 	value any
-	// line is the line of the origin that sets the field. 0 means that there is none, and why
+	// line is the line of the origin that sets the field. If line is 0, no line sets it, and why
 	// describes the source of the value.
 	line int
 	why  string
@@ -64,7 +64,7 @@ func defaulted(all []setting, name string, value any) []setting {
 	return append(all, setting{name: name, value: value, why: originDefault})
 }
 
-// find returns the setting of a name, or nil.
+// find returns the setting with a name, or nil.
 func find(all []setting, name string) *setting {
 	if at := slices.IndexFunc(all, func(s setting) bool { return s.name == name }); at >= 0 {
 		return &all[at]
@@ -72,7 +72,7 @@ func find(all []setting, name string) *setting {
 	return nil
 }
 
-// endpoint adds an endpoint, without the fields that have their default.
+// endpoint adds an endpoint, and omits fields that have their default value.
 func (s *service) endpoint(line int, address string, port uint16) map[string]any {
 	fields := map[string]any{"address": address}
 	s.endpoints = append(s.endpoints, listElement{value: fields, port: port, line: line})

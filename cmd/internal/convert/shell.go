@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// shell reads lines of a script that runs ipvsadm: its variables by name.
+// shell interprets lines of a script that runs ipvsadm. It maps variables to their values.
 type shell map[string]string
 
 // shellKind is the kind of a line.
@@ -58,8 +58,8 @@ func (s shell) read(text string) ([]string, shellKind) {
 	return words, shellCommand
 }
 
-// blockDepth is the name under which a shell counts its open loops and conditions. It is not the
-// name of a variable.
+// blockDepth is the key under which a shell counts open loops and conditions. No variable can have
+// this name.
 const blockDepth = "{"
 
 // inBlock reports whether a line runs ipvsadm in a loop or a condition.

@@ -2,7 +2,7 @@ package convert
 
 import "time"
 
-// ramp is the slow start of one server of the origin. Its text is "" if the server has none.
+// ramp is the slow start of a server of the origin. text is "" if the server has none.
 type ramp struct {
 	line int
 	text string

@@ -13,13 +13,13 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// vrrpGroup is a group of VRRP of a draft, with its VIPs.
+// vrrpGroup is a VRRP group in a draft, with its VIPs.
 type vrrpGroup struct {
 	name     string
 	line     int
 	settings []setting
 	vips     []listElement
-	// reasons say why the group is commented out; none means that it is not.
+	// reasons has the reasons why the group is commented out. If empty, the group is enabled.
 	reasons []Note
 }
 
@@ -27,7 +27,7 @@ func (g *vrrpGroup) set(line int, name string, value any) {
 	g.settings = put(g.settings, setting{name: name, value: value, line: line})
 }
 
-// newGroup adds a group. Its name is made of the word.
+// newGroup adds a group. Its name is derived from word.
 func (d *draft) newGroup(line int, word string) *vrrpGroup {
 	g := &vrrpGroup{name: d.freeName(word), line: line}
 	d.groups = append(d.groups, g)
@@ -44,8 +44,8 @@ func (d *draft) liveGroups() (n int) {
 	return n
 }
 
-// fitGroups disables the groups that vipd would refuse. If none is left, another program continues
-// to own the addresses.
+// fitGroups disables the groups that vipd would refuse. If no group remains, another program
+// continues to own the addresses.
 func (d *draft) fitGroups() {
 	for _, g := range d.groups {
 		if text := d.refusedGroup(g); text != "" {
@@ -61,8 +61,8 @@ func (d *draft) fitGroups() {
 	}
 }
 
-// disableUnowned disables the services on VIPs of disabled groups. vipd would add these VIPs on
-// each host, because other groups let it add VIPs.
+// disableUnowned disables the services on VIPs of disabled groups. Otherwise vipd would add these
+// VIPs on every host.
 func (d *draft) disableUnowned() {
 	unowned := map[any]*vrrpGroup{}
 	for _, g := range d.groups {
@@ -81,8 +81,8 @@ func (d *draft) disableUnowned() {
 	}
 }
 
-// refusedGroup returns why vipd would refuse a group next to the earlier ones that it accepts; ""
-// means that it would not.
+// refusedGroup returns the reason why vipd would refuse a group, given the earlier groups that it
+// accepts. It returns "" if vipd accepts the group.
 func (d *draft) refusedGroup(g *vrrpGroup) string {
 	w := &writer{draft: d}
 	w.WriteString("[ownership]\nenabled = true\n")

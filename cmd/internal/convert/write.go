@@ -93,7 +93,8 @@ func (w *writer) setting(one setting) {
 	w.printf("%s = %s%s\n", tomltext.Key(one.name), tomltext.Value(one.value, ""), comment)
 }
 
-// list writes a list, with an element per line if the elements are from several lines.
+// list writes a list. If the elements come from several lines of the origin, each gets its own
+// line.
 func (w *writer) list(s *service, name string, entries []listElement) {
 	apart := slices.ContainsFunc(entries, func(e listElement) bool { return e.line != entries[0].line })
 	if !apart {

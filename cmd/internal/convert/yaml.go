@@ -17,8 +17,8 @@ type yamlNode struct {
 	offset int
 }
 
-// documents parses the documents of a text. A document that can't be parsed becomes a note, and the
-// others are parsed.
+// documents parses the documents of a text. If a document can't be parsed, it adds a note and
+// continues with the next.
 func (d *draft) documents() []yamlNode {
 	var out []yamlNode
 	start := 0
@@ -48,7 +48,7 @@ func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
 		if err != nil {
 			line, message := 1, strings.TrimPrefix(err.Error(), "yaml: ")
 			if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
-				line, _ = strconv.Atoi(m[1]) // the pattern has digits only
+				line, _ = strconv.Atoi(m[1]) // the pattern matches only digits, so this can't fail
 				message = err.Error()[len(m[0]):]
 			}
 			d.note(min(offset+max(1, line), len(d.lines)), "left out: this document is not YAML: %s", plain(message))
@@ -60,7 +60,7 @@ func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
 	}
 }
 
-// target follows an alias.
+// target returns the node to which an alias refers.
 func (n yamlNode) target() *yaml.Node {
 	node := n.node
 	for i := 0; node != nil && node.Kind == yaml.AliasNode && i < maxDepth; i++ {
@@ -121,7 +121,7 @@ func (n yamlNode) keys() []yamlNode {
 	return out
 }
 
-// text returns a scalar; "" if it is missing, null or not a scalar.
+// text returns a scalar, or "" if it is missing, null or not a scalar.
 func (n yamlNode) text() string {
 	if node := n.target(); node != nil && node.Kind == yaml.ScalarNode && node.Tag != "!!null" {
 		return node.Value
@@ -129,7 +129,7 @@ func (n yamlNode) text() string {
 	return ""
 }
 
-// line returns the line of a node; 0 if it is missing.
+// line returns the line of a node, or 0 if the node is missing.
 func (n yamlNode) line() int {
 	if n.node == nil {
 		return 0
