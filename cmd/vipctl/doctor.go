@@ -138,8 +138,8 @@ func findingsText(p *cli.Printer, findings []doctor.Finding) string {
 		for _, line := range table.Wrap(table.Line(f.Why), p.LineWidth()-margin-2) {
 			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", p.Paint(line, table.Faint))
 		}
-		if f.Mend != "" {
-			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Mend))
+		if f.Fix != "" {
+			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Fix))
 		}
 	}
 	fmt.Fprintf(&b, "%s, %s, %s\n", wording.Count(counts[doctor.Problem], "problem"), wording.Count(counts[doctor.Warning], "warning"), wording.Count(counts[doctor.Note], "note"))

@@ -31,8 +31,8 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 }
 
 // checkHairpin looks for endpoints behind a bridge whose packets are translated inside it. A packet
-// from such an endpoint to its own VIP must leave by the port by which it arrived. Virtual servers
-// receive packets on this host, not inside of the bridge.
+// from such an endpoint to its own VIP must leave by the port by which it arrived. IPVS is not
+// affected, because virtual servers receive packets on this host instead of inside the bridge.
 func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {
 		return nil

@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// conditions are the known conditions of a foreign rule, in either syntax.
+// conditions represents the known conditions of a foreign rule of iptables or nft.
 type conditions struct {
-	to, from [][]netip.Prefix // each is a condition
+	to, from [][]netip.Prefix // each list is a condition
 	notTo    []netip.Prefix
-	// toPorts and fromPorts are the ports of the destination and the source; nil means any.
+	// toPorts and fromPorts are the ports of the destination and the source; nil means any value.
 	toPorts, fromPorts []portRange
-	protocols          []string // nil means any
-	// never reports whether no packet of a connection to a VIP matches a condition, or whether that
-	// is unknown, for example for a named set.
+	protocols          []string // nil means any value
+	// never reports whether no packet of a connection to a VIP can match. It is also set if that is
+	// unknown, for example for a named set.
 	never bool
-	// more reports whether there are unknown conditions, such as a device.
+	// more reports whether the rule has unknown conditions, such as a device.
 	more bool
 }
 
 type portRange struct{ first, last uint16 }
 
-// sample is a packet of a connection to a VIP. Unknown fields are zero.
+// sample represents a packet of a connection to a VIP. Unknown fields are zero.
 type sample struct {
 	from, to netip.AddrPort
 	protocol string
@@ -56,7 +56,7 @@ func conditionsOf(rule string) (c conditions) {
 	words := append(strings.Fields(text), "")
 	for i, option := range words {
 		if !strings.HasPrefix(option, "-") || option == "-m" {
-			continue // a value, "!", or the module of the options that follow
+			continue // a value, "!", or the module of the following options
 		}
 		c.add(option, words[i+1], i > 0 && words[i-1] == "!")
 	}
@@ -165,7 +165,7 @@ func (c *conditions) addMatch(m *nftMatch) {
 	}
 }
 
-// portProtocols returns the protocols of a port's header; "th" stands for all protocols with ports.
+// portProtocols returns the protocols of a port's header. "th" means all protocols with ports.
 func portProtocols(header string) []string {
 	if header == "th" {
 		return nil
@@ -173,7 +173,7 @@ func portProtocols(header string) []string {
 	return []string{header}
 }
 
-// wordsOf reads the texts of a match: a single text, or a set.
+// wordsOf returns the texts of a match, which is a single text or a set.
 func wordsOf(from json.RawMessage) []string {
 	var one string
 	if json.Unmarshal(from, &one) == nil {
@@ -196,7 +196,7 @@ func nftPorts(from json.RawMessage) []portRange {
 		Range []uint16          `json:"range"`
 		Set   []json.RawMessage `json:"set"`
 	}
-	all := []portRange{} // if nothing can be read, none matches
+	all := []portRange{} // if no port can be read, no port matches
 	if json.Unmarshal(from, &more) != nil {
 		return all
 	}

@@ -7,7 +7,7 @@ import (
 
 // check is a function in the table of checks. It returns its findings.
 type check struct {
-	// name is shared by consecutive checks of one subject.
+	// name is the subject. Consecutive checks may share it.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
 	// everywhere reports whether the check is also useful on systems other than Linux.
@@ -60,7 +60,7 @@ func checks() []check {
 	}
 }
 
-// runChecks runs some checks, and returns their findings.
+// runChecks runs the given checks, and returns their findings.
 func runChecks(ctx context.Context, o *observed, some []check) (found []Finding) {
 	for _, c := range some {
 		if o.NotLinux && !c.everywhere {
@@ -81,10 +81,10 @@ func Examine(ctx context.Context, h Host) []Finding {
 	return runChecks(ctx, o, checks())
 }
 
-// Watched returns the warnings and problems that the daemon looks for each minute: rules that drop
-// packets to VIPs, programs that get no connections because services use their ports, and node
-// ports that this host's own connections may have. It tries nothing, and does not read vipd's rules
-// of single services.
+// Watched returns the warnings and problems that the daemon looks for each minute. These are rules
+// that drop packets to VIPs, programs that get no connections because services use their ports, and
+// node ports that this host's own connections may use. It tries no mode, and does not read vipd's
+// own rules.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
-	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // the real trials last a second
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // real trials of modes last a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -55,14 +55,14 @@ func flush(t *testing.T) {
 	}
 }
 
-// find returns the findings whose text has the part.
+// find returns the findings of a check whose text contains part.
 func find(t *testing.T, h Host, check, part string) []Finding {
 	t.Helper()
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
 }
 
-// demand requires exactly one finding, of this level.
-func demand(t *testing.T, h Host, check string, level Level, part string) Finding {
+// wantFinding requires exactly one finding, with this level.
+func wantFinding(t *testing.T, h Host, check string, level Level, part string) Finding {
 	t.Helper()
 	found := find(t, h, check, part)
 	if len(found) != 1 || found[0].Level != level {
@@ -79,17 +79,17 @@ func TestRealModes(t *testing.T) {
 	h.Config.RunDir = t.TempDir()
 	h.Modes = []modes.Mode{mode(t, config.IPTablesMode), mode(t, config.UserspaceMode)}
 	for _, m := range h.Modes {
-		demand(t, h, "modes", OK, string(m.Name)+" mode works here")
+		wantFinding(t, h, "modes", OK, string(m.Name)+" mode works here")
 	}
-	demand(t, h, "modes", OK, "auto uses iptables mode")
+	wantFinding(t, h, "modes", OK, "auto uses iptables mode")
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
-		t.Errorf("rules after the trials (%v):\n%s", err, out)
+		t.Errorf("error after the trials = %v, rules =\n%s\nwant no rules", err, out)
 	}
-	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
+	wantFinding(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
-	demand(t, h, "tools", Warning, "iptables is not installed")
+	wantFinding(t, h, "tools", Warning, "iptables is not installed")
 }
 
 // mode returns a real mode.
@@ -97,7 +97,7 @@ func mode(t *testing.T, name config.ModeName) modes.Mode {
 	t.Helper()
 	m, ok := modes.Find(name)
 	if !ok {
-		t.Fatalf("there is no %s mode", name)
+		t.Fatalf("mode %s does not exist, want it", name)
 	}
 	return m
 }
@@ -108,11 +108,11 @@ func TestRealBackends(t *testing.T) {
 	t.Cleanup(func() { flush(t) })
 	run(t, "iptables-legacy -P FORWARD DROP")
 	run(t, "iptables-legacy -A INPUT -p tcp --dport 9 -j ACCEPT")
-	demand(t, namespace(t), "tools", OK, "; vipd uses the legacy backend")
-	demand(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
+	wantFinding(t, namespace(t), "tools", OK, "; vipd uses the legacy backend")
+	wantFinding(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
 	run(t, "iptables-nft -A INPUT -p tcp --dport 9 -j ACCEPT")
-	demand(t, namespace(t), "tools", Warning, "others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
-	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
+	wantFinding(t, namespace(t), "tools", Warning, "others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
+	run(t, strings.TrimPrefix(wantFinding(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Fix, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
 		t.Errorf("finding after its command = %+v, want none", left)
 	}
@@ -138,19 +138,19 @@ func TestRealDropsBefore(t *testing.T) {
 			run(t, program+" -A BLOCK -s 10.0.0.0/8 -j DROP")
 			run(t, program+" -A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 			run(t, program+" -P FORWARD DROP")
-			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
 			run(t, program+" -I FORWARD "+test.rule)
 			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
-				t.Errorf("%s %s: wrong finding %+v", program, test.rule, found)
+				t.Errorf("%s %s: finding = %+v, want none", program, test.rule, found)
 			}
-			f := demand(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
+			f := wantFinding(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
 			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
 				t.Errorf("%s %s: Drops() = %+v, want %+v among them", program, test.rule, got, f)
 			}
-			if out, err := exec.Command("sh", "-ec", f.Mend).CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v: %s", f.Mend, err, out)
+			if out, err := exec.Command("sh", "-ec", f.Fix).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", f.Fix, err, out)
 			}
-			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
 			if got := Drops(t.Context(), namespace(t)); len(got) > 0 {
 				t.Errorf("%s %s: Drops() after the fix = %+v, want none", program, test.rule, got)
 			}
@@ -165,7 +165,7 @@ func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
-	demand(t, namespace(t), "firewall", OK, "no foreign nft table drops by default")
+	wantFinding(t, namespace(t), "firewall", OK, "no foreign nft table drops by default")
 	for _, words := range []string{
 		"nft add table inet fw",
 		"nft add chain inet fw forward { type filter hook forward priority 0; policy drop; }",
@@ -174,19 +174,19 @@ func TestRealForeignChains(t *testing.T) {
 	} {
 		run(t, words)
 	}
-	f := demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw forward (hook forward) has the policy drop")
+	f := wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw forward (hook forward) has the policy drop")
 	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
-		t.Errorf("a chain that accepts everything is reported: %+v", found)
+		t.Errorf("findings for a chain that accepts everything = %+v, want none", found)
 	}
-	if !strings.Contains(f.Mend, "0x8000 == 0x8000") { // as in the rule of host.Mark
-		t.Errorf("%q accepts connections without vipd's mark", f.Mend)
+	if !strings.Contains(f.Fix, "0x8000 == 0x8000") { // as in the rule of host.Mark
+		t.Errorf("command = %q, want it to accept only connections with vipd's mark", f.Fix)
 	}
-	run(t, f.Mend)
-	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
+	run(t, f.Fix)
+	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
 	run(t, "nft add rule inet fw input counter log reject")
-	demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all")
+	wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all")
 	run(t, "nft insert rule inet fw input ct status dnat accept")
-	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all, and lets")
+	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all, and lets")
 }
 
 func TestRealOthers(t *testing.T) {
@@ -196,9 +196,9 @@ func TestRealOthers(t *testing.T) {
 	run(t, "iptables -t nat -N KUBE-SERVICES")
 	run(t, "iptables -t nat -A PREROUTING -j KUBE-SERVICES")
 	run(t, "iptables -t nat -A KUBE-SERVICES -d 10.96.0.10 -p tcp -j DNAT --to-destination 192.0.2.1:80")
-	demand(t, namespace(t), "others", Note, "kube-proxy")
-	f := demand(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
-	run(t, f.Mend)
+	wantFinding(t, namespace(t), "others", Note, "kube-proxy")
+	f := wantFinding(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
+	run(t, f.Fix)
 	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
 		t.Errorf("finding after its command = %+v, want none", left)
 	}
@@ -214,7 +214,7 @@ func TestRealForeignRules(t *testing.T) {
 	const tracking, translates, marks = "keeps connections of 10.96.0.10:80/tcp (web) from being tracked", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
 	for _, test := range []struct {
 		mode  config.ModeName
-		chain string // of nft, or the table of iptables
+		chain string // a chain of nft, or a table of iptables
 		rule  string
 		level Level // "" means no finding
 		what  string
@@ -276,10 +276,10 @@ func TestRealForeignRules(t *testing.T) {
 			}
 		}
 		for _, f := range slices.DeleteFunc(Drops(t.Context(), h()), func(f Finding) bool { return !isFinding(f) }) {
-			run(t, f.Mend)
+			run(t, f.Fix)
 		}
 		if left := slices.DeleteFunc(Drops(t.Context(), h()), func(f Finding) bool { return !isFinding(f) }); len(left) > 0 {
-			t.Errorf("%s, %s: %s: the command leaves %+v", test.mode, test.chain, test.rule, left)
+			t.Errorf("%s, %s: %s: findings after the command = %+v, want none", test.mode, test.chain, test.rule, left)
 		}
 		flush(t)
 		for _, table := range []string{"raw", "nat", "mangle"} {
@@ -303,13 +303,13 @@ func TestRealSysctls(t *testing.T) {
 			t.Errorf("findings before the change = %+v, want none", found)
 		}
 		l.Host().Sysctl(test.sysctl, test.value)
-		f := demand(t, namespace(t), "sysctls", test.level, test.part)
+		f := wantFinding(t, namespace(t), "sysctls", test.level, test.part)
 		if _, err := exec.LookPath("sysctl"); err != nil {
 			continue
 		}
-		run(t, strings.Replace(f.Mend, "sysctl -w", "sysctl -qw", 1))
+		run(t, strings.Replace(f.Fix, "sysctl -w", "sysctl -qw", 1))
 		if left := find(t, namespace(t), "sysctls", test.part); len(left) > 0 {
-			t.Errorf("findings after %q = %+v, want none", f.Mend, left)
+			t.Errorf("findings after %q = %+v, want none", f.Fix, left)
 		}
 	}
 }
@@ -326,10 +326,10 @@ func TestRealSockets(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	h := namespace(t)
 	name := strings.TrimSpace(string(must(t, h.ReadFile, "/proc/self/comm")))
-	demand(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
-	demand(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
+	wantFinding(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
+	wantFinding(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
 	if filepath.Base(name) == "vipd" {
-		t.Error("a process of this test is named vipd")
+		t.Error("the program of a test is named vipd, want another name")
 	}
 }
 
@@ -363,8 +363,8 @@ func TestVIPElsewhere(t *testing.T) {
 		}
 		h.Frontends = append(h.Frontends, Frontend{Key: key, Service: "web"})
 	}
-	demand(t, h, "traffic", OK, "192.0.2.10 is held on other")
-	demand(t, h, "traffic", OK, "2001:db8::10 is not here yet")
+	wantFinding(t, h, "traffic", OK, "192.0.2.10 is held on other")
+	wantFinding(t, h, "traffic", OK, "2001:db8::10 is not here yet")
 	other.AddAddr("host", "192.0.2.10/32")
 	other.AddAddr("host", "2001:db8::10/128")
 	const both = "192.0.2.10, 2001:db8::10 are also on another host ("

@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reach is the part of the traffic that a rule drops.
+// reach is the extent to which rules drop connections to VIPs.
 type reach int
 
 const (
@@ -21,12 +21,12 @@ const (
 // verdict is the effect of a list of rules on connections to VIPs.
 type verdict struct {
 	drops reach
-	// by lists the rules that drop.
+	// by lists the rules that drop connections.
 	by []string
 }
 
-// before returns the rules of other programs in front of vipd's own jump, and that jump, or "" if
-// it is missing.
+// before returns the rules of other programs that precede vipd's own jump, and the jump itself. The
+// jump is "" if it is missing.
 func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -37,11 +37,11 @@ func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	return nil, ""
 }
 
-// deepest is the maximum depth of followed jumps. The kernel allows no loops, and iptables' own
-// rule sets are flatter.
-const deepest = 16
+// maxJumps is the maximum depth of followed jumps. Real rule sets are flatter, and the kernel
+// rejects loops.
+const maxJumps = 16
 
-// judge returns which connections to VIPs some rules of the table filter drop.
+// judge returns the connections to VIPs that rules of the table filter drop.
 func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	var sum verdict
 	returns := false
@@ -59,7 +59,7 @@ func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 		case irrelevant(rule):
 		case to == "DROP" || to == "REJECT":
 			drops = all
-		case depth < deepest && b.tables["filter"][to] != nil && !strings.HasPrefix(to, "VIPD-"):
+		case depth < maxJumps && b.tables["filter"][to] != nil && !strings.HasPrefix(to, "VIPD-"):
 			drops = judge(o, b, b.tables["filter"][to].rules, depth+1).drops
 		}
 		if drops == all && (!matchesAll || returns) {
@@ -86,15 +86,15 @@ func target(rule string) string {
 	return ""
 }
 
-// unconditional reports whether a rule matches every packet: it has at most a comment before its
-// target.
+// unconditional reports whether a rule matches every packet, because it has at most a comment
+// before its target.
 func unconditional(rule string) bool {
 	rest := withoutComment(rule)
 	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
 }
 
-// irrelevant reports whether a rule is about packets that vipd never accepts: packets without a
-// connection, and pings.
+// irrelevant reports whether a rule matches only packets that vipd never accepts, such as packets
+// without a connection, and pings.
 func irrelevant(rule string) bool {
 	words := strings.Fields(rule)
 	hasOption := func(option string, values ...string) bool {
@@ -104,7 +104,7 @@ func irrelevant(rule string) bool {
 	return hasOption("--ctstate", "INVALID") || hasOption("--state", "INVALID") || hasOption("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
-// letsVIPsThrough reports whether connections to VIPs match the condition of a rule.
+// letsVIPsThrough reports whether connections to VIPs match the conditions of a rule.
 func letsVIPsThrough(o *observed, rule string) bool {
 	mark := o.connectionMark()
 	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
@@ -122,20 +122,20 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 		return nil
 	}
 	const remedy = "before vipd's rule accepts them; the command moves that rule to the front"
-	mend := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
+	fix := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
 	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
 		return []Finding{problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
-			"connections to VIPs are lost "+remedy, mend)}
+			"connections to VIPs are lost "+remedy, fix)}
 	}
 	return []Finding{warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),
-		"connections to VIPs that match are lost "+remedy, mend)}
+		"connections to VIPs that match are lost "+remedy, fix)}
 }
 
 // filtered returns the chains that connections to VIPs pass through.
 func filtered(o *observed) []string {
 	chains := []string{"INPUT"}
-	if o.mode().Forward { // otherwise they end on this host
+	if o.mode().Forward { // otherwise connections end on this host
 		chains = append(chains, "FORWARD")
 	}
 	if o.mode().Name == config.IPVSMode { // virtual servers send packets out here

@@ -47,15 +47,16 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	return found
 }
 
-// late is the maximum delay of a refresh of the gate before VIPs are released.
-const late = 100 * time.Millisecond
+// maxRefreshDelay is the delay of the gate's refresh from which a finding warns. A longer delay
+// makes vipd owner release its VIPs.
+const maxRefreshDelay = 100 * time.Millisecond
 
-// ownerState returns the problems that vipd owner reports of itself and of this host.
+// ownerState returns the problems that vipd owner reports about itself and this host.
 func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Problems {
 		found = append(found, problem(text, "", ""))
 	}
-	if s.Late > late.Seconds() {
+	if s.Late > maxRefreshDelay.Seconds() {
 		found = append(found, warning(fmt.Sprintf("vipd owner waited %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
 			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
 	}

@@ -12,26 +12,26 @@ import (
 )
 
 func TestFindingsOfFailover(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "a host that may own VIPs", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "a host that may own VIPs", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "open", Confirmed: map[string]float64{"gw2": 0.02}}
 		}},
-		{name: "no vipd owner", change: func(m *made) { m.Config.Ownership.Enabled = true }, want: []string{
+		{name: "no vipd owner", change: func(m *fakeHost) { m.Config.Ownership.Enabled = true }, want: []string{
 			"ownership: problem: vipd owner does not answer, so this host owns no VIPs: connection refused",
 		}},
-		{name: "an owner that has no session", change: func(m *made) {
+		{name: "an owner that has no session", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", Etcd: "no", Problems: []string{"this host can own no VIPs"}}
 		}, want: []string{
 			"ownership: problem: this host can own no VIPs",
 			"ownership: warning: vipd owner does not reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
 		}},
-		{name: "the backup of a pair with VRRP", change: func(m *made) {
+		{name: "the backup of a pair with VRRP", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
 				{Name: "main", State: vrrp.Backup, Owner: netip.MustParseAddr("192.168.1.11")},
 			}}}
 		}},
-		{name: "a pair with VRRP whose hosts don't receive each other", change: func(m *made) {
+		{name: "a pair with VRRP whose hosts don't receive each other", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
 				{Name: "main", State: vrrp.Backup, Problems: []string{"192.168.1.12 has version 2"}},
 			}}}
@@ -39,7 +39,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: warning: 192.168.1.12 has version 2",
 			"ownership: warning: main is Backup, and no owner is known",
 		}},
-		{name: "a pair with VRRP next to strangers", change: func(m *made) {
+		{name: "a pair with VRRP next to strangers", change: func(m *fakeHost) {
 			other := netip.MustParseAddr("192.168.1.12")
 			m.Config.Ownership.Enabled = true
 			m.Config.Ownership.VRRP = map[string]config.VRRP{
@@ -59,7 +59,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: note: no router of peers was ever received in more",
 			"ownership: warning: vipd owner runs with less than it needs: no priority",
 		}},
-		{name: "an owner with much in its way", change: func(m *made) {
+		{name: "an owner with much in its way", change: func(m *fakeHost) {
 			vip := netip.MustParseAddr("192.168.1.77")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
 				Gate: "closed", Etcd: "no", Confirmed: map[string]float64{"gw2": -1, "gw3": 0.1}, Late: 0.3, Problems: []string{"another host answers"},
@@ -81,7 +81,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: warning: gw2 does not confirm this host",
 			"ownership: problem: keepalived also has 192.168.1.77 in its configuration",
 		}},
-		{name: "an owner with much around it", change: func(m *made) {
+		{name: "an owner with much around it", change: func(m *fakeHost) {
 			vip, inner := netip.MustParseAddr("192.168.1.77"), netip.MustParseAddr("192.168.1.78")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
 				Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}, Bound: []netip.Addr{vip}, Hindered: []string{"no priority"},
@@ -110,7 +110,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: warning: a restart of nftables.service also flushes the gate of owned VIPs",
 			"ownership: note: 192.168.1.77: no VIP without a service is in the group, as a gateway of the endpoints",
 		}},
-		{name: "an owner with all as it should be around it", change: func(m *made) {
+		{name: "an owner with all as it should be around it", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}}
 			m.members = [][]string{{"http://192.168.1.5:2380"}, {"http://192.168.1.6:2380"}, {"http://192.168.1.7:2380"}}
 			m.words = []string{"etcd", "--election-timeout", "500", "ETCD_NAME=one"}
@@ -118,7 +118,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			m.files["/proc/sys/kernel/osrelease"] = "6.12.0\n"
 			m.prints["systemctl is-enabled nftables"] = "enabled\n"
 		}},
-		{name: "a kernel without a fence", change: func(m *made) {
+		{name: "a kernel without a fence", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.unfenced = true, errors.New("the kernel has no netdev egress: nf_tables refused \"add chain\"")
 		}, want: []string{`ownership: problem: this host can own no VIPs (hold = "one"): the kernel has no netdev egress`}},
 	})

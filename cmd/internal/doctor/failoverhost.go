@@ -22,7 +22,8 @@ func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// virtualMachine reports whether this host can be paused, clocks included.
+// virtualMachine returns a note if this host is a virtual machine, which can be paused together
+// with its clocks.
 func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	text, err := o.Run(ctx, "systemd-detect-virt", "--vm")
 	if err != nil || strings.TrimSpace(text) == "none" {
@@ -32,7 +33,7 @@ func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Find
 		"its clocks stop with it: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
 }
 
-// flushedGate reports whether a restart of the host's firewall removes the gate of owned VIPs.
+// flushedGate returns a warning if a restart of the host's firewall removes the gate of owned VIPs.
 func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	if o.kernelSince(6, 9) || !strings.Contains(o.text("/etc/nftables.conf"), "flush ruleset") {
 		return nil
@@ -116,15 +117,16 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 		"if a host with etcd's leader dies, its VIPs also rest for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
-// setting returns the value of a setting of etcd in --NAME=VALUE, ETCD_NAME=VALUE or NAME=VALUE.
+// setting returns the value of an etcd setting if word has the form --NAME=VALUE, ETCD_NAME=VALUE
+// or NAME=VALUE.
 func setting(word, name string) (value string, ok bool) {
 	key, value, ok := strings.Cut(strings.TrimSpace(word), "=")
 	key = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(strings.TrimLeft(key, "-"), "ETCD_")), "_", "-")
 	return strings.Trim(value, ` "'`), ok && key == name
 }
 
-// gateways finds owned VIPs whose services keep the clients' addresses, but that move without a
-// gateway of the endpoints.
+// gateways finds owned VIPs whose services keep the clients' addresses. Endpoints of such services
+// need a gateway that moves together with the VIP.
 func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	inner := map[string]bool{}
 	for _, vip := range s.VIPs {

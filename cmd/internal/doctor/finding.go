@@ -10,7 +10,7 @@ import (
 // Level is the severity of a finding.
 type Level string
 
-// These are the levels, from the best on.
+// These are the levels, in order of severity.
 const (
 	// OK means that nothing needs to be done.
 	OK Level = "ok"
@@ -27,23 +27,24 @@ type Finding struct {
 	Level Level `json:"level"`
 	// Check is the name of the check, such as "sysctls".
 	Check string `json:"check"`
-	// What is the observation, in one sentence without a full stop.
+	// What is the observation, as a sentence without a full stop.
 	What string `json:"what"`
-	// Why is the reason why it matters; "" if that is obvious.
+	// Why is the reason why the observation matters, or "" if that is obvious.
 	Why string `json:"why,omitempty"`
-	// Mend is the command that fixes it, or that shows more; "" if there is nothing to do.
-	Mend string `json:"mend,omitempty"`
+	// Fix is a command that fixes the cause, or that shows more about it. It is "" if nothing needs
+	// to be done.
+	Fix string `json:"mend,omitempty"`
 }
 
 func fine(what string) Finding { return Finding{Level: OK, What: what} }
-func note(what, why, mend string) Finding {
-	return Finding{Level: Note, What: what, Why: why, Mend: mend}
+func note(what, why, fix string) Finding {
+	return Finding{Level: Note, What: what, Why: why, Fix: fix}
 }
-func warning(what, why, mend string) Finding {
-	return Finding{Level: Warning, What: what, Why: why, Mend: mend}
+func warning(what, why, fix string) Finding {
+	return Finding{Level: Warning, What: what, Why: why, Fix: fix}
 }
-func problem(what, why, mend string) Finding {
-	return Finding{Level: Problem, What: what, Why: why, Mend: mend}
+func problem(what, why, fix string) Finding {
+	return Finding{Level: Problem, What: what, Why: why, Fix: fix}
 }
 
 // Problem returns the finding as a problem of the daemon's status.
@@ -55,13 +56,13 @@ func (f Finding) Problem() balancer.Problem {
 	if f.Why != "" {
 		p.Text += "; " + f.Why
 	}
-	if f.Mend != "" {
-		p.Text += ": " + f.Mend
+	if f.Fix != "" {
+		p.Text += ": " + f.Fix
 	}
 	return p
 }
 
-// orFine returns found, or a finding of level OK if nothing was found.
+// orFine returns found or, if nothing was found, a finding of level OK.
 func orFine(found []Finding, what string) []Finding {
 	if len(found) == 0 {
 		return []Finding{fine(what)}
@@ -74,5 +75,5 @@ func grave(found []Finding) []Finding {
 	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
-// list writes the first few of several texts.
+// list joins the first texts of a list, and counts the others.
 func list(all []string) string { return wording.Some(all, 5) }

@@ -11,15 +11,15 @@ import (
 )
 
 func TestFindingsOfFirewalls(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "no iptables", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "no iptables", change: func(m *fakeHost) {
 			for line := range m.prints {
 				if strings.Contains(line, "tables-") || strings.Contains(line, "--version") {
 					delete(m.prints, line)
 				}
 			}
 		}, want: []string{"tools: warning: iptables is not installed", "tools: warning: ip6tables is not installed"}},
-		{name: "both backends", change: func(m *made) {
+		{name: "both backends", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-GUARD - [0:0]\n-A VIPD-GUARD -j RETURN\nCOMMIT\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
@@ -27,11 +27,11 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			"tools: warning: others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft",
 			"firewall: problem: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
 		}},
-		{name: "follows the others' backend", change: func(m *made) {
+		{name: "follows the others' backend", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
 		}, want: []string{"firewall: note: FORWARD of iptables-legacy drops what no rule accepts, and vipd has no rule there now"}},
-		{name: "drops before vipd", change: func(m *made) {
+		{name: "drops before vipd", change: func(m *fakeHost) {
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:VIPD-INPUT - [0:0]\n:VIPD-FORWARD - [0:0]\n" +
 				":BLOCK - [0:0]\n-A BLOCK -s 10.0.0.0/8 -j REJECT --reject-with icmp-port-unreachable\n" +
 				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
@@ -40,13 +40,13 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			"firewall: warning: in INPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -j BLOCK",
 			"firewall: problem: in FORWARD of iptables-nft, a rule of another program comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
-		{name: "what drops forwarded packets does not matter", change: func(m *made) {
+		{name: "what drops forwarded packets does not matter", change: func(m *fakeHost) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
 			m.prints["iptables-nft-save"] = "*filter\n:FORWARD DROP [0:0]\n:VIPD-FORWARD - [0:0]\n-A FORWARD -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
 		}},
-		{name: "rules that name an endpoint", change: func(m *made) {
+		{name: "rules that name an endpoint", change: func(m *fakeHost) {
 			m.Frontends = []Frontend{{Service: "web", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
 				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:8080"), netip.MustParseAddrPort("192.0.2.4:8080"), netip.MustParseAddrPort("192.0.2.5:8080")}}}
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
@@ -68,10 +68,10 @@ func TestFindingsOfFirewalls(t *testing.T) {
 	})
 }
 
-// TestJudge reads lists of rules before vipd's. It must report the right part of the dropped
-// traffic.
+// TestJudge judges lists of rules that precede vipd's. The result must be the part of the traffic
+// that they drop.
 func TestJudge(t *testing.T) {
-	o := observe(t.Context(), newMade().Host)
+	o := observe(t.Context(), newFakeHost().Host)
 	b := &iptablesRules{tables: map[string]map[string]*chain{"filter": {
 		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
 		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},

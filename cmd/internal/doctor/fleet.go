@@ -31,7 +31,7 @@ func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// exposed reports whether one of the URLs leads to another host without TLS.
+// exposed reports whether one of the URLs refers to another host without TLS.
 func exposed(urls []string) bool {
 	return slices.ContainsFunc(urls, func(u string) bool {
 		host, plain := strings.CutPrefix(u, "http://")

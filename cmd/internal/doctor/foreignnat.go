@@ -11,7 +11,8 @@ import (
 )
 
 // readNAT reads the chains of the table nat that contain foreign rules, unless the whole table is
-// read: it may have rules for each service of vipd or kube-proxy.
+// already read. It does not read the whole table, which may have rules for each service of vipd or
+// kube-proxy.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return
@@ -21,7 +22,7 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	for i := 0; i < len(names) && i < maxFollowed; i++ {
 		listed, err := o.Run(ctx, b.program, "-w", "-t", "nat", "-S", names[i])
 		if err != nil {
-			continue // the chain has just disappeared
+			continue // the chain was removed since it was listed
 		}
 		c := &chain{}
 		b.tables["nat"][names[i]] = c
@@ -38,19 +39,20 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	}
 }
 
-// isTarget reports whether a target is not a chain, or a chain of vipd or kube-proxy.
+// isTarget reports whether a target ends the search for foreign rules: it is not a chain, or is a
+// chain of vipd or kube-proxy.
 func isTarget(to string) bool {
 	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
-// sees reports whether a rule has the address's family.
+// sees reports whether the rule applies to packets of the address's family.
 func (f *foreignRule) sees(a netip.Addr) bool {
 	return f.family == "inet" || (f.family == "ip") == a.Is4()
 }
 
-// named returns the services with a packet that the rule matches. The function packets returns the
-// packets of a frontend.
+// named returns the services with a packet that the rule matches. packets returns sample packets of
+// a frontend.
 func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
 	for _, at := range o.Frontends {
 		if !f.sees(at.Addr) {
@@ -66,12 +68,12 @@ func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names
 	return names
 }
 
-// toVIP returns the packets of clients.
+// toVIP returns samples of clients' packets.
 func toVIP(f Frontend) []sample {
 	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
 }
 
-// bothWays returns the packets of clients and the replies.
+// bothWays returns samples of clients' packets and of replies.
 func bothWays(f Frontend) []sample {
 	all := append(toVIP(f), sample{from: f.AddrPort(), protocol: string(f.Proto)})
 	for _, b := range f.Backends {
@@ -80,7 +82,8 @@ func bothWays(f Frontend) []sample {
 	return all
 }
 
-// forwarded returns the packets of clients and the replies, in the form of forward and postrouting.
+// forwarded returns samples of clients' packets and of replies, as the hooks forward and
+// postrouting see them.
 func forwarded(f Frontend) []sample {
 	all := bothWays(f)
 	for _, b := range f.Backends {
@@ -89,7 +92,8 @@ func forwarded(f Frontend) []sample {
 	return all
 }
 
-// grade returns a problem if all conditions of the rule are known here, otherwise a warning.
+// grade returns a finding about the rule. It is a problem if all conditions of the rule are known
+// here, and otherwise a warning.
 func (f *foreignRule) grade(what, why string) Finding {
 	if f.more {
 		return warning(what, why+" if they match the rule's other conditions", f.remove)
@@ -130,7 +134,7 @@ func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 // checkTracking looks for rules of other programs that exempt connections to VIPs from tracking.
 func checkTracking(_ context.Context, o *observed) (found []Finding) {
 	if o.binds() {
-		return nil // the kernel translates nothing
+		return nil // in userspace mode the kernel translates nothing
 	}
 	for _, f := range o.foreign {
 		if !f.untracks {
@@ -147,7 +151,7 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 // marksLate reports whether the rule changes a connection's mark after vipd has set it. Earlier
 // changes don't matter at the first packet, at which vipd reads the mark.
 func (f *foreignRule) marksLate() bool {
-	const sorting, source = -110, 96 // as in the guard
+	const sorting, source = -110, 96 // these values equal the guard's
 	switch f.hook {
 	case "prerouting", "output":
 		return f.priority > sorting
@@ -157,7 +161,8 @@ func (f *foreignRule) marksLate() bool {
 	return true
 }
 
-// checkMarks looks for rules of other programs that change vipd's bits of connection marks.
+// checkMarks looks for rules of other programs that change the bits of connection marks that vipd
+// uses.
 func checkMarks(_ context.Context, o *observed) (found []Finding) {
 	ours := uint32(0)
 	for i := range 3 {

@@ -15,20 +15,19 @@ type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.
 	family string
-	// hook is the hook of the base chain, and priority its priority. first reports whether the rule
-	// precedes vipd's rules in the same chain of iptables.
+	// hook and priority are those of the base chain. first reports whether the rule precedes vipd's
+	// rules in the same chain of iptables.
 	hook     string
 	priority int
 	first    bool
-	// where describes its place, with the rule in iptables' syntax; remove is the command that
-	// deletes it.
+	// where describes the rule and its chain. remove is the command that deletes the rule.
 	where, remove string
 
 	untracks, translates bool
-	// overwrites has the bits of a connection's mark that it changes.
+	// overwrites has the bits of a connection's mark that the rule changes.
 	overwrites uint32
-	// unmarked reports whether it matches only connections without a mark, and opening whether it
-	// matches only new connections.
+	// unmarked reports whether the rule matches only connections without a mark. opening reports
+	// whether it matches only new connections.
 	unmarked, opening bool
 }
 
@@ -39,14 +38,14 @@ const (
 	natTablePriority    = -100
 )
 
-// maxFollowed is the maximum number of chains that are read behind the base chains of a table. It
+// maxFollowed is the maximum number of chains that are read besides the base chains of a table. It
 // also limits the depth of jumps.
 const maxFollowed = 32
 
 // foreignRules reads the rules of other programs. It skips tables of vipd and kube-proxy.
 func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	if !o.Root {
-		return nil // checkRules reports it
+		return nil // checkRules reports the error
 	}
 	var bases []*nftChain
 	if o.has("nft") {
@@ -193,7 +192,7 @@ func (r *nftReader) read(ctx context.Context, name string) {
 	}
 }
 
-// jumps returns the chains to which a rule leads.
+// jumps returns the chains to which a rule jumps.
 func (r *nftRule) jumps() (names []string) {
 	for _, e := range r.Expr {
 		for _, kind := range []string{"jump", "goto"} {
@@ -242,8 +241,8 @@ func (r *nftRule) connectionBits() (bits uint32) {
 	return bits
 }
 
-// changedBits returns the bits in which a value, computed from the connection's mark, may differ
-// from it.
+// changedBits returns the bits in which a value that is computed from the connection's mark may
+// differ from the mark.
 func changedBits(value json.RawMessage) uint32 {
 	var expression struct {
 		CT *struct {

@@ -21,10 +21,10 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is the compiled scheduler for the mode in use; "" if it is unknown.
 	Scheduler balancer.Scheduler
-	// Backends are its endpoints.
+	// Backends are the frontend's endpoints.
 	Backends []netip.AddrPort
-	// Idle is the reason why no endpoint gets new connections there; "" means that an endpoint
-	// does.
+	// Idle is the reason why no endpoint of the frontend gets new connections. "" means that an
+	// endpoint does.
 	Idle string
 }
 
@@ -45,20 +45,20 @@ type Host struct {
 	Ledgers
 	Failover
 	Link
-	// Config is the content of ConfigFile, or the defaults. ConfigProblem is the reason why it
-	// differs from the file.
+	// Config is the content of ConfigFile, or the defaults. If Config differs from the file,
+	// ConfigProblem is the reason.
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Problems has the problems of the running vipd, or otherwise the problems of the
-	// configuration's services.
+	// Problems has the problems of the running vipd. Without a running vipd, it has the problems of
+	// the configuration's services.
 	Problems []balancer.Problem
-	// Status is the status of the running vipd. It is nil if no vipd answers, for the reason
-	// NoDaemon.
+	// Status is the status of the running vipd. It is nil if no vipd answers; NoDaemon is then the
+	// reason.
 	Status   *api.Status
 	NoDaemon string
-	// Frontends has the frontends of the running vipd, or otherwise the frontends compiled from the
-	// configuration.
+	// Frontends has the frontends of the running vipd. Without a running vipd, it has the frontends
+	// compiled from the configuration.
 	Frontends []Frontend
 	// Modes are the modes of this version, the best first.
 	Modes []modes.Mode
@@ -85,8 +85,8 @@ type Failover struct {
 
 // Link probes the networks of the host for other hosts.
 type Link struct {
-	// Elsewhere probes the link of a device for other hosts with addresses that this host has or
-	// will have there.
+	// Elsewhere probes the link of a device for other hosts that have VIPs of this host. vips are
+	// the VIPs that this host has or will have there.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
@@ -103,17 +103,17 @@ type observed struct {
 	backends []*iptablesRules
 	// foreign are the rules of other programs that affect tracking, translation or marks.
 	foreign []foreignRule
-	// trials has each mode. serves is the mode that vipd would use by their results, or "" if they
-	// are inconclusive.
+	// trials has the trial of each mode. serves is the mode that vipd would use according to the
+	// trials, or "" if they are inconclusive.
 	trials []trial
 	serves config.ModeName
 }
 
-// observe reads the devices of a host, and its rules in these tables, or in all tables if none are
-// named.
+// observe reads the devices of a host, and its firewall rules in the given tables. If no tables are
+// given, it reads all.
 func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
-	o.interfaces, _ = h.Interfaces() // if they can't be listed, none can be named
+	o.interfaces, _ = h.Interfaces() // without a list of devices, findings can't name devices
 	for _, f := range h.Frontends {
 		if !f.NodePort {
 			o.vips[f.Addr] = true
@@ -126,8 +126,8 @@ func observe(ctx context.Context, h Host, tables ...string) *observed {
 	return o
 }
 
-// mode returns the mode in use. Without a daemon it is the mode chosen by the trials, or otherwise
-// the configured mode; for auto it is the best mode.
+// mode returns the mode in use. Without a daemon it returns the mode that the trials chose, or
+// otherwise the configured mode; for auto that is the best mode.
 func (o *observed) mode() modes.Mode {
 	name := cmp.Or(o.serves, o.Config.Mode)
 	if o.Status != nil {
@@ -152,9 +152,9 @@ func (o *observed) hasFamily(is4 bool) bool {
 	return slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
 }
 
-// connectionMark is the bit in a connection's mark that marks connections to frontends.
+// connectionMark returns the bit that vipd sets in the mark of connections to frontends.
 func (o *observed) connectionMark() uint32 { return 1 << ((o.Config.IPTables.MasqueradeBit + 1) % 32) }
 
-// translates reports whether connection tracking has translated connections to VIPs. It does not
-// know translations of virtual servers.
+// translates reports whether connection tracking knows the translations of connections to VIPs. It
+// does not know translations by IPVS.
 func (o *observed) translates() bool { return o.mode().Name != config.IPVSMode }

@@ -20,7 +20,7 @@ func wantsIPVS(o *observed) bool {
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
 }
 
-// checkSchedulers looks for the modules of the services' schedulers.
+// checkSchedulers looks for the kernel modules of the services' schedulers.
 func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	if !wantsIPVS(o) || o.module("ip_vs") == unseen || o.text("/lib/modules/"+o.release()+"/modules.dep") == "" {
 		return nil // the modules are unknown; the trial shows whether IPVS exists
@@ -54,18 +54,19 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	bits, err := strconv.Atoi(o.text("/sys/module/ip_vs/parameters/conn_tab_bits"))
 	if err != nil || !wantsIPVS(o) {
-		return nil // it is not loaded, or built in
+		return nil // the module is not loaded, or is built in
 	}
 	f := fine(fmt.Sprintf("IPVS finds connections in a table of %d buckets", 1<<bits))
 	if bits < 16 {
 		f.Level = Note
 		f.Why = "with more connections than that, each packet searches a longer list: 100,000 connections need about 2^17. The size is fixed while ip_vs is loaded"
-		f.Mend = "echo 'options ip_vs conn_tab_bits=20' >/etc/modprobe.d/vipd.conf  # then load ip_vs again, or restart the host"
+		f.Fix = "echo 'options ip_vs conn_tab_bits=20' >/etc/modprobe.d/vipd.conf  # then load ip_vs again, or restart the host"
 	}
 	return []Finding{f}
 }
 
-// virtualSysctl is a setting of the kernel's virtual servers. loss is the effect of another value.
+// virtualSysctl is a kernel setting of IPVS and its required value. loss is the effect of another
+// value.
 type virtualSysctl struct{ name, value, loss string }
 
 // virtualSysctls returns the settings that ipvs mode needs on this kernel.
@@ -107,8 +108,7 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkServerTimeout compares how long IPVS and conntrack remember open TCP connections without
-// packets.
+// checkServerTimeout compares the timeouts of IPVS and conntrack for idle TCP connections.
 func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" || !o.Root {
 		return nil // only root can read the timeout, and reading it must not load IPVS
@@ -124,7 +124,7 @@ func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 		return []Finding{fine(what)}
 	}
 	foreign, err := foreignServers(o)
-	reason, mend := "vipd raises that at its next full comparison", fmt.Sprintf("ipvsadm --set %d 0 0", seconds)
+	reason, fix := "vipd raises that at its next full comparison", fmt.Sprintf("ipvsadm --set %d 0 0", seconds)
 	switch {
 	case configured != nil:
 		reason = "ipvs.tcp_timeout is set, so vipd does not raise that to the timeout of conntrack"
@@ -135,7 +135,7 @@ func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 	case o.Status == nil:
 		return nil
 	default:
-		mend = ""
+		fix = ""
 	}
-	return []Finding{note(what, reason+". The next packet of such a connection is answered by a reset", mend)}
+	return []Finding{note(what, reason+". The next packet of such a connection is answered by a reset", fix)}
 }

@@ -10,10 +10,10 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// need is a match of iptables that vipd's rules use, by its name in the kernel's list.
+// need is an iptables match that vipd's rules use. It has the name of the kernel's list.
 type need struct {
 	match string
-	// by reports whether a mode needs it.
+	// by reports whether a mode needs the match.
 	by   func(modes.Mode) bool
 	loss string
 }
@@ -69,7 +69,7 @@ func checkConntrackTable(_ context.Context, o *observed) []Finding {
 	if limit > 0 && count >= limit/10*8 {
 		f.Level = Warning
 		f.Why = "when it is full, the kernel drops new connections of the whole host"
-		f.Mend = fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*limit)
+		f.Fix = fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*limit)
 	}
 	return []Finding{f}
 }

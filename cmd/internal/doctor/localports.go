@@ -11,9 +11,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkLocalPorts looks for node ports that the kernel also gives to this host's own connections.
-// IPVS does not know these connections, so it sends their answers to endpoints. In other modes,
-// conntrack or a listening socket keeps them apart.
+// checkLocalPorts looks for node ports that the kernel also assigns to this host's own connections.
+// IPVS does not know these connections, so it would send their answers to endpoints. In other
+// modes, conntrack or a listening socket prevents that.
 func checkLocalPorts(_ context.Context, o *observed) []Finding {
 	var low, high int
 	const between, reserved = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports"

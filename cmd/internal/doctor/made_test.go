@@ -24,25 +24,26 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// made is a host that consists of texts: files by path, and the output of command lines.
-type made struct {
+// fakeHost is a host that consists of texts. It has the content of files by path, and the output of
+// command lines.
+type fakeHost struct {
 	Host
 	files, prints map[string]string
 	programs      []string
 	owned         []balancer.Key
 	refused       []folder.Refusal
 	put           map[netip.Addr]string
-	lost          error // why the ledgers can't be read
+	lost          error // error of reading the ledgers
 	unfenced      error
-	members       [][]string // of etcd
-	words         []string   // of etcd's process
+	members       [][]string // URLs of etcd's members
+	words         []string   // arguments of etcd's process
 	owner         *api.OwnerStatus
-	timeout       time.Duration // of IPVS
+	timeout       time.Duration // timeout of IPVS for idle TCP connections
 }
 
-// newMade returns a host without findings, on which the kernel mode of the test works.
-func newMade() *made {
-	m := &made{
+// newFakeHost returns a host without findings, on which the kernel mode of the test works.
+func newFakeHost() *fakeHost {
+	m := &fakeHost{
 		files: map[string]string{
 			"/proc/sys/net/ipv4/ip_forward": "1\n", "/proc/sys/net/ipv6/conf/all/forwarding": "1\n",
 			"/proc/sys/net/netfilter/nf_conntrack_max": "1000\n", "/proc/sys/net/netfilter/nf_conntrack_count": "10\n",
@@ -82,8 +83,8 @@ func newMade() *made {
 	return m
 }
 
-// system returns functions that read the texts of m.
-func (m *made) system() System {
+// system returns a System that reads the texts of m.
+func (m *fakeHost) system() System {
 	return System{
 		Root: true,
 		Interfaces: func() ([]Interface, error) {
@@ -128,7 +129,7 @@ func (m *made) system() System {
 	}
 }
 
-// trialOf returns a mode whose trial ends in err.
+// trialOf returns a mode whose trial returns err.
 func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
 	return modes.Mode{Name: name, Needs: dataplane.Needs{Forward: forwards}, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
 		if err != nil {
@@ -138,7 +139,7 @@ func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
 	}}
 }
 
-func (m *made) frontend(key string, nodePort bool) {
+func (m *fakeHost) frontend(key string, nodePort bool) {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
 		panic(err)
@@ -146,7 +147,7 @@ func (m *made) frontend(key string, nodePort bool) {
 	m.Frontends = append(m.Frontends, Frontend{Key: k, NodePort: nodePort, Service: "web"})
 }
 
-// without omits findings of a level.
+// without returns the findings that don't have a level, as texts.
 func without(all []Finding, level Level) []string {
 	var lines []string
 	for _, f := range all {
@@ -160,12 +161,13 @@ func without(all []Finding, level Level) []string {
 // findingCase is a change of a host without findings, and the expected findings.
 type findingCase struct {
 	name   string
-	change func(*made)
+	change func(*fakeHost)
 	want   []string
 }
 
-// examineEach checks the findings of each case, except those of level OK.
-func examineEach(t *testing.T, host func() *made, cases []findingCase) {
+// examineEach compares the findings of each case with the expected findings. It ignores findings of
+// level OK.
+func examineEach(t *testing.T, host func() *fakeHost, cases []findingCase) {
 	t.Helper()
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 // missingIPVS returns the likely reason why the kernel has no IPVS for this process, and the
 // command that fixes it.
-func missingIPVS(s System) (why, mend string) {
-	const netAdmin, sysModule = 12, 16 // CAP_NET_ADMIN, CAP_SYS_MODULE of the kernel's include/uapi/linux/capability.h
+func missingIPVS(s System) (why, fix string) {
+	const netAdmin, sysModule = 12, 16 // CAP_NET_ADMIN and CAP_SYS_MODULE in the kernel's include/uapi/linux/capability.h
 	const outside = "modprobe ip_vs  # on the host of this container"
 	switch {
 	case s.nested():
@@ -30,7 +30,8 @@ func missingIPVS(s System) (why, mend string) {
 	return "this kernel comes without the module ip_vs", s.packaged("ip_vs")
 }
 
-// contained reports whether this is a container, judging by the files of container engines.
+// contained reports whether this process is in a container. It looks for the files of container
+// engines.
 func (s System) contained() bool {
 	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, s.exists)
 }
@@ -52,7 +53,7 @@ func (s System) capable(number int) bool {
 	return true
 }
 
-// packaged returns the command that installs a missing module, or that shows more.
+// packaged returns a command that installs a missing module, or that shows why it is missing.
 func (s System) packaged(module string) string {
 	release := s.release()
 	system := s.text("/etc/os-release")

@@ -15,11 +15,11 @@ import (
 // trial is the result of a mode's trial.
 type trial struct {
 	mode modes.Mode
-	// skipped is the reason why the mode was not tried; "" means that it was. The mode in use is
-	// not tried, because it works.
+	// skipped is the reason why the mode was not tried. "" means that it was tried. The mode in use
+	// is not tried, because it works.
 	skipped string
 	inUse   bool
-	// detail describes a mode that works, and err is the reason why a mode does not.
+	// detail describes a mode that works. err is the reason why a mode does not work.
 	detail string
 	err    error
 }
@@ -71,13 +71,14 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 		return c, done, nil
 	}
 	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
-		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small
+		done = func() { _ = os.RemoveAll(c.RunDir) } // the folder is small, so a leftover is harmless
 	}
 	return c, done, err
 }
 
-// serving returns the mode that vipd uses for a wanted mode: the mode itself if it works, otherwise
-// the best mode that does. It returns "" if a better mode could not be tried.
+// serving returns the mode that vipd would use for a configured mode. It is the configured mode if
+// that works, and otherwise the best mode that works. It returns "" if a better mode could not be
+// tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {
@@ -123,11 +124,11 @@ func failedTrial(o *observed, t trial) Finding {
 		f.Level, f.Why = Problem, "the configuration sets this mode; vipd uses another one, or, with strict_mode, does not start"
 	}
 	if t.mode.Name == config.IPVSMode && !o.NotLinux {
-		why, mend := missingIPVS(o.System)
+		why, fix := missingIPVS(o.System)
 		if why != "" {
 			f.Why = why + ". " + upper(f.Why)
 		}
-		f.Mend = mend
+		f.Fix = fix
 	}
 	return f
 }
@@ -165,8 +166,8 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best that works here", best), Why: why}}
 }
 
-// Likely returns the mode that auto most likely uses on a host whose files read returns, and why it
-// skips better modes. It tries nothing, so it proves nothing.
+// Likely returns the mode that auto probably uses on a host whose files read returns, and the
+// reason why it skips better modes. It tries no mode, so vipd may choose another.
 func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string) {
 	s := System{ReadFile: read}
 	for _, mode = range modes.All() {
@@ -178,10 +179,10 @@ func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string
 	return mode, why
 }
 
-// upper capitalizes the first letter of a sentence.
+// upper capitalizes the first letter of text.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// in formats a detail in brackets.
+// in formats a detail in parentheses.
 func in(detail string) string {
 	if detail == "" {
 		return ""

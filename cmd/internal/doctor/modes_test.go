@@ -18,19 +18,19 @@ import (
 )
 
 func TestFindingsOfModes(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
+	examineEach(t, newFakeHost, []findingCase{
 		{name: "all is well"},
-		{name: "a fallback", change: func(m *made) {
+		{name: "a fallback", change: func(m *fakeHost) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
 			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))
 		}, want: []string{
 			"vipd: problem: vipd serves by userspace mode, although iptables is configured: not iptables: no",
 			"modes: problem: iptables mode does not work here: no; not at all",
 		}},
-		{name: "its problems", change: func(m *made) {
+		{name: "its problems", change: func(m *fakeHost) {
 			m.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
 		}, want: []string{"vipd: warning: vipd reports problems (1)"}},
-		{name: "no root", change: func(m *made) {
+		{name: "no root", change: func(m *fakeHost) {
 			m.Root, m.Status, m.NoDaemon = false, nil, "no vipd answers"
 			delete(m.files, "/proc/thread-self/net/ip_tables_matches")
 		}, want: []string{
@@ -40,18 +40,18 @@ func TestFindingsOfModes(t *testing.T) {
 			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
 			"firewall: note: firewalls were not read: only root can read them",
 		}},
-		{name: "folders that a start refuses", change: func(m *made) {
+		{name: "folders that a start refuses", change: func(m *fakeHost) {
 			m.refused = []folder.Refusal{{Field: "api.socket", Err: errors.New("other users can write to /tmp")}}
 		}, want: []string{"vipd: problem: vipd does not start with api.socket: other users can write to /tmp"}},
-		{name: "a broken config", change: func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, want: []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
+		{name: "a broken config", change: func(m *fakeHost) { m.ConfigProblem = "vipd.toml:1: bad" }, want: []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
 	})
 }
 
-// TestKilled examines the remains of a vipd that does not answer. They must be a problem if and
-// only if it left addresses.
+// TestKilled examines a host whose vipd does not answer. The finding must be a problem only if
+// addresses are left.
 func TestKilled(t *testing.T) {
 	for _, killed := range []bool{true, false} {
-		m := newMade()
+		m := newFakeHost()
 		m.Status, m.NoDaemon, m.put = nil, "no vipd answers", map[netip.Addr]string{}
 		want := Note
 		if killed {
@@ -68,7 +68,7 @@ func TestKilled(t *testing.T) {
 // may be left.
 func TestTrialsApart(t *testing.T) {
 	for _, runs := range []bool{true, false} {
-		m := newMade()
+		m := newFakeHost()
 		m.Config.RunDir = t.TempDir()
 		if !runs {
 			m.Status = nil
@@ -83,10 +83,10 @@ func TestTrialsApart(t *testing.T) {
 		}}}
 		Examine(t.Context(), m.Host)
 		if apart := used != m.Config.RunDir; apart != runs {
-			t.Errorf("vipd runs = %t; folder of the trial = %s, folder of vipd = %s", runs, used, m.Config.RunDir)
+			t.Errorf("with vipd running = %t, folder of the trial = %s, folder of vipd = %s; want them to differ only if vipd runs", runs, used, m.Config.RunDir)
 		}
 		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
-			t.Errorf("%s is left: %v", used, err)
+			t.Errorf("error of the removed folder %s = %v, want that it does not exist", used, err)
 		}
 	}
 }

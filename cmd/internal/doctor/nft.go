@@ -38,7 +38,7 @@ func (c *nftChain) fromTables() bool {
 		strings.ToUpper(c.Name) == c.Name
 }
 
-// place returns the chain in the form of nft's commands.
+// place returns the family, table and name of the chain, as in nft's commands.
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
 // nft runs nft -j.
@@ -59,7 +59,7 @@ func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 // checkForeignChains looks for chains in other programs' nft tables that drop connections to VIPs.
 func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
-		return nil // checkRules reports it
+		return nil // checkRules reports the error
 	}
 	if !o.has("nft") {
 		return []Finding{note("others' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
@@ -147,7 +147,7 @@ func (r *nftRule) dropsAll() bool {
 	return ends
 }
 
-// ends reports whether the rule ends in one of the verdicts.
+// ends reports whether the rule has one of the verdicts.
 func (r *nftRule) ends(verdicts ...string) bool {
 	return slices.ContainsFunc(r.Expr, func(e map[string]json.RawMessage) bool {
 		return slices.ContainsFunc(verdicts, func(verdict string) bool { return e[verdict] != nil })
@@ -157,7 +157,7 @@ func (r *nftRule) ends(verdicts ...string) bool {
 // named returns the frontends and endpoints that the rule matches by their destination.
 func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
-	port := uint16(0) // any
+	port := uint16(0) // 0 means any port
 	for _, e := range r.Expr {
 		var m struct {
 			Op   string `json:"op"`
@@ -235,8 +235,8 @@ func prefixes(from json.RawMessage) []netip.Prefix {
 	return all
 }
 
-// letsVIPs reports whether the rule accepts translated connections, or connections with vipd's
-// mark.
+// letsVIPs reports whether the rule accepts connections to VIPs, because it accepts translated
+// connections or connections with vipd's mark.
 func letsVIPs(o *observed, r *nftRule) bool {
 	accepts, known := false, false
 	for _, e := range r.Expr {

@@ -5,12 +5,12 @@ import (
 )
 
 func TestFindingsOfPrograms(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "kube-proxy, ufw and firewalld", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "kube-proxy, ufw and firewalld", change: func(m *fakeHost) {
 			m.prints["iptables-nft-save"] = "*nat\n:KUBE-SERVICES - [0:0]\n:ufw-user-input - [0:0]\nCOMMIT\n"
 			m.prints["systemctl is-active firewalld"] = "active\n"
 		}, want: []string{"others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
-		{name: "saved rules", change: func(m *made) {
+		{name: "saved rules", change: func(m *fakeHost) {
 			m.files["/etc/iptables/rules.v4"] = "*filter\n:VIPD-INPUT - [0:0]\n-A INPUT -j VIPD-INPUT\nCOMMIT\n"
 			m.files["/etc/iptables/rules.v6"] = "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n"
 			m.files["/etc/nftables.conf"] = "table inet filter {\n}\ntable ip vipd-guard {\n}\n"
@@ -18,7 +18,7 @@ func TestFindingsOfPrograms(t *testing.T) {
 			"others: warning: rules that are loaded at boot contain vipd's: VIPD- in /etc/iptables/rules.v4",
 			"others: warning: rules that are loaded at boot contain vipd's: table ip vipd in /etc/nftables.conf",
 		}},
-		{name: "translations of others", change: func(m *made) {
+		{name: "translations of others", change: func(m *fakeHost) {
 			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A PREROUTING -j VIPD-X\n-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n" +

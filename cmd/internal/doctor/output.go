@@ -22,7 +22,8 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns the endpoints to which one backend's OUTPUT drops packets, by the rule.
+// droppedOutput returns a finding for each rule of a backend's OUTPUT that drops packets to
+// endpoints.
 func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
@@ -42,7 +43,7 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 				continue
 			}
 			seen[to] = true
-			if _, by := b.fate(to, "OUTPUT", 0); by != "" {
+			if _, by := b.verdictOf(to, "OUTPUT", 0); by != "" {
 				lost[by] = append(lost[by], fmt.Sprintf("%s of %s", e, f.Service))
 			}
 		}
@@ -61,9 +62,10 @@ type packet struct {
 	here bool
 }
 
-// fate reports whether a chain of the table filter accepts a packet, or returns the rule that drops
-// it. A rule with unknown conditions, such as a user of the host, may accept but never drops.
-func (b *iptablesRules) fate(to packet, name string, depth int) (accepted bool, by string) {
+// verdictOf reports whether a chain of the table filter accepts a packet, or returns the rule that
+// drops it. A rule with unknown conditions, such as a user ID, may accept the packet but does not
+// count as a drop.
+func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
 	for _, rule := range c.rules {
@@ -83,8 +85,8 @@ func (b *iptablesRules) fate(to packet, name string, depth int) (accepted bool, 
 			if sure {
 				return false, rule
 			}
-		case depth < deepest && b.tables["filter"][jump] != nil && !strings.HasPrefix(jump, "VIPD-"):
-			if accepted, by := b.fate(to, jump, depth+1); accepted || by != "" && sure {
+		case depth < maxJumps && b.tables["filter"][jump] != nil && !strings.HasPrefix(jump, "VIPD-"):
+			if accepted, by := b.verdictOf(to, jump, depth+1); accepted || by != "" && sure {
 				return accepted, by
 			}
 		}
@@ -95,7 +97,8 @@ func (b *iptablesRules) fate(to packet, name string, depth int) (accepted bool, 
 	return false, ""
 }
 
-// matches reports whether a rule of iptables-save may match the packet, and whether it surely does.
+// matches reports whether a rule in iptables-save's syntax may match the packet, and whether it
+// certainly does.
 func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
 	words := append(strings.Fields(conditions), "")

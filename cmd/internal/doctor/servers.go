@@ -16,10 +16,10 @@ import (
 // first line. It exists once ip_vs is loaded.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
-// server is one virtual server of the kernel.
+// server is a virtual server of the kernel.
 type server struct {
 	key balancer.Key
-	// mark is set instead of key if a server is for packets with a mark.
+	// mark is set instead of key if the server is for packets with a mark.
 	mark string
 }
 
@@ -73,7 +73,7 @@ func hexAddrPort(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, uint16(port)), err == nil && ok
 }
 
-// foreignServers returns the virtual servers that are missing in vipd's ledger.
+// foreignServers returns the virtual servers that are not in vipd's ledger.
 func foreignServers(o *observed) ([]server, error) {
 	all := o.servers()
 	if len(all) == 0 {
@@ -154,7 +154,7 @@ func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// vipNetwork is an example of a network that holds VIPs.
+// vipNetwork returns a network that contains VIPs, as an example for a command.
 func vipNetwork(o *observed) string {
 	for _, f := range o.Frontends {
 		if !f.NodePort {

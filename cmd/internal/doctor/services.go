@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Idle returns the reason why no backend in these states gets new connections; "" means that a
+// Idle returns the reason why no backend in these states gets new connections. It returns "" if a
 // backend does.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
@@ -41,8 +41,8 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkIdle looks for services whose clients are not served for a reason that is not a problem of
-// the service. Services with the same cause share a finding.
+// checkIdle looks for services without a usable endpoint, unless a problem of the service already
+// reports that. Services with the same cause share a finding.
 func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
 	idle := map[string][]string{}
@@ -53,7 +53,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	for _, f := range o.Frontends {
 		name := string(f.Service)
 		if f.Idle == "" || served[f.Service] && f.NodePort && len(f.Backends) == 0 {
-			continue // a service has node ports in both families, even if it needs only one
+			continue // a service has node ports in both families, although it may have endpoints in only one
 		}
 		if o.reportsEndpoints(f.Service) {
 			continue
@@ -73,12 +73,12 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	for _, cause := range causes {
 		all, level := idle[cause], Problem
 		if o.Status == nil {
-			level = Warning // endpoints may still be written, or register
+			level = Warning // endpoints may still be added, or register
 		}
 		name, _, _ := strings.Cut(all[0], " ")
 		found = append(found, Finding{
 			Level: level, What: fmt.Sprintf("clients of %s are not served: %s", list(all), cause),
-			Why: "their connections are refused or get no answer", Mend: "vipctl describe service " + name,
+			Why: "their connections are refused or get no answer", Fix: "vipctl describe service " + name,
 		})
 	}
 	if len(o.Frontends) > 0 && o.Status != nil && !slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Idle != "" }) {
@@ -95,16 +95,17 @@ func (o *observed) reportsEndpoints(service balancer.Name) bool {
 }
 
 // defined reports whether a problem is in a definition or the configuration. The verbs check, plan,
-// reload and status report those in the same words; checks of the host report the others.
+// reload and status report such problems in the same words. Checks of the host report all other
+// problems.
 func (o *observed) defined(p balancer.Problem) bool {
 	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
-		return false // checkDaemon and checkConfig report it
+		return false // checkDaemon and checkConfig report this problem
 	}
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns the level of a problem. Verbs check, plan and reload fail for the same problems as
-// doctor, which also fails for an outage.
+// level returns the level of a problem. The verbs check, plan and reload fail for the same problems
+// as doctor, except an outage.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning
@@ -137,15 +138,15 @@ func checkProblems(_ context.Context, o *observed) (found []Finding) {
 		found = append(found, findingOf(c.level, byCause[c], o.ConfigFile))
 	}
 	if more := len(causes) - maxNamed; more > 0 {
-		found = append(found, Finding{Level: causes[maxNamed].level, What: wording.Count(more, "more problem") + " of services and the configuration", Mend: "vipctl status"})
+		found = append(found, Finding{Level: causes[maxNamed].level, What: wording.Count(more, "more problem") + " of services and the configuration", Fix: "vipctl status"})
 	}
 	return found
 }
 
-// findingOf returns the finding of problems with the same text, each of another service.
+// findingOf returns the finding about problems of several services with the same text.
 func findingOf(level Level, same []balancer.Problem, configFile string) Finding {
 	p := same[0]
-	f := Finding{Level: level, What: p.String(), Mend: "vipctl check " + configFile}
+	f := Finding{Level: level, What: p.String(), Fix: "vipctl check " + configFile}
 	if len(same) > 1 {
 		var names []string
 		for _, p := range same {
@@ -155,7 +156,7 @@ func findingOf(level Level, same []balancer.Problem, configFile string) Finding 
 		f.What = "services " + list(slices.Compact(names)) + ": " + p.String()
 	}
 	if slices.Contains([]balancer.ProblemKind{balancer.Idle, balancer.Outage, balancer.InPanic, balancer.Unanswered, balancer.Unchecked, balancer.Unapplied, balancer.Unresolved}, p.Kind) {
-		f.Mend = "vipctl describe service " + string(same[0].Service)
+		f.Fix = "vipctl describe service " + string(same[0].Service)
 	}
 	return f
 }

@@ -26,7 +26,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 			}
 			owner, known := owners()[s.Inode]
 			if owner == "vipd" || !known && o.Status != nil && s.At.Addr == f.Addr {
-				continue // its own, or most likely so
+				continue // the socket is vipd's own, or probably is
 			}
 			found = append(found, listener(o, f, s.At, owner, shared[f.Addr])...)
 		}
@@ -51,7 +51,7 @@ func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	return all
 }
 
-// socketsIn returns the sockets at a port, or in a range of ports.
+// socketsIn returns the sockets in a range of ports.
 func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortRange) (in []sockets.Socket) {
 	if !ports.IsRange() {
 		return all[ports]
@@ -65,12 +65,12 @@ func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortR
 	return in
 }
 
-// sharedVIPs returns the VIPs that are also addresses of the host, at which clients use the host's
-// programs.
+// sharedVIPs returns the VIPs that are also addresses of the host. Clients may use the host's own
+// programs at these addresses.
 func sharedVIPs(o *observed) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if o.Status == nil || !o.Config.Addresses.Bind {
-		return all // other programs may add VIPs
+		return all // other programs may have added VIPs
 	}
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Held == "host" && !a.Owned && !addr.IsLoopback() {
@@ -81,8 +81,8 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 }
 
 // listener returns the finding about another program's socket at a frontend. A socket on every
-// address is harmless, unless vipd listens itself, or clients also use the address for the host's
-// programs.
+// address is harmless, unless vipd also listens at the frontend, or clients use the host's programs
+// at its address.
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)

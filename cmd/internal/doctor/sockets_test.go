@@ -8,8 +8,8 @@ import (
 )
 
 func TestFindingsOfSockets(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "sockets", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "sockets", change: func(m *fakeHost) {
 			m.frontend("192.168.1.5:30080/tcp", true)
 			m.files["/proc/thread-self/net/tcp"] = "  sl  local_address rem_address   st\n" +
 				line("0A00600A:0050", "0A", "222") + line("0A00600A:0050", "0A", "111") +
@@ -19,12 +19,12 @@ func TestFindingsOfSockets(t *testing.T) {
 			"sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",
 			"sockets: warning: nginx listens on 0.0.0.0:30080/tcp, where service web is (192.168.1.5:30080/tcp)",
 		}},
-		{name: "sockets at the host's own address", change: func(m *made) {
+		{name: "sockets at the host's own address", change: func(m *fakeHost) {
 			m.frontend("192.168.1.5:80/tcp", false)
 			m.Status.Addresses = append(m.Status.Addresses, api.Address{Address: "192.168.1.5", Held: "host"})
 			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222")
 		}, want: []string{"sockets: warning: nginx listens on 0.0.0.0:80/tcp, where service web is (192.168.1.5:80/tcp)"}},
-		{name: "sockets, where vipd listens itself", change: func(m *made) {
+		{name: "sockets, where vipd listens itself", change: func(m *fakeHost) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace", Detail: "bind, because"}
 			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222") + line("0A00600A:0050", "0A", "333")
 		}, want: []string{"sockets: problem: nginx listens on 0.0.0.0:80/tcp, where service web is (10.96.0.10:80/tcp)"}},

@@ -22,7 +22,7 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 
 // checkReversePath checks whether devices drop packets whose return path uses another device.
 func checkReversePath(_ context.Context, o *observed) []Finding {
-	// The kernel uses the larger value of the device and "all"; 1 is strict, 2 loose.
+	// The kernel uses the larger of the device's and "all"'s values. 1 is strict, and 2 is loose.
 	strict := devicesWith(o, "ipv4", "rp_filter", "1")
 	if slices.Contains(devicesWith(o, "ipv4", "rp_filter", "2"), "all") {
 		strict = nil
@@ -54,7 +54,7 @@ func checkARP(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "held VIPs are kept out of ARP (arp_ignore, arp_announce)")
 }
 
-// heldOn lists the devices on which the running vipd holds VIPs.
+// heldOn returns the devices on which the running vipd holds VIPs.
 func heldOn(o *observed) (devices []string) {
 	if o.Status == nil {
 		return nil
@@ -89,7 +89,7 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 
-// checkLoose reads whether connection tracking accepts connections that started elsewhere.
+// checkLoose checks whether connection tracking accepts connections that started on another host.
 func checkLoose(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {
 		return nil

@@ -8,29 +8,29 @@ import (
 )
 
 func TestFindingsOfSysctls(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "a match is missing", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "a match is missing", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nset\nstatistic\nbpf\n"
 		}, want: []string{"kernel: warning: the kernel does not show the match xt_connmark"}},
-		{name: "conntrack is near full", change: func(m *made) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" }, want: []string{"kernel: warning: connection tracking has 801 of 1000 entries in use"}},
-		{name: "forwarding is off", change: func(m *made) {
+		{name: "conntrack is near full", change: func(m *fakeHost) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" }, want: []string{"kernel: warning: connection tracking has 801 of 1000 entries in use"}},
+		{name: "forwarding is off", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.files["/proc/sys/net/ipv6/conf/all/forwarding"] = "0", "0"
 			m.frontend("[fd00::9]:80/tcp", false)
 		}, want: []string{"sysctls: problem: IPv4 packets are not forwarded", "sysctls: warning: IPv6 packets are not forwarded"}},
-		{name: "forwarding of IPv6 is on for a device", change: func(m *made) {
+		{name: "forwarding of IPv6 is on for a device", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv6/conf/all/forwarding"], m.files["/proc/sys/net/ipv6/conf/eth0/force_forwarding"] = "0", "1"
 			m.frontend("[fd00::9]:80/tcp", false)
 		}},
-		{name: "forwarding is off for a device", change: func(m *made) {
+		{name: "forwarding is off for a device", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/forwarding"], m.files["/proc/sys/net/ipv4/conf/lo/forwarding"] = "0", "0"
 		}, want: []string{"sysctls: warning: IPv4 packets that arrive by eth0 are not forwarded"}},
-		{name: "forwarding is to come", change: func(m *made) {
+		{name: "forwarding is to come", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status, m.NoDaemon = "0", nil, "no vipd answers"
 		}, want: []string{"vipd: note: no vipd answers"}},
-		{name: "forwarding does not matter", change: func(m *made) {
+		{name: "forwarding does not matter", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status.Mode = "0", api.Mode{InUse: "userspace", Wanted: "userspace"}
 		}},
-		{name: "loopback, paths, ARP, counters", change: func(m *made) {
+		{name: "loopback, paths, ARP, counters", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
 			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
 			m.files["/proc/sys/net/netfilter/nf_conntrack_acct"], m.files["/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"] = "0", "0"
@@ -42,15 +42,15 @@ func TestFindingsOfSysctls(t *testing.T) {
 			"sysctls: note: connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
 			"sysctls: note: connection tracking ignores connections that have begun elsewhere (nf_conntrack_tcp_loose)",
 		}},
-		{name: "loose for all", change: func(m *made) {
+		{name: "loose for all", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"], m.files["/proc/sys/net/ipv4/conf/all/rp_filter"] = "1", "2"
 		}},
-		{name: "a bridge", change: func(m *made) {
+		{name: "a bridge", change: func(m *fakeHost) {
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}}, {Name: "br1", Bridge: true}}, nil
 			}
 		}, want: []string{"sysctls: note: packets inside of bridges bypass iptables: br0"}},
-		{name: "a bridge whose packets are translated", change: func(m *made) {
+		{name: "a bridge whose packets are translated", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
 			m.Frontends = []Frontend{{Service: "web", Backends: []netip.AddrPort{netip.MustParseAddrPort("172.17.0.2:8080")}}}
 			m.Interfaces = func() ([]Interface, error) {

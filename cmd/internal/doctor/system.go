@@ -44,7 +44,7 @@ type System struct {
 	// Own returns the sockets of this process, by inode, if it is the daemon. It is nil in other
 	// programs.
 	Own func() map[string]bool
-	// Refused returns the directories of a configuration that prevent vipd from starting.
+	// Refused returns the directories in a configuration that prevent vipd from starting.
 	Refused func(config.Config) []folder.Refusal
 	// Words returns the arguments and environment of a running program, or nothing if it does not
 	// seem to run.
@@ -77,7 +77,7 @@ func (s System) text(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// sysctl reads a setting such as net.ipv4.ip_forward; it returns "" if the kernel lacks it.
+// sysctl reads a setting such as net.ipv4.ip_forward. It returns "" if the kernel does not have it.
 func (s System) sysctl(name string) string {
 	return s.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
 }
@@ -92,20 +92,20 @@ func (s System) kernelSince(major, minor int) bool {
 	return err == nil && slices.Compare(version[:], []int{major, minor}) >= 0
 }
 
-// presence is the presence of a module in the kernel.
+// presence describes whether the kernel has a module.
 type presence int
 
 const (
-	// unseen means that neither the kernel nor a list of modules has it. A kernel without modules
-	// shows little.
+	// unseen means that neither the kernel nor a list of modules has the module. It may still exist
+	// in a kernel that lists no modules.
 	unseen presence = iota
 	// loadable means that the kernel loads it on request.
 	loadable
-	// loaded also means built in.
+	// loaded means that the module is loaded or built in.
 	loaded
 )
 
-// module looks for a kernel module.
+// module reports whether the kernel has a module.
 func (s System) module(name string) presence {
 	if s.exists("/sys/module/"+name+"/uevent") || s.exists("/sys/module/"+name+"/refcnt") {
 		return loaded

@@ -14,16 +14,16 @@ type iptablesRules struct {
 	// family is iptables or ip6tables.
 	family string
 	kind   config.IptablesBackend
-	// program is the command that reads and writes it.
+	// program is the command that reads and writes the rules.
 	program string
 	tables  map[string]map[string]*chain
-	// err is the reason why it could not be read.
+	// err is the reason why the rules could not be read.
 	err error
 }
 
 // chain is one chain of a table.
 type chain struct {
-	// policy is the verdict at the end of a built-in chain; "-" in other chains.
+	// policy is the verdict at the end of a built-in chain. It is "-" in other chains.
 	policy string
 	// rules are in iptables-save's syntax, without -A and the chain's name.
 	rules []string
@@ -31,8 +31,8 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend of a program without a suffix, and its version, or "" if it is not
-// installed.
+// plain returns the backend that a program without a suffix uses, and the program's version. It
+// returns "" if the program is not installed.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
 		return "", ""
@@ -44,11 +44,12 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 	if strings.Contains(version, "nf_tables") {
 		return config.NFTBackend, strings.TrimSpace(version)
 	}
-	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have no other backend, and don't print it
+	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have only the legacy backend, and don't print its name
 }
 
-// readBackends reads the rules of both backends and families, in these tables, or in all if none
-// are named. In legacy it reads only loaded tables, because reading a table loads it.
+// readBackends reads the rules of both backends and families, in the given tables, or in all if
+// none are given. Of the legacy backend it reads only loaded tables, because reading a table loads
+// it.
 func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRules {
 	if !o.Root {
 		return nil
@@ -124,7 +125,8 @@ func (b *iptablesRules) chainOf(table, name string) *chain {
 	return &chain{}
 }
 
-// counts returns the number of vipd's rules and of others'. A jump into a chain of vipd is vipd's.
+// counts returns the number of vipd's rules and of foreign rules. A jump to a chain of vipd counts
+// as vipd's.
 func (b *iptablesRules) counts() (ours, foreign int) {
 	for _, chains := range b.tables {
 		for name, c := range chains {
@@ -140,8 +142,9 @@ func (b *iptablesRules) counts() (ours, foreign int) {
 	return ours, foreign
 }
 
-// ours returns the backend that vipd uses for the family, or would use: the backend with its rules,
-// otherwise the configured one, otherwise the backend of the host's other rules.
+// ours returns the backend that vipd uses, or would use, for the family. It is the backend with
+// vipd's rules, otherwise the configured backend, otherwise the backend with the host's other
+// rules.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {

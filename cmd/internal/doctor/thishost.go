@@ -47,7 +47,7 @@ func interfaces() ([]Interface, error) {
 		}
 		addrs, err := d.Addrs()
 		if err != nil {
-			continue // the device has just disappeared
+			continue // the device was removed since it was listed
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
@@ -85,7 +85,7 @@ func words(program string) []string {
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
 		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // only root can read those of other users
-		// A zombie has no words.
+		// A zombie process has no arguments.
 		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })
 		}

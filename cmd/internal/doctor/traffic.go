@@ -25,16 +25,16 @@ const (
 // thousand VIPs.
 type traffic struct {
 	*observed
-	// on are the host's addresses, with their devices.
-	on map[netip.Addr]string
+	// devices maps the host's addresses to their devices.
+	devices map[netip.Addr]string
 	// answersByAny reports whether the host answers ARP for an address of a device on each device.
 	answersByAny bool
-	// gateways has the addresses by which other hosts may reach this host: under true for IPv4,
-	// under false for IPv6.
+	// gateways has the addresses by which other hosts may reach this host. The key is true for
+	// IPv4, and false for IPv6.
 	gateways map[bool]string
-	// elsewhere has the MACs of other hosts that answer for VIPs of this host's devices.
+	// elsewhere maps VIPs on this host's devices to the MACs of other hosts that answer for them.
 	elsewhere map[netip.Addr]net.HardwareAddr
-	// neighbours are the hosts in the kernel's neighbour tables, with their devices.
+	// neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	neighbours map[netip.Addr]string
 }
 
@@ -46,7 +46,7 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	if len(addresses) == 0 {
 		return []Finding{note("there are no services yet, so nothing is known of their traffic", "", "")}
 	}
-	found := t.askLinks(ctx, addresses)
+	found := t.probeLinks(ctx, addresses)
 	var order []Finding
 	byFinding := map[Finding][]string{}
 	for _, a := range addresses {
@@ -59,7 +59,7 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	for i, f := range order {
 		all := byFinding[f]
 		order[i].What = list(all) + " " + wording.Be(len(all)) + " " + f.What
-		order[i].Mend = strings.ReplaceAll(f.Mend, "VIP", all[0])
+		order[i].Fix = strings.ReplaceAll(f.Fix, "VIP", all[0])
 	}
 	return append(found, order...)
 }
@@ -71,13 +71,13 @@ func newTraffic(o *observed) *traffic {
 		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{}, map[netip.Addr]string{},
 	}
 	if o.Neighbours != nil {
-		t.neighbours, _ = o.Neighbours() // without neighbours, networks determine the devices
+		t.neighbours, _ = o.Neighbours() // without neighbor tables, networks determine the devices
 	}
 	found := map[bool]bool{}
 	for _, i := range o.interfaces {
 		for _, a := range i.Addrs {
-			t.on[a] = cmp.Or(t.on[a], i.Name)
-			// With arp_ignore = 1, which vipd sets, no host of the LAN finds an address on lo.
+			t.devices[a] = cmp.Or(t.devices[a], i.Name)
+			// vipd sets arp_ignore = 1, so hosts on the LAN can't resolve an address on lo.
 			if is4 := a.Is4(); i.Name != "lo" && !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !o.vips[a] {
 				found[is4], t.gateways[is4] = true, a.String()
 			}
@@ -95,7 +95,7 @@ func (t *traffic) addresses() []api.Address {
 	var all []api.Address
 	for _, a := range slices.SortedFunc(maps.Keys(t.vips), netip.Addr.Compare) {
 		held := "host"
-		switch on := t.on[a]; {
+		switch on := t.devices[a]; {
 		case a.IsLoopback():
 		case on == "" && t.Config.Addresses.Bind:
 			held = toCome
@@ -121,13 +121,13 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case err == nil && addr.IsLoopback():
 		return fine("on this host's loopback: for programs of this host only")
 	case a.Owned && device == "host":
-		return fine("owned by this host" + in(t.on[addr]) + ", which answers ARP or NDP for it")
+		return fine("owned by this host" + in(t.devices[addr]) + ", which answers ARP or NDP for it")
 	case a.Owned:
 		return fine(a.Note)
 	case device == "host":
-		return fine("the host's own" + in(t.on[addr]) + ": every client that reaches the host reaches it")
+		return fine("the host's own" + in(t.devices[addr]) + ": every client that reaches the host reaches it")
 	case device == unsure:
-		return note(fmt.Sprintf("on %s; whether vipd holds addresses there is not known", t.on[addr]),
+		return note(fmt.Sprintf("on %s; whether vipd holds addresses there is not known", t.devices[addr]),
 			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")
 	case t.elsewhere[addr] != nil && t.link(a) == "":
 		return problem(fmt.Sprintf("an address of another host (%s), which answers ARP or NDP for it on %s", t.elsewhere[addr], t.near(addr)),
@@ -144,22 +144,22 @@ func (t *traffic) arrival(a api.Address) Finding {
 			"vipd serves an address while it is here; its owner, such as keepalived, moves it", "ip address show to VIP")
 	case device == "none" || device == "":
 		return problem("not on this host"+in(a.Note), "services get no traffic there", "vipctl status")
-	case t.asked(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
+	case t.networkDevice(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
 		return warning(fmt.Sprintf("held on %s%s, and in the network of %s: clients there don't reach it, because no host answers their ARP or NDP requests for it",
-			device, t.left(), t.asked(addr)), "a VIP from another network needs a route to this host; a VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
-			fmt.Sprintf("vipctl check  # after setting addresses.interface = %q in %s", t.asked(addr), t.ConfigFile))
+			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host; a VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
+			fmt.Sprintf("vipctl check  # after setting addresses.interface = %q in %s", t.networkDevice(addr), t.ConfigFile))
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
-		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts that have a route to this host", device, t.left()), route)
+		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts that have a route to this host", device, t.leftText()), route)
 	}
-	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()))
+	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.leftText()))
 }
 
-// maxAsked is the maximum number of VIPs of a device for which other hosts are probed.
-const maxAsked = 256
+// maxProbed is the maximum number of VIPs per device for which other hosts are probed.
+const maxProbed = 256
 
-// askLinks probes for other hosts with VIPs that are on real devices of this host, or in their
-// networks. It returns findings about failed probes.
-func (t *traffic) askLinks(ctx context.Context, addresses []api.Address) (found []Finding) {
+// probeLinks probes for other hosts that have VIPs of this host's real devices, or VIPs in the
+// devices' networks. It returns findings about failed probes.
+func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (found []Finding) {
 	if !t.Root || t.Elsewhere == nil {
 		return nil
 	}
@@ -174,9 +174,9 @@ func (t *traffic) askLinks(ctx context.Context, addresses []api.Address) (found 
 		}
 	}
 	for link, vips := range on {
-		if len(vips) > maxAsked {
-			found = append(found, note(fmt.Sprintf("only the first %d of %d VIPs on %s were looked for on other hosts", maxAsked, len(vips), link), "", ""))
-			vips = vips[:maxAsked]
+		if len(vips) > maxProbed {
+			found = append(found, note(fmt.Sprintf("only the first %d of %d VIPs on %s were looked for on other hosts", maxProbed, len(vips), link), "", ""))
+			vips = vips[:maxProbed]
 		}
 		others, err := t.Elsewhere(ctx, link, vips)
 		if err != nil {
@@ -187,7 +187,7 @@ func (t *traffic) askLinks(ctx context.Context, addresses []api.Address) (found 
 	return found
 }
 
-// link returns the real device on which vipd holds an address, or will hold it, or "".
+// link returns the real device on which vipd holds or will hold an address, or "".
 func (t *traffic) link(a api.Address) string {
 	device := a.Held
 	if device == toCome {
@@ -199,7 +199,7 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
-// near returns the device whose network contains an address, or that leads to a neighbor with the
+// near returns the device whose network contains an address, or on which a neighbor has the
 // address, or "".
 func (t *traffic) near(a netip.Addr) string {
 	for _, i := range t.interfaces {
@@ -210,9 +210,9 @@ func (t *traffic) near(a netip.Addr) string {
 	return t.neighbours[a]
 }
 
-// asked returns the device whose network contains an address, or "". Hosts in it resolve the
-// address by ARP instead of sending to a router.
-func (t *traffic) asked(a netip.Addr) string {
+// networkDevice returns the device whose network contains an address, or "". Hosts in that network
+// resolve the address by ARP instead of sending to a router.
+func (t *traffic) networkDevice(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""
 	}
@@ -236,7 +236,7 @@ func (t *traffic) arrivalToCome(route string) Finding {
 func routed(what, route string) Finding {
 	return Finding{
 		Level: OK, What: what, Why: "no host answers ARP for such an address: hosts that run vipd need nothing, other hosts need a route to this host",
-		Mend: route + "  # on those other hosts, or on their router",
+		Fix: route + "  # on those other hosts, or on their router",
 	}
 }
 
@@ -244,8 +244,8 @@ func announced(what string) Finding {
 	return Finding{Level: OK, What: what, Why: "only one host may hold it this way; if VIPs have owners, another host takes over (docs/ownership.md)"}
 }
 
-// left returns a remark about an address that is in use although no vipd answers.
-func (t *traffic) left() string {
+// leftText returns a remark about an address that is still in use although no vipd answers.
+func (t *traffic) leftText() string {
 	if t.Status != nil {
 		return ""
 	}

@@ -12,18 +12,18 @@ import (
 )
 
 func TestFindingsOfAddresses(t *testing.T) {
-	examineEach(t, newMade, []findingCase{
-		{name: "an address that nobody holds", change: func(m *made) {
+	examineEach(t, newFakeHost, []findingCase{
+		{name: "an address that nobody holds", change: func(m *fakeHost) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		}, want: []string{"traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
-		{name: "an address of somebody else", change: func(m *made) {
+		{name: "an address of somebody else", change: func(m *fakeHost) {
 			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
 		}, want: []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and another program must add it"}},
-		{name: "no services", change: func(m *made) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so nothing is known of their traffic"}},
+		{name: "no services", change: func(m *fakeHost) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so nothing is known of their traffic"}},
 	})
 }
 
-// TestArrival adds VIPs in several ways. The finding must describe how traffic reaches them.
+// TestArrival holds VIPs on several devices. The finding must describe how traffic reaches them.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
@@ -34,7 +34,7 @@ func TestArrival(t *testing.T) {
 		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := newMade()
+			m := newFakeHost()
 			m.Config.Addresses.Interface, m.Frontends = test.device, nil
 			m.frontend(test.vip+":80/tcp", false)
 			m.frontend("192.168.1.5:30080/tcp", true)
@@ -46,7 +46,7 @@ func TestArrival(t *testing.T) {
 				a.Held, a.Owned, a.Note = "none", true, "not owned by this host"
 			}
 			m.Status.Addresses = []api.Address{a}
-			m.arrives(t, OK, test.want)
+			m.wantArrival(t, OK, test.want)
 		})
 	}
 }
@@ -54,85 +54,85 @@ func TestArrival(t *testing.T) {
 // TestArrivalAmongNeighbours holds a VIP from a device's network on another device. No host answers
 // for it, unless this host answers on any device.
 func TestArrivalAmongNeighbours(t *testing.T) {
-	m := newMade()
+	m := newFakeHost()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
 	m.frontend("192.168.1.77:80/tcp", false)
-	m.arrives(t, Warning, "192.168.1.77 is held on vipd0, and in the network of eth0: clients there don't reach it, because no host answers their ARP or NDP requests for it")
+	m.wantArrival(t, Warning, "192.168.1.77 is held on vipd0, and in the network of eth0: clients there don't reach it, because no host answers their ARP or NDP requests for it")
 	m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
-	m.arrives(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
 }
 
 // TestRouteAvoidsLoopback puts an address of another program on lo. The advised route must lead
 // through the address of a NIC, because other hosts don't find addresses on lo.
 func TestRouteAvoidsLoopback(t *testing.T) {
-	m := newMade()
+	m := newFakeHost()
 	nics, _ := m.Interfaces()
 	nics[0].Addrs = []netip.Addr{netip.MustParseAddr("10.9.9.9")}
 	m.Interfaces = func() ([]Interface, error) { return nics, nil }
 	all := Examine(t.Context(), m.Host)
-	if got, want := all[len(all)-1].Mend, "ip route add 10.96.0.10 via 192.168.1.5  # on those other hosts, or on their router"; got != want {
+	if got, want := all[len(all)-1].Fix, "ip route add 10.96.0.10 via 192.168.1.5  # on those other hosts, or on their router"; got != want {
 		t.Errorf("command = %q, want %q", got, want)
 	}
 }
 
-// arrives checks the finding about the traffic of VIPs.
-func (m *made) arrives(t *testing.T, level Level, want string) {
+// wantArrival checks the finding about the traffic of VIPs.
+func (m *fakeHost) wantArrival(t *testing.T, level Level, want string) {
 	t.Helper()
 	all := Examine(t.Context(), m.Host)
 	last := all[len(all)-1]
 	if last.What != want || last.Level != level {
-		t.Errorf("got %s %q, want %s %q", last.Level, last.What, level, want)
+		t.Errorf("finding = %s %q, want %s %q", last.Level, last.What, level, want)
 	}
-	if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
-		t.Errorf("the command has a placeholder: %s", last.Mend)
+	if strings.Contains(last.Fix, "VIP") || strings.Contains(last.Fix, "THIS-HOST") {
+		t.Errorf("command = %s, want no placeholder", last.Fix)
 	}
 }
 
-// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must be read from its
-// ledger and the configuration. Unknown facts must not be reported.
+// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must be read from the
+// ledger and the configuration, and findings must not state unknown facts.
 func TestArrivalWithoutDaemon(t *testing.T) {
 	for _, test := range []struct {
 		name, vip, device string
-		change            func(m *made)
+		change            func(m *fakeHost)
 		level             Level
 		want              string
 	}{
-		{"killed", "192.168.1.100", "vipd0", func(m *made) { m.put[netip.MustParseAddr("192.168.1.100")] = "eth0" }, OK,
+		{"killed", "192.168.1.100", "vipd0", func(m *fakeHost) { m.put[netip.MustParseAddr("192.168.1.100")] = "eth0" }, OK,
 			"192.168.1.100 is held on eth0 by a vipd that does not answer: this host answers ARP or NDP for it there"},
-		{"killed, on lo", "10.96.0.10", "vipd0", func(m *made) {
+		{"killed, on lo", "10.96.0.10", "vipd0", func(m *fakeHost) {
 			a := netip.MustParseAddr("10.96.0.10")
 			m.put[a] = "lo"
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "lo", Addrs: []netip.Addr{a}}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
 			}
 		}, OK, "10.96.0.10 is held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host"},
-		{"killed, and gone since", "10.96.0.10", "vipd0", func(m *made) { m.put[netip.MustParseAddr("10.96.0.10")] = "lo" }, OK,
+		{"killed, and gone since", "10.96.0.10", "vipd0", func(m *fakeHost) { m.put[netip.MustParseAddr("10.96.0.10")] = "lo" }, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on vipd0, or on lo if the kernel has no dummy devices; other hosts reach them if they have a route to this host"},
 		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them if they have a route to this host"},
 		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
 		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
-		{"without root", "192.168.1.100", "vipd0", func(m *made) { m.lost = fs.ErrPermission }, Note,
+		{"without root", "192.168.1.100", "vipd0", func(m *fakeHost) { m.lost = fs.ErrPermission }, Note,
 			"192.168.1.100 is on eth0; whether vipd holds addresses there is not known"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := newMade()
+			m := newFakeHost()
 			m.Config.Addresses.Interface, m.Frontends, m.put = test.device, nil, map[netip.Addr]string{}
 			m.Status, m.NoDaemon = nil, "no vipd answers"
 			m.frontend(test.vip+":80/tcp", false)
 			if test.change != nil {
 				test.change(m)
 			}
-			m.arrives(t, test.level, test.want)
+			m.wantArrival(t, test.level, test.want)
 		})
 	}
 }
 
-// TestManyServices examines 10,000 VIPs on a device, as after a crash. The number of reads must not
-// grow with the square of the number of VIPs, or the examination would last minutes.
+// TestManyServices examines a host with 10,000 VIPs on a device. The time must not grow with the
+// square of the number of VIPs, and devices must be read only a few times.
 func TestManyServices(t *testing.T) {
-	m := newMade()
+	m := newFakeHost()
 	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil
 	var all []netip.Addr
 	for i := range 10000 {
@@ -148,11 +148,11 @@ func TestManyServices(t *testing.T) {
 		return []Interface{{Name: "lo", Addrs: all}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
 	}
 	began := time.Now()
-	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reached by programs of this host, and by other hosts that have a route to this host")
 	m.Status, m.NoDaemon = nil, "no vipd answers"
-	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
+	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
 	if took := time.Since(began); took > wait.Bound(20*time.Second) {
-		t.Errorf("two examinations took %s", took)
+		t.Errorf("time of two examinations = %s, want less", took)
 	}
 	if looks > 20 {
 		t.Errorf("devices were read %d times, want at most 20", looks)

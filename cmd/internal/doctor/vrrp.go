@@ -40,7 +40,7 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// freeRouterIDs lists some router IDs that no group has, and that no router used recently.
+// freeRouterIDs lists some router IDs that no group has and that no router used recently.
 func freeRouterIDs(s *api.OwnerStatus, c *config.Config) string {
 	const listed = 3
 	var free []string

@@ -15,8 +15,9 @@ import (
 // vrrpProtocol is the protocol of adverts, as firewalls list it without a name.
 const vrrpProtocol = "112"
 
-// advertDrops looks for firewall rules that surely drop the multicast adverts of other routers. A
-// rule with unknown conditions may accept them. Unicast adverts may be part of a connection.
+// advertDrops looks for firewall rules that certainly drop the multicast adverts of other routers.
+// A rule with unknown conditions counts as accepting them. It ignores unicast adverts, which may be
+// accepted as part of a connection.
 func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	const effect = "a host that receives no adverts becomes a second owner of the VIPs"
 	var groups []netip.Addr
@@ -31,7 +32,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 				continue
 			}
 			to := packet{Key: balancer.Key{Addr: group, Proto: "vrrp"}}
-			if _, by := b.fate(to, "INPUT", 0); by != "" {
+			if _, by := b.verdictOf(to, "INPUT", 0); by != "" {
 				found = append(found, problem(fmt.Sprintf("INPUT of %s drops adverts of other routers: %s", b.program, by), effect,
 					b.program+" -I INPUT -p "+vrrpProtocol+" -j ACCEPT"))
 			}
@@ -54,7 +55,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 	return found
 }
 
-// hasIPv6 reports whether the adverts of a group use IPv6, as far as it is known.
+// hasIPv6 reports whether the adverts of a group are known to use IPv6.
 func hasIPv6(g *vrrp.GroupStatus) bool {
 	return g.Owner.Is6() || slices.ContainsFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr.Is6() })
 }
@@ -64,8 +65,8 @@ func (c *nftChain) filters(to netip.Addr) bool {
 	return c.Family == "inet" || c.Family == "ip" && to.Is4() || c.Family == "ip6" && to.Is6()
 }
 
-// dropsAdverts reports whether a chain surely drops adverts: no rule may accept them before the
-// policy, or a rule without conditions, drops them.
+// dropsAdverts reports whether a chain certainly drops adverts. The policy or a rule without
+// conditions must drop them, and no earlier rule may accept them.
 func dropsAdverts(c *nftChain, objects []nftObject) bool {
 	for _, object := range objects {
 		switch r := object.Rule; {
@@ -79,7 +80,7 @@ func dropsAdverts(c *nftChain, objects []nftObject) bool {
 	return c.Policy == "drop"
 }
 
-// excludesAdverts reports whether an expression surely does not match an advert.
+// excludesAdverts reports whether an expression certainly does not match an advert.
 func excludesAdverts(e map[string]json.RawMessage) bool {
 	var m struct {
 		Op   string `json:"op"`

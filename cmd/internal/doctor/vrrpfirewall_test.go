@@ -10,7 +10,7 @@ import (
 )
 
 // TestAdvertDrops examines a host with VRRP and a firewall. There must be a finding only if the
-// firewall surely drops multicast adverts.
+// firewall certainly drops multicast adverts.
 func TestAdvertDrops(t *testing.T) {
 	const (
 		chain   = `{"chain":{"family":"inet","table":"filter","name":"input","type":"filter","hook":"input","prio":0,"policy":"drop"}}`
@@ -41,7 +41,7 @@ func TestAdvertDrops(t *testing.T) {
 		{name: "a rule of iptables for the LAN", iptables: ":INPUT DROP [0:0]\n-A INPUT -s 192.168.1.0/24 -j ACCEPT\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := newMade()
+			m := newFakeHost()
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", VRRP: &vrrp.Status{Groups: []vrrp.GroupStatus{
 				{Name: "main", State: vrrp.Backup, Owner: netip.MustParseAddr("192.168.1.11"), Peers: c.peers},
 			}}}

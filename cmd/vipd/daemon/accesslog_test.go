@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAccessLog ends connections, and renames the file. Each connection must have a line with its
-// details, and the file must be created again.
+// TestAccessLog ends connections, and renames the log file. Each connection must have a line with
+// its details, and vipd must create the file again.
 func TestAccessLog(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n := &node{t: t, dir: t.TempDir()}
@@ -76,7 +76,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 		return len(lines()) > 0
 	})
 	if got := n.metric("vipd_access_log_lost_total"); got != "0" {
-		t.Errorf("lost: %s", got)
+		t.Errorf("lost lines = %s, want 0", got)
 	}
 	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o700)); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	const problem = "access_log: connections are not logged because access.json can't be written: "
 	wait.For(t, 0, "the problem", func() bool {
 		ask("127.58.0.1:8080")
-		return strings.HasPrefix(n.problems(), problem) && strings.Contains(n.story(events.Problem), "can't be written")
+		return strings.HasPrefix(n.problems(), problem) && strings.Contains(n.eventsOf(events.Problem), "can't be written")
 	})
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -95,8 +95,8 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 }
 
-// TestAccessLogOfServices sets and changes the destination of services. From then on their lines
-// must be written there, and lines of other services to the destination of [userspace].
+// TestAccessLogOfServices sets and changes access_log of services. Their lines must then be written
+// to the new destination, and lines of other services to the destination in [userspace].
 func TestAccessLogOfServices(t *testing.T) {
 	server(t, "127.58.2.1:9001", "one")
 	log := &journaled{}
@@ -136,6 +136,6 @@ func TestAccessLogOfServices(t *testing.T) {
 	n.write(strings.Replace(all, "[services.quiet]", "[services.quiet]\naccess_log = \"journal\"", 1))
 	wait.For(t, 0, "a log of a service that had none", func() bool { askAll(); return logged("quiet") != "" })
 	if usual, alone, told := logged("usual"), logged("alone"), logged("told"); usual != "" || strings.Contains(alone, "journal") || strings.Contains(told, "own") {
-		t.Errorf("usual = %q, alone = %q, told = %q", usual, alone, told)
+		t.Errorf("logs usual = %q, alone = %q, told = %q; want each service's lines only at its own destination", usual, alone, told)
 	}
 }

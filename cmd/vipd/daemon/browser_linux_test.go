@@ -23,7 +23,8 @@ type browser struct {
 	from    *bufio.Reader
 	session string
 	last    int
-	// complaints has the errors and warnings of the console, including violations of the policy.
+	// complaints has the errors and warnings on the console, including violations of the content
+	// policy.
 	complaints []string
 }
 
@@ -62,7 +63,7 @@ func newBrowser(t *testing.T) *browser {
 	_, _ = theirs.Close(), answers.Close()
 	b := &browser{t: t, to: to, from: bufio.NewReader(from)}
 	t.Cleanup(func() {
-		_ = to.Close() // ends the browser
+		_ = to.Close() // closing the pipe ends the browser
 		_ = cmd.Wait()
 		_ = from.Close()
 	})
@@ -88,7 +89,7 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask sends a request to the page's session and decodes the result. Errors are the page's.
+// ask sends a request to the page's session, and decodes the result. An error is the page's answer.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -145,8 +146,8 @@ func (b *browser) open(url string, width, height int, scheme string) {
 	}
 }
 
-// eval returns the value of an expression in the page, or the text of its error. A page that is
-// being left evaluates nothing.
+// eval returns the value of an expression in the page, or the text of its error. While the browser
+// leaves a page, the expression fails.
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
 	var r struct {
@@ -158,7 +159,7 @@ func (b *browser) eval(expression string) string {
 	return fmt.Sprint(r.Result.Value)
 }
 
-// press presses a key.
+// press sends a key press to the page.
 func (b *browser) press(key string, code int, text string) {
 	b.t.Helper()
 	for _, kind := range []string{"keyDown", "keyUp"} {
@@ -172,13 +173,13 @@ func (b *browser) focused() string {
 	return b.eval(`document.activeElement.id`)
 }
 
-// comes waits until an expression in the page is true.
-func (b *browser) comes(what, expression string) {
+// waitForTrue waits until an expression in the page is true.
+func (b *browser) waitForTrue(what, expression string) {
 	b.t.Helper()
 	wait.For(b.t, time.Minute, what, func() bool { return b.eval(expression) == "true" })
 }
 
-// picture saves a screenshot in the directory that VIPD_PICTURES names.
+// picture saves a screenshot in the directory in VIPD_PICTURES, if that is set.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	folder := os.Getenv("VIPD_PICTURES")
@@ -197,7 +198,7 @@ func (b *browser) picture(name string) {
 }
 
 // TestStatusPageInBrowser opens the pages in light and dark schemes. The pages must fit the screen,
-// follow changes, and keep the focus. Keys must reach all links. The browser may only complain
+// follow changes, and keep the focus. Keys must reach all links. The console may only have messages
 // about scripts that the policy forbids.
 func TestStatusPageInBrowser(t *testing.T) {
 	b := newBrowser(t)
@@ -219,9 +220,9 @@ ports = [{ port = "<b>" }]
 		for _, scheme := range []string{"light", "dark"} {
 			for page, path := range map[string]string{"node": "/", "service": "/services/web", "fleet": "/fleet"} {
 				b.open(top+path, screen[0], screen[1], scheme)
-				b.comes("the page to be live", `document.getElementById("state").textContent == "live"`)
+				b.waitForTrue("the page to be live", `document.getElementById("state").textContent == "live"`)
 				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
-					t.Errorf("%s, %d points wide: the page is wider than the screen", path, screen[0])
+					t.Errorf("page %s in %d points is wider than the screen, want it to fit", path, screen[0])
 				}
 				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
 					t.Errorf("%s, %s: text colour = %s, want %s", path, scheme, got, want)
@@ -232,14 +233,14 @@ ports = [{ port = "<b>" }]
 	}
 	b.follows(m, top)
 	if len(b.complaints) > 0 {
-		t.Errorf("messages on the browser's console: %s", b.complaints)
+		t.Errorf("messages on the browser's console = %s, want none", b.complaints)
 	}
 	if got := b.eval(`(() => { const s = document.createElement("script"); s.textContent = "window.run = true"; document.body.append(s); return window.run === undefined })()`); got != "true" {
-		t.Error("the policy permits a foreign script")
+		t.Error("foreign script ran, want the policy to forbid it")
 	}
 }
 
-// follows moves through the node's page by keys while it changes.
+// follows uses the keyboard on the node's page while the page changes.
 func (b *browser) follows(m *member, top string) {
 	t := b.t
 	b.open(top+"/", 1280, 900, "light")
@@ -256,10 +257,10 @@ func (b *browser) follows(m *member, top string) {
 	if _, err := m.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.40.1.1:9002", Draining: &yes}); err != nil {
 		t.Fatal(err)
 	}
-	b.comes("the drain to show", `document.body.textContent.includes("1 of 2")`)
+	b.waitForTrue("the drain to show", `document.body.textContent.includes("1 of 2")`)
 	if got := b.focused(); got != "service-web" {
 		t.Errorf("focus after a change = %q, want service-web", got)
 	}
 	b.press("Enter", 13, "\r")
-	b.comes("the page of the service", `location.pathname == "/services/web" && document.body.textContent.includes("draining")`)
+	b.waitForTrue("the page of the service", `location.pathname == "/services/web" && document.body.textContent.includes("draining")`)
 }

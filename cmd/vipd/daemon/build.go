@@ -118,7 +118,7 @@ func (d *Daemon) build() (err error) {
 // openStateDir creates state_dir if it is missing, and rejects a directory that other users may
 // write to.
 func (d *Daemon) openStateDir(published *model.Published) error {
-	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the model's next round reports a file that can't be saved
+	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the next round of the model reports a file that can't be saved
 	if err := d.stateDir.Check(folder.CheckFiles); err != nil {
 		return configError{fmt.Errorf("state_dir: %w", err)}
 	}
@@ -135,13 +135,13 @@ func (d *Daemon) newAccessLog(published *model.Published) *accesslog.Log {
 	return accesslog.New(accesslog.Options{
 		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
 		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
-			changed := published.Changed() // before the state, so no change is missed
+			changed := published.Changed() // read before the state, so no change is missed
 			return published.State().Inputs.Services, changed
 		},
 	})
 }
 
-// component returns the log of a part.
+// component returns the logger of a part.
 func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("component", name) }
 
 // newMetrics returns the metrics. They read the other parts only during a scrape.
@@ -193,8 +193,8 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	return nil
 }
 
-// leaseTime is the time after its end during which other nodes still see a node. Three renewals may
-// fail.
+// leaseTime is the time for which other nodes still see a node after its end. It is long enough for
+// three failed renewals.
 const leaseTime = 15 * time.Second
 
 // newChecks creates the health checks, which a fleet may share, and the detection of outliers.
@@ -234,13 +234,13 @@ func (d *Daemon) newNames(published *model.Published) {
 	})
 }
 
-// sourceTo returns the address of this host from which it reaches another. Nothing is sent.
+// sourceTo returns this host's source address for packets to a. It sends no packet.
 func sourceTo(a netip.Addr) netip.Addr {
 	c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
 	if err != nil {
 		return netip.Addr{}
 	}
-	defer func() { _ = c.Close() }() // nothing was written
+	defer func() { _ = c.Close() }() // nothing was written, so closing loses no data
 	from, _ := netip.ParseAddrPort(c.LocalAddr().String())
 	return from.Addr()
 }
@@ -276,7 +276,7 @@ func settingsProblems(doc store.Document) []balancer.Problem {
 }
 
 // newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise it removes
-// the state of an earlier owner.
+// the saved state of an earlier configuration.
 func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled {
 		o := failover.Options{
@@ -299,8 +299,8 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Agents: d.agents, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
-		// Services of a fleet that an earlier vipd left in the kernel continue to be served, so
-		// vipd waits for the fleet's store without limit.
+		// The kernel still serves the fleet's services that an earlier vipd left, so vipd waits for
+		// the fleet's store without limit.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
 		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
@@ -317,7 +317,7 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 // compiled returns the last compiled state, and a channel that is closed when the next state is
 // published.
 func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
-	changed := d.model.Changed() // before the state, so no change is missed
+	changed := d.model.Changed() // read before the state, so no change is missed
 	return d.model.State(), changed
 }
 
@@ -337,7 +337,7 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 	}
 }
 
-// hostProblems returns missing abilities of the host, and conflicts with its other programs.
+// hostProblems returns problems of the host: missing abilities, and conflicts with other programs.
 func (d *Daemon) hostProblems() []balancer.Problem {
 	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.web.Problems())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {

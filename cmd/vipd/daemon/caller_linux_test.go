@@ -21,7 +21,7 @@ import (
 
 const (
 	nobody = 65534 // user nobody and group nogroup of Debian
-	games  = 60    // a group of every Debian host
+	games  = 60    // a group that exists on every Debian host
 )
 
 // dialAs connects to a socket with the credentials of a user and its groups. It changes the
@@ -97,9 +97,9 @@ func clientAs(t *testing.T, socket string, uid int, groups ...uint32) *api.Clien
 	return c
 }
 
-// TestCallersThatMayChange opens the socket to all users, and calls it as several of them. All may
-// read, only root and the group of operators may change anything, and events must name the kernel's
-// user.
+// TestCallersThatMayChange opens the socket to all users, and sends requests as several users. All
+// may read, but only root and the operators' group may make changes. Events must name the user that
+// the kernel reports.
 func TestCallersThatMayChange(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to call as other users")
@@ -133,7 +133,7 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 	}
 	reader := clientAs(t, n.socket(), nobody)
 	if _, err := reader.Status(t.Context()); err != nil {
-		t.Errorf("reading as nobody: %v", err)
+		t.Errorf("error of reading as nobody = %v, want none", err)
 	}
 	for who, c := range map[string]*api.Client{"nobody": reader, "operator": clientAs(t, n.socket(), nobody, games)} {
 		all, err := c.Services(t.Context())
@@ -141,7 +141,7 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 			t.Fatalf("services as %s = %v, %v, want one", who, all, err)
 		}
 		if got, hides := fmt.Sprint(all[0].Definition["health"]), who == "nobody"; strings.Contains(got, "sesame") == hides || strings.Contains(got, "(hidden)") != hides {
-			t.Errorf("health check as %s = %s", who, got)
+			t.Errorf("health check as %s = %s, want its secret hidden only from nobody", who, got)
 		}
 	}
 	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "only root and the group games (api.change_group) may change this vipd, nobody may not") {
@@ -152,12 +152,12 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		t.Errorf("drain as nobody = %v, want it refused", err)
 	}
 	if _, err := clientAs(t, n.socket(), nobody, games).Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
-		t.Errorf("reload as an operator: %v", err)
+		t.Errorf("error of a reload as an operator = %v, want none", err)
 	}
 	if _, err := clientAs(t, n.socket(), 0).Reload(t.Context(), "alice"); err != nil {
-		t.Errorf("reload as root: %v", err)
+		t.Errorf("error of a reload as root = %v, want none", err)
 	}
-	story := n.story(events.Reload)
+	story := n.eventsOf(events.Reload)
 	for _, want := range []string{"vipctl reload by nobody (alice[31m root)", "vipctl reload by root (alice)"} {
 		if !strings.Contains(story, want) {
 			t.Errorf("reload events = %s, want %q once", story, want)

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// checked is a service of two endpoints that are checked.
+// checked is a service with two endpoints and a check.
 const checked = `
 [services.web]
 vips = ["127.42.0.1"]
@@ -22,8 +22,8 @@ endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", 
 health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall = 2 }
 `
 
-// TestChecksSteer makes an endpoint stop answering. Traffic must leave it. It must get no
-// connections, even after a restart, until it answers again.
+// TestChecksSteer stops an endpoint's server. The endpoint must get no connections until it answers
+// again, even after a restart of vipd.
 func TestChecksSteer(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -37,19 +37,19 @@ func TestChecksSteer(t *testing.T) {
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:down/0")
 	for range 6 {
 		if got := ask("127.42.0.1:8080"); got != "one" {
-			t.Errorf("%q answers although only one is up", got)
+			t.Errorf("answer while one endpoint is down = %q, want one", got)
 		}
 	}
 	n.stop()
 	if text, err := os.ReadFile(filepath.Join(n.dir, "state", "health.json")); err != nil || !strings.Contains(string(text), "127.42.1.1:9002") {
-		t.Errorf("saved checks = %s, %v", text, err)
+		t.Errorf("saved checks = %s, error = %v, want both endpoints", text, err)
 	}
 	n.start()
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
-		t.Errorf("endpoints after a restart = %s", got)
+		t.Errorf("endpoints after a restart = %s, want the second down", got)
 	}
-	if got := n.story(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
-		t.Errorf("journal after a restart =\n%s", got)
+	if got := n.eventsOf(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
+		t.Errorf("events after a restart =\n%s\nwant only that the second endpoint is still down", got)
 	}
 	file, long := filepath.Join(n.dir, "state", "health.json"), time.Now().Add(-time.Hour)
 	if err := os.Chtimes(file, long, long); err != nil {
@@ -64,7 +64,7 @@ func TestChecksSteer(t *testing.T) {
 	wait.For(t, 10*time.Second, "the endpoint that is back to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
-// serverUntil is server with an end that the caller chooses.
+// serverUntil is like server, but also returns a function that stops it.
 func serverUntil(t *testing.T, address, name string) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -88,9 +88,9 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 	return stop
 }
 
-// TestUnkeptChecks makes the results of checks unreadable, and then impossible to save. Each must
-// be a problem and an event, which end when the file works again.
-func TestUnkeptChecks(t *testing.T) {
+// TestUnsavedChecks makes the saved results of checks unreadable, and then makes it impossible to
+// save them. Each must be a problem and an event, and both must end when the file works again.
+func TestUnsavedChecks(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
 	n := &node{t: t, dir: t.TempDir()}
@@ -106,7 +106,7 @@ func TestUnkeptChecks(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
-		t.Errorf("health.json is broken, and the problems are %q", p)
+		t.Errorf("problems with a broken health.json = %q, want that it was renamed", p)
 	}
 	wait.For(t, 20*time.Second, "what was found to be kept", func() bool { return n.problems() == "" })
 	if err := os.Rename(state, state+".away"); err != nil {
@@ -120,8 +120,8 @@ func TestUnkeptChecks(t *testing.T) {
 	}
 	server(t, "127.42.1.1:9002", "two")
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
-	story := n.story(events.Problem)
+	story := n.eventsOf(events.Problem)
 	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "problem resolved") != 2 || strings.Count(story, lost) != 2 {
-		t.Errorf("journal =\n%s", story)
+		t.Errorf("problem events =\n%s\nwant two starts and two ends", story)
 	}
 }

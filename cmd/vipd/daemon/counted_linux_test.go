@@ -20,10 +20,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCountsWhatClientsSent runs random histories of connections, changes, reloads, switches
-// between modes and restarts. The count must start at zero, equal the number of connections that
-// clients opened, and never exceed it.
-func TestCountsWhatClientsSent(t *testing.T) {
+// TestCountsClientConnections runs random histories of connections, changes, reloads, mode switches
+// and restarts. The count must start at zero, equal the number of connections that clients opened,
+// and never exceed it.
+func TestCountsClientConnections(t *testing.T) {
 	for seed := range uint64(wait.Soak(2, 50)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
 	}
@@ -81,22 +81,22 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 		})
 		for range some {
 			if got := ask("127.58.9.9:8080"); got != "one" && got != "two" {
-				t.Fatalf("answer = %q after %s", got, history)
+				t.Fatalf("answer = %q, want one or two, after %s", got, history)
 			}
 		}
 		sent += some
 		wait.For(t, 0, fmt.Sprintf("%d connections to be counted after %s", sent, history), func() bool {
 			counted := n.connections()
 			if counted > sent {
-				t.Fatalf("%d connections are counted, but %d were opened: %s", counted, sent, history)
+				t.Fatalf("counted connections = %d, want at most %d: %s", counted, sent, history)
 			}
 			return counted == sent
 		})
 	}
 }
 
-// weighted returns a node in a mode, with a service of two silent endpoints. weigh writes new
-// weights for each number.
+// weighted returns a node in a mode, with a service of two silent endpoints. weigh writes other
+// weights for each i.
 func weighted(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -122,9 +122,9 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 }
 
 // TestCountsOverRestarts changes weights, and stops, kills and starts vipd, while each client sends
-// one datagram. The kernel serves during all of this. No count may decrease or exceed the number
-// sent. Each flow must be counted once, except flows between a rule and its last count, and flows
-// of rules that were replaced since the last reading before a kill.
+// one datagram. No count may decrease or exceed the number of datagrams. Each flow must be counted
+// once, except flows that are in a rule when it is removed, and flows of rules that were replaced
+// since the last reading before a kill.
 func TestCountsOverRestarts(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
@@ -157,7 +157,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 	counted := func() uint64 {
 		now := n.connections()
 		if now < shown || now > uint64(sent) {
-			t.Fatalf("%d connections are counted of %d, earlier %d", now, sent, shown)
+			t.Fatalf("counted connections = %d, want at most %d and at least the earlier %d", now, sent, shown)
 		}
 		shown = now
 		return now
@@ -197,7 +197,7 @@ func countsOverRestarts(t *testing.T, name config.ModeName) {
 	t.Logf("%d of %d are counted, over kills in the middle of changes", shown, sent)
 }
 
-// spawn starts the program, which is in a directory, and waits until it is ready.
+// spawn starts the vipd program in the directory bin, and waits until it is ready.
 func (n *node) spawn(bin string) {
 	n.t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "vipd"), "--config", n.file())
@@ -220,7 +220,7 @@ func (n *node) spawn(bin string) {
 			n.t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil && !kill {
-			n.t.Error("vipd exited with ", err)
+			n.t.Error("error of vipd = ", err)
 		}
 	}
 	n.t.Cleanup(func() { n.end(true) })
@@ -231,16 +231,16 @@ func (n *node) spawn(bin string) {
 }
 
 // TestCountsWhileServicesChange changes weights, which replaces all counters, while 30,000 clients
-// send a datagram each. Each flow must be counted once, except flows that passed a rule while the
-// kernel reported its last count.
+// send a datagram each. Each flow must be counted once, except flows that are in a rule when it is
+// removed.
 func TestCountsWhileServicesChange(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsWhileServicesChange(t, name) })
 	}
 }
 
-// between returns the maximum number of uncounted flows: each CPU may process a flow in a rule when
-// a change removes the rule.
+// between returns the maximum number of uncounted flows. When a change removes a rule, each CPU may
+// be processing a flow in it.
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {
@@ -274,6 +274,6 @@ func countsWhileServicesChange(t *testing.T, name config.ModeName) {
 		return counted+between(changes) >= uint64(clients)
 	})
 	if counted > uint64(clients) {
-		t.Error("connections are counted twice")
+		t.Error("counted connections exceed the number of clients, want each counted once")
 	}
 }

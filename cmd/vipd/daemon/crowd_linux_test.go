@@ -22,10 +22,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestListsAHundredThousandConnections lists 100,000 connections. The list must be written while
-// the kernel is read. The daemon may keep no connection, and must answer other requests.
+// TestListsAHundredThousandConnections lists 100,000 connections. The daemon must write the list
+// while it reads the kernel, without storing it, and must answer other requests meanwhile.
 func TestListsAHundredThousandConnections(t *testing.T) {
-	const crowd, most = 100_000, 4 << 20 // a kept connection has 200 bytes, and as many in JSON
+	const crowd, most = 100_000, 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
 	lab.New(t)
 	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // of this namespace
 	before, err := os.ReadFile(timeout)
@@ -62,7 +62,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	ctx := t.Context() // a client without an answer ends by itself
+	ctx := t.Context() // a client without an answer fails by its own timeout
 	var seen []bool
 	empty, listed, grown := live(), 0, uint64(0)
 	began := time.Now()
@@ -70,15 +70,15 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		client := c.Client.Addr().As4()
 		i := binary.BigEndian.Uint32(client[:]) - (127<<24 | 1<<16)
 		if i >= crowd || seen[i] {
-			return fmt.Errorf("%s is listed twice, or is no client", c.Client)
+			return fmt.Errorf("client %s is listed twice or did not connect, want each client once", c.Client)
 		}
 		seen[i] = true
 		if listed++; listed%(crowd/10) == 0 {
 			if _, err := n.client.Status(ctx); err != nil {
-				return fmt.Errorf("status, after %d connections: %w", listed, err)
+				return fmt.Errorf("error of status after %d connections: %w", listed, err)
 			}
 			kept := uint64(1 << 40)
-			for tries := 0; tries < 3 && kept > most; tries++ { // other goroutines' memory is not kept
+			for tries := 0; tries < 3 && kept > most; tries++ { // memory of other goroutines is freed by a later collection
 				now := live()
 				kept = min(kept, now-min(now, empty))
 			}
@@ -90,7 +90,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		seen, listed = make([]bool, crowd), 0
 		err := n.client.EachConnection(ctx, dataplane.ConnectionQuery{Service: "dns"}, each)
 		if err == nil && listed != crowd {
-			err = fmt.Errorf("%d connections are listed of %d", listed, crowd)
+			err = fmt.Errorf("listed connections = %d, want %d", listed, crowd)
 		}
 		return err
 	})
@@ -103,7 +103,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	})
 }
 
-// crowds sends a datagram from each of a number of loopback addresses, from the first on.
+// crowds sends a datagram from each of several consecutive loopback addresses, starting at number
+// first.
 func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -56,7 +56,7 @@ import (
 type Options struct {
 	// ConfigFile is the path of vipd.toml.
 	ConfigFile string
-	// Mode, unless "", overrides the configuration's mode.
+	// Mode overrides the configuration's mode, unless it is "".
 	Mode config.ModeName
 	// If AllowEmpty is set, an empty configuration removes the services of an earlier vipd.
 	// Otherwise New rejects it.
@@ -65,7 +65,8 @@ type Options struct {
 	// If Replace is set, this vipd replaces the running vipd of the same run_dir, and takes over
 	// its sockets and connections.
 	Replace bool
-	// The end of Hurry ends the wait for connections at the end of Run. Nil means never.
+	// If Hurry ends, Run no longer waits for connections before it returns. Nil means that it never
+	// ends.
 	Hurry context.Context
 	// Version is shown in status and metrics.
 	Version string
@@ -83,14 +84,14 @@ type Options struct {
 type Daemon struct {
 	Options
 	config config.Config
-	// mistake is the reason why vipd runs with the last valid configuration instead of the file. It
-	// is nil if it doesn't.
+	// mistake is the reason why vipd runs with the last valid configuration. It is nil if vipd runs
+	// with the file.
 	mistake error
-	// misled reports whether the file has been unusable since the start.
-	misled atomic.Bool
-	lock   *os.File
-	opened []io.Closer // closeFiles closes them in reverse order
-	spare  descriptors
+	// fileUnusable reports whether the file has been unusable since the start.
+	fileUnusable atomic.Bool
+	lock         *os.File
+	opened       []io.Closer // files and locks, which closeFiles closes in reverse order
+	spare        descriptors
 	// filesLost reports whether vipd's files were missing at the last check. Only the watch uses
 	// it.
 	filesLost bool
@@ -98,7 +99,7 @@ type Daemon struct {
 	// namespace is the lock of the network namespace. It is nil if no lock is needed.
 	namespace  *netlock.Lock
 	modeSwitch *modeswitch.Switch
-	counters   traffic.Counters // the counts of all modes
+	counters   traffic.Counters // counts of all modes together
 	engine     *dataplane.Engine
 	source     store.Source
 	files      *tomlfile.Source // the part of source that follows files
@@ -130,21 +131,21 @@ type Daemon struct {
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
-	// inherited is the previous process's state, and heir is the queue to the process that replaces
-	// this process.
+	// inherited is the state of the previous process. heir is the queue to the process that
+	// replaces this process.
 	inherited []handover.Item
 	heir      *handover.Queue
 	replacing *net.UnixListener
 }
 
-// New reads the configuration, tries the modes and opens the sockets. It starts nothing, and
-// changes nothing in the kernel except for the trials. [Daemon.Run] closes the result.
+// New reads the configuration, tries the modes and opens the sockets. It starts no goroutine, and
+// changes the kernel only to try modes. [Daemon.Run] closes the result.
 func New(o Options) (*Daemon, error) {
 	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
 	if err != nil {
 		return nil, err
 	}
-	// state_dir is omitted here because its disk may hang: openStateDir checks it with a time
+	// state_dir is not checked here, because its disk may hang. openStateDir checks it with a time
 	// limit.
 	for _, refused := range folder.Refused(c.RunDir, "", c.API.Socket) {
 		return nil, configError{fmt.Errorf("%s: %w", refused.Field, refused.Err)}
@@ -156,7 +157,7 @@ func New(o Options) (*Daemon, error) {
 		}
 	}
 	d := &Daemon{Options: o, config: c, mistake: mistake, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
-	d.misled.Store(mistake != nil)
+	d.fileUnusable.Store(mistake != nil)
 	if d.spare, err = spareDescriptors(); err != nil {
 		return nil, err
 	}
@@ -226,9 +227,9 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
-	var late []net.Conn // from vipds that connected while this one was stopping: they start as soon as it ends
+	var late []net.Conn // connections of vipds that wait for the end of this vipd
 	if d.replacing != nil {
-		_ = os.Remove(d.handoverPath()) // while the lock is held: the next vipd's socket has the same name
+		_ = os.Remove(d.handoverPath()) // removed while the lock is held, because the next vipd's socket has the same name
 		if d.heir == nil {
 			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only if the socket is closed
 			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
@@ -240,10 +241,10 @@ func (d *Daemon) closeFiles() {
 	for _, c := range slices.Backward(d.opened) {
 		_ = c.Close() // a listener was closed by its server
 	}
-	for _, item := range d.inherited { // not nil if New failed
+	for _, item := range d.inherited { // items remain only if New failed
 		item.Close()
 	}
-	if d.heir != nil { // last: the heir opens these files as soon as the queue ends
+	if d.heir != nil { // closed last, because the next process opens these files when the queue ends
 		_ = d.heir.Close()
 	}
 	for _, c := range late {
@@ -251,15 +252,15 @@ func (d *Daemon) closeFiles() {
 	}
 }
 
-// lateTime is the time to accept connections that already wait.
+// lateTime is the time limit for accepting connections that are already waiting.
 const lateTime = 20 * time.Millisecond
 
 // Web returns the address of metrics and health, or nil if they are not served.
 func (d *Daemon) Web() net.Addr { return d.web.Addr() }
 
-// Run serves until ctx ends or a part fails. Then it hands over the traffic: userspace mode stops
-// accepting, drains, and removes its redirects and addresses; kernel modes leave them in place. It
-// may be called once.
+// Run serves until ctx ends or a part fails. Then it hands over the traffic. Userspace mode stops
+// accepting, drains, and removes its redirects and addresses; kernel modes leave rules and
+// addresses in place. Run may be called only once.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeFiles()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -286,7 +287,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.Log.Error("stopping all the same", "err", err)
 	}
 	err := d.handOver()
-	if d.engine.Status().Ready { // otherwise nothing was counted yet
+	if d.engine.Status().Ready { // before the engine is ready, nothing was counted
 		d.counters.Last()
 	}
 	written()
@@ -297,8 +298,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return err
 }
 
-// startWriting starts the writers of events and metrics. The returned function stops them and waits
-// for the last entry. It is called after the other parts have ended, because they write until then.
+// startWriting starts the writers of events and metrics. The returned function stops them, and
+// waits until the last entry is written. It must be called after the other parts have ended,
+// because they write until then.
 func (d *Daemon) startWriting() (written func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -361,8 +363,8 @@ func (d *Daemon) publish(s store.Snapshot) {
 	if d.configuration.Follow(s.Settings) && d.fleet != nil {
 		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
 	}
-	if d.misled.Load() && d.usable(&s) {
-		d.misled.Store(false)
+	if d.fileUnusable.Load() && d.usable(&s) {
+		d.fileUnusable.Store(false)
 	}
 	d.reloaded.start(s.Services)
 	d.model.Publish(s)

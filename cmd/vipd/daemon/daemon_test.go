@@ -33,7 +33,7 @@ import (
 // TestMain gives each run its own addresses.
 func TestMain(m *testing.M) { lab.Main(orderly{m}) }
 
-// orderly fails if a goroutine outlives the tests, which all end their daemons.
+// orderly runs the tests, and fails if a goroutine is left. All tests must end their daemons.
 type orderly struct{ *testing.M }
 
 // Run runs the tests.
@@ -49,9 +49,9 @@ type node struct {
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
-	modes  []modes.Mode // nil means noRoot
-	log    slog.Handler // nil means noRoot
-	// replace makes launch pass --replace, which replaces the running daemon.
+	modes  []modes.Mode // nil means the modes of noRoot
+	log    slog.Handler // nil means that the log is discarded
+	// replace makes launch pass --replace.
 	replace bool
 	// ejection is zero for the default rules.
 	ejection health.EjectionRules
@@ -61,8 +61,8 @@ type node struct {
 	end func(kill bool)
 }
 
-// noRoot returns the mode that needs no privilege and leaves the host's rules alone. Without root,
-// tests run on the host itself.
+// noRoot returns the mode that needs no privilege and does not change the host's rules. Without
+// root, tests run on the host itself.
 func noRoot() []modes.Mode {
 	m, _ := modes.Find(config.UserspaceMode)
 	return []modes.Mode{m}
@@ -155,15 +155,15 @@ func (n *node) make(replace bool) (*daemon.Daemon, error) {
 	})
 }
 
-// asks retries until vipd, which may be short of CPU time, answers.
-func (n *node) asks(what string, ask func() error) {
+// retry retries a request until vipd answers, because a busy machine may delay it.
+func (n *node) retry(what string, ask func() error) {
 	n.t.Helper()
 	lab.Eventually(n.t, 0, what, ask)
 }
 
 func (n *node) status() (s api.Status) {
 	n.t.Helper()
-	n.asks("status", func() (err error) { s, err = n.client.Status(n.t.Context()); return err })
+	n.retry("status", func() (err error) { s, err = n.client.Status(n.t.Context()); return err })
 	return s
 }
 
@@ -176,10 +176,10 @@ func (n *node) problems() string {
 	return strings.Join(lines, "\n")
 }
 
-// list returns all endpoints, and endpoints describes their states.
+// list returns all endpoints.
 func (n *node) list() (all []api.Endpoint) {
 	n.t.Helper()
-	n.asks("endpoints", func() (err error) { all, err = n.client.Endpoints(n.t.Context()); return err })
+	n.retry("endpoints", func() (err error) { all, err = n.client.Endpoints(n.t.Context()); return err })
 	return all
 }
 
@@ -212,7 +212,7 @@ func ask(address string) string {
 	return string(text)
 }
 
-// web is a service with two endpoints, named by their listening addresses.
+// web is a service with two endpoints.
 const web = `
 [services.web]
 vips = ["127.40.0.1"]
@@ -227,7 +227,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	got := []string{ask("127.40.0.1:8080"), ask("127.40.0.1:8080")}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("answers of two requests = %q", got)
+		t.Errorf("answers of two requests = %q, want one and two", got)
 	}
 	if p := n.problems(); p != "" {
 		t.Error("problems:", p)
@@ -239,14 +239,14 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the change to be applied", func() bool { return n.status().Sync.Pending == 0 })
 	for range 4 {
 		if got := ask("127.40.0.1:8080"); got != "two" {
-			t.Errorf("a draining endpoint received a connection: %q", got)
+			t.Errorf("answer with one endpoint draining = %q, want two", got)
 		}
 	}
 	n.stop()
 }
 
-// TestBrokenFile breaks the file in several ways. Traffic must continue, and the status must name
-// the place.
+// TestBrokenFile writes files with several mistakes. Traffic must continue, and the problem must
+// name the line.
 func TestBrokenFile(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -265,16 +265,16 @@ func TestBrokenFile(t *testing.T) {
 		}
 		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || len(r.Problems) == 0 {
-			t.Errorf("%s: reload = %v, %v", c.name, r.Problems, err)
+			t.Errorf("problems of the reload of %s = %v, error = %v; want one at the mistake", c.name, r.Problems, err)
 		}
 	}
 	n.write(web)
 	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
-	// The first mistake affects the whole file, from which both the configuration and the services
-	// are read.
-	first, _, _ := strings.Cut(n.story(events.Reload), "\n")
+	// The first mistake affects the whole file, so neither the configuration nor the services can
+	// be read.
+	first, _, _ := strings.Cut(n.eventsOf(events.Reload), "\n")
 	if !strings.HasPrefix(first, "reloaded: 1 service (= web kept because of an error), 1 problem: a file has changed") {
-		t.Errorf("first mistake in the journal = %s", first)
+		t.Errorf("first reload event = %s, want that web is kept", first)
 	}
 }
 
@@ -323,9 +323,9 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
-		t.Errorf("endpoints after undrain = %s", got)
+		t.Errorf("endpoints after undrain = %s, want both active", got)
 	}
-	one := 1 // same as the definition, so nothing is overridden
+	one := 1 // the same as in the definition, so nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, for it could not be kept: ") {
-		t.Errorf("without state_dir: %v", err)
+		t.Errorf("error of a drain without state_dir = %v, want a refusal", err)
 	}
 	if got := n.endpoints(); got != before {
 		t.Errorf("endpoints without state_dir = %s, want %s", got, before)
@@ -357,7 +357,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
-		t.Errorf("endpoints after undrain of a defined drain = %s", got)
+		t.Errorf("endpoints after undrain of a defined drain = %s, want both active", got)
 	}
 	wait.For(t, 5*time.Second, "that problem to end", func() bool { return !strings.Contains(n.problems(), refused) })
 }
@@ -421,7 +421,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		`vipd_service_bytes_total{direction="out",port="",service="web"} 30`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q in\n%s", line, text)
+			t.Errorf("metrics have no line %q, want it:\n%s", line, text)
 		}
 	}
 	for _, name := range []string{
@@ -430,7 +430,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		"vipd_config_reload_failures_total", "vipd_endpoint_active_connections", "go_goroutines", "process_open_fds",
 	} {
 		if !strings.Contains(text, "# TYPE "+name+" ") {
-			t.Errorf("no metric %s", name)
+			t.Errorf("metrics have no %s, want it", name)
 		}
 	}
 	const programmed = "\nvipd_programming_duration_seconds_count 1\n"
@@ -439,17 +439,17 @@ func TestMetricsAndHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, after := n.get("/metrics"); !strings.Contains(text, programmed) || !strings.Contains(after, programmed) {
-		t.Errorf("a manual change counts as a change of the store, or the first change does not: %s", after)
+		t.Errorf("metrics after a manual change =\n%s\nwant the same programming times as before", after)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := n.get(path); code != 200 || !strings.Contains(body, `"ok":true`) {
-			t.Errorf("%s: %d %s", path, code, body)
+			t.Errorf("answer of %s = %d %s, want 200 and ok", path, code, body)
 		}
 	}
 }
 
 // TestMetricOfNoActiveEndpoints serves a service without an active endpoint. Its series must exist
-// with the value 0, for alerts; states without endpoints must have no series.
+// with the value 0, so alerts can use it. Other states without endpoints must have no series.
 func TestMetricOfNoActiveEndpoints(t *testing.T) {
 	n := startNode(t, strings.ReplaceAll(web, `address = "127.40.1.1"`, `weight = 0, address = "127.40.1.1"`)+`
 [services.empty]
@@ -462,11 +462,11 @@ endpoints = []
 		`vipd_endpoints{service="web",state="active"} 0`, `vipd_endpoints{service="empty",state="active"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("no line %q in\n%s", line, text)
+			t.Errorf("metrics have no line %q, want it:\n%s", line, text)
 		}
 	}
 	if strings.Contains(text, `service="empty",state="draining"`) {
-		t.Error("a series exists for a state that no endpoint has")
+		t.Error("metrics have a series for a state without endpoints, want none")
 	}
 }
 
@@ -487,7 +487,7 @@ func TestSocketInUse(t *testing.T) {
 	}
 	c, err := net.Dial("unix", socket)
 	if err != nil {
-		t.Fatalf("the socket no longer answers: %v", err)
+		t.Fatalf("error of the first daemon's socket = %v, want none", err)
 	}
 	_ = c.Close()
 }
@@ -511,7 +511,7 @@ func TestWebInUse(t *testing.T) {
 	program.Unshared(func() { _ = other.Close() })
 	wait.For(t, wait.Patience, "metrics", func() bool { return n.daemon.Web() != nil })
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_") {
-		t.Errorf("metrics = %.200s", text)
+		t.Errorf("metrics = %.200s, want vipd's", text)
 	}
 	if got := n.problems(); strings.Contains(got, "api.http") {
 		t.Errorf("problems = %q, want none of api.http", got)
@@ -530,20 +530,22 @@ func TestWebWithoutAddress(t *testing.T) {
 	}
 }
 
-// TestProfiles requests a stack trace of goroutines from the socket.
+// TestProfiles requests profiles from the socket. The stack traces of goroutines must be returned,
+// and an unknown profile refused.
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
 	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
-		t.Errorf("goroutines: %.200s, %v", text, err)
+		t.Errorf("goroutines = %.200s, error = %v, want the daemon's stack", text, err)
 	}
 	if text, err := n.client.Profile(t.Context(), "frob"); err == nil {
-		t.Errorf("unknown profile = %.200s", text)
+		t.Errorf("unknown profile = %.200s, want an error", text)
 	}
 }
 
-// TestStoreComesLate starts a daemon before the directory of its services exists, as with a late
-// mount.
-func TestStoreComesLate(t *testing.T) {
+// TestStoreAppearsLate starts a daemon before the directory of its services exists, as with a late
+// mount. The status must have the reason until the directory exists, and then the services must be
+// served.
+func TestStoreAppearsLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
 	n.launch()
@@ -576,7 +578,7 @@ func TestStoreComesLate(t *testing.T) {
 		}
 		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == exists })
 	}
-	story := strings.Split(n.story(events.Store), "\n")
+	story := strings.Split(n.eventsOf(events.Store), "\n")
 	for i, want := range []string{
 		"the services' files can't be read; none of their services is served yet: ", "the services' files can be read again",
 		"the services' files can't be read; serving what they last held: ", "the services' files can be read again",
@@ -587,15 +589,15 @@ func TestStoreComesLate(t *testing.T) {
 	}
 }
 
-// TestRestsWithoutTheAddress lets another program manage addresses before that program has added
-// them. There must be no problem, and only services on loopback addresses may be served.
-func TestRestsWithoutTheAddress(t *testing.T) {
+// TestExternalAddressMissing starts vipd while another program manages the addresses but has not
+// added them. There must be no problem, and only services on loopback addresses may be served.
+func TestExternalAddressMissing(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
 	n := startNode(t, "[addresses]\nbind = false\n"+strings.Replace(web, `["127.40.0.1"]`, `["127.40.0.1", "198.51.100.7"]`, 1))
 	s := n.status()
 	if s.Frontends != 1 || len(s.Problems) > 0 || s.Sync.Pending+s.Sync.Failing > 0 || ask("127.40.0.1:8080") != "one" {
-		t.Errorf("status %+v", s)
+		t.Errorf("status = %+v, want one frontend and no problem", s)
 	}
 	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"}
 	if !slices.Contains(s.Addresses, want) {
@@ -603,9 +605,9 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	}
 }
 
-// TestRemovesWhatOtherModesLeft starts a mode after another mode. The remains of the other mode
-// must be removed once the traffic has moved. The mode in use must keep its objects.
-func TestRemovesWhatOtherModesLeft(t *testing.T) {
+// TestRemovesRemainsOfOtherModes starts vipd after another mode was in use. The other modes'
+// remains must be removed after the new mode serves, and the mode in use must keep its objects.
+func TestRemovesRemainsOfOtherModes(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
 	n := &node{t: t, dir: t.TempDir()}
@@ -633,7 +635,7 @@ func TestRemovesWhatOtherModesLeft(t *testing.T) {
 				t.Errorf("got %s, want %s", got, want)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("missing after %s: %s", wait.Patience, want)
+			t.Fatalf("no removal in %s, want the removal of %s", wait.Patience, want)
 		}
 	}
 	n.stop()
@@ -643,7 +645,7 @@ func TestRemovesWhatOtherModesLeft(t *testing.T) {
 	}
 	n.stop()
 	if len(asked) > 0 {
-		t.Errorf("surplus: %s", <-asked)
+		t.Errorf("removal = %s, want no other", <-asked)
 	}
 }
 
@@ -654,28 +656,28 @@ func TestModeFallsBack(t *testing.T) {
 	n.start()
 	s := n.status()
 	if s.Mode.InUse != "userspace" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(n.problems(), "mode: userspace mode serves instead of ipvs") {
-		t.Errorf("mode = %+v, problems %s", s.Mode, n.problems())
+		t.Errorf("mode = %+v, want a fallback to userspace; problems: %s", s.Mode, n.problems())
 	}
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_mode_fallback 1\n") {
-		t.Error("the fallback is missing in the metrics")
+		t.Error("metrics have no vipd_mode_fallback 1, want it")
 	}
 	n.stop()
 	program.Save(t, n.file(), "strict_mode = true\n"+text)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
-		t.Errorf("strict_mode: %v", err)
+		t.Errorf("error with strict_mode = %v, want the mode's", err)
 	}
 }
 
-// TestContestedAddress adds a second service on an address. The holder must keep it, even after a
-// restart, and the other's problem must be at the line of the field.
+// TestContestedAddress adds a second service on the address of another. The first service must keep
+// the address, even after a restart. The problem of the second must name the line of its field.
 func TestContestedAddress(t *testing.T) {
 	n := startNode(t, web)
 	other := strings.Replace(web, "services.web", "services.app", 1)
 	n.write(web + other)
 	holder := func() string {
 		var all []api.Frontend
-		n.asks("frontends", func() (err error) { all, err = n.client.Frontends(t.Context()); return err })
+		n.retry("frontends", func() (err error) { all, err = n.client.Frontends(t.Context()); return err })
 		if len(all) != 1 {
 			t.Fatal(all)
 		}
@@ -689,7 +691,7 @@ func TestContestedAddress(t *testing.T) {
 	}
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
-		t.Fatalf("reload = %v, %v", r.Problems, err)
+		t.Fatalf("problems of the reload = %v, error = %v; want one for the new service", r.Problems, err)
 	}
 	at := r.Problems[0].Origin
 	text, err := os.ReadFile(at.File)

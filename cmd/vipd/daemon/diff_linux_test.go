@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDiffReadsTheKernel changes rules while iptables-restore reports success but does nothing. The
-// difference must be shown, and no repair may be reported until iptables works again.
+// TestDiffReadsTheKernel changes rules while iptables-restore reports success but has no effect.
+// The API must show the difference, and no event may report a repair until iptables works again.
 func TestDiffReadsTheKernel(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -30,7 +30,7 @@ vips = ["10.96.0.10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "10.2.1.2", port = 8080 }]
 `)
-	// If iptables has filters, the guard has chains in them.
+	// Filters in iptables make the guard add chains to them.
 	if out, err := exec.Command("iptables-nft", "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT").CombinedOutput(); err != nil {
 		t.Fatalf("iptables: %v: %s", err, out)
 	}
@@ -48,7 +48,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	for what, edit := range map[string]string{
 		"a frontend's chain": "-t nat -F VIPD-10.96.0.10:80/t", "the guard": "-t filter -R VIPD-FORWARD 1 -j DROP",
 	} {
-		drifts := strings.Count(n.story(events.Drift), "repaired")
+		drifts := strings.Count(n.eventsOf(events.Drift), "repaired")
 		t.Setenv("PATH", idle+":"+path)
 		if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
 			t.Fatalf("iptables %s: %v: %s", edit, err, out)
@@ -59,17 +59,17 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 				got = n.problems()
 			}
 			if !strings.Contains(got, "does nothing") {
-				t.Errorf("%s was changed without a problem: %q; problems: %s", what, got, n.problems())
+				t.Errorf("difference of %s = %q, want the failed repair; problems: %s", what, got, n.problems())
 			}
 		}
-		if got := strings.Count(n.story(events.Drift), "repaired"); got != drifts {
-			t.Errorf("repairs of %s in the journal: %s", what, n.story(events.Drift))
+		if got := strings.Count(n.eventsOf(events.Drift), "repaired"); got != drifts {
+			t.Errorf("repair events of %s = %s, want none yet", what, n.eventsOf(events.Drift))
 		}
 		t.Setenv("PATH", path)
 		wait.For(t, 30*time.Second, what+" to be mended", func() bool { return n.diff() == "" })
 	}
-	if got := n.story(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
-		t.Errorf("no event names the repaired object: %q", got)
+	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
+		t.Errorf("drift events = %q, want the name of the repaired object", got)
 	}
 }
 

@@ -12,6 +12,6 @@
 // facts about this node. The engine, another goroutine, applies the result. The API, metrics and
 // health checks read the states that both have published, and own nothing.
 //
-// The component that decides an event records it in the history, once. Package transitions records
+// The component that makes a decision records it once in the history. Package transitions records
 // events that follow from a state or from the engine's work. The history logs them.
 package daemon

@@ -12,10 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsOfDuplicates holds VIPs that another host on the link has, on vipd0 and on the link's
-// device. Each must be a problem in status, metrics and events until the other host releases it,
-// and all services must be served.
-func TestTellsOfDuplicates(t *testing.T) {
+// TestReportsDuplicates holds VIPs that another host on the link also has. Each must be a problem
+// in status, metrics and events until the other host releases it. All services must be served.
+func TestReportsDuplicates(t *testing.T) {
 	for _, device := range []string{"vipd0", "other"} {
 		t.Run(device, func(t *testing.T) {
 			l := lab.New(t)
@@ -38,7 +37,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }, { address = "fd60::1", port
 			has := func(vip string) bool { return strings.Contains(n.problems(), "has the address "+vip+" on other") }
 			wait.For(t, time.Minute, "the problems", func() bool {
 				_, metrics := n.get("/metrics")
-				return has("10.73.0.2") && has("fd73::2") && strings.Contains(n.story(events.Problem), "has the address 10.73.0.2") &&
+				return has("10.73.0.2") && has("fd73::2") && strings.Contains(n.eventsOf(events.Problem), "has the address 10.73.0.2") &&
 					strings.Contains(metrics, `vipd_problems{field="vips",service="web"} 2`)
 			})
 			if has("10.73.0.3") || has("10.96.0.10") {

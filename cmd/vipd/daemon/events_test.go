@@ -26,7 +26,7 @@ import (
 	"vipd/test/wait"
 )
 
-// lines records the kind, subject and message of logged events.
+// lines is a log handler that records the kind, subject and message of events.
 type lines struct {
 	slog.Handler
 	mu  sync.Mutex
@@ -62,7 +62,7 @@ func logged(e *api.Event) string {
 // events returns the history, in order.
 func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	n.t.Helper()
-	n.asks("events", func() error {
+	n.retry("events", func() error {
 		all = nil
 		return n.client.Events(n.t.Context(), q, func(p api.EventPage) error {
 			all = append(all, p.Events...)
@@ -72,8 +72,8 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	return all
 }
 
-// story returns the events of a kind, one per line.
-func (n *node) story(kind events.Kind) string {
+// eventsOf returns the events of a kind, one per line.
+func (n *node) eventsOf(kind events.Kind) string {
 	n.t.Helper()
 	var lines []string
 	for _, e := range n.events(api.EventsQuery{Kind: string(kind)}) {
@@ -82,7 +82,7 @@ func (n *node) story(kind events.Kind) string {
 	return strings.Join(lines, "\n")
 }
 
-// watched is a service with two checked endpoints and generous times for a busy machine.
+// watched is a service with two checked endpoints. Its times are long enough for a busy machine.
 const watched = `
 [services.web]
 vips = ["127.47.0.1"]
@@ -142,7 +142,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != events.Apply {
 			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
 			if ended := e.Was != "" || e.Kind == events.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
-				t.Errorf("end %+v has no duration", e)
+				t.Errorf("event at an end = %+v, want a duration", e)
 			}
 		}
 	}
@@ -165,12 +165,12 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	if !slices.Equal(story, want) {
 		t.Errorf("journal =\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
 	}
-	n.stop() // nothing is logged after this
+	n.stop() // after the stop nothing is logged
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for i := range all {
 		if line := logged(&all[i]); len(log.all) <= i || log.all[i] != line {
-			t.Fatalf("event %d = %q; log =\n%s", i, line, strings.Join(log.all, "\n"))
+			t.Fatalf("log line of event %d is not %q, want it; log =\n%s", i, line, strings.Join(log.all, "\n"))
 		}
 	}
 }
@@ -181,9 +181,9 @@ func (n *node) showsFailure() {
 	e := n.list()[1]
 	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
-		n.t.Errorf("endpoint that is down = %+v with check %+v", e, e.Check)
+		n.t.Errorf("endpoint that is down = %+v with check %+v, want the failure and the next check", e, e.Check)
 	}
-	// In a panic it is used all the same, so its connections are not cut.
+	// During a panic the endpoint is still used, so its connections are not cut.
 	const want = "2 1 0 [web] []"
 	wait.For(n.t, 0, "status to say of health "+want, func() bool {
 		h := n.status().Health
@@ -191,8 +191,8 @@ func (n *node) showsFailure() {
 	})
 }
 
-// TestDownIsCut takes down one endpoint that was up and one that was never up. Only the first had
-// connections to cut, and its event must say so.
+// TestDownIsCut makes an endpoint fail that was up, and another that was never up. Only the event
+// of the first must report cut connections.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
@@ -210,8 +210,8 @@ func TestDownIsCut(t *testing.T) {
 	shows(balancer.Down, true)
 }
 
-// TestWatchingEndpointsIsQuiet watches endpoints. A check with the same result must not be
-// reported.
+// TestWatchingEndpointsIsQuiet watches endpoints while their checks run. Checks with an unchanged
+// result must not be reported.
 func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	server(t, "127.47.1.1:9002", "two")
@@ -281,7 +281,8 @@ health = { type = "tcp" }
 	}
 }
 
-// TestRefusedCalls compares the API's answers to rejected calls.
+// TestRefusedCalls sends calls that the API must reject. Each answer must be an error with the
+// reason.
 func TestRefusedCalls(t *testing.T) {
 	n := startNode(t, watched)
 	ctx, q, yes, wrong := t.Context(), api.OverrideRequest{Service: "web", Address: "127.47.1.1:9001"}, true, 70000
@@ -320,14 +321,14 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 		return err.Error()
 	}
 	if !strings.Contains(r.Exchange, "* ") || r.Took <= 0 || r.At == "" || r.Type != balancer.TCPHealth {
-		n.t.Errorf("answer is incomplete: %+v", r)
+		n.t.Errorf("answer = %+v, want the exchange, the duration and the address", r)
 	}
 	return r.Outcome + ": " + r.Text
 }
 
-// TestFailureIsToldOnce serves on a port that another program uses. vipd must retry, and record the
-// failure and its end once.
-func TestFailureIsToldOnce(t *testing.T) {
+// TestFailureIsRecordedOnce serves on a port that another program uses. vipd must retry, and record
+// the failure and its end once each.
+func TestFailureIsRecordedOnce(t *testing.T) {
 	other, err := net.Listen("tcp", "127.47.0.9:8080")
 	if err != nil {
 		t.Fatal(err)
@@ -344,20 +345,20 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	wait.For(t, 20*time.Second, "some tries", func() bool {
 		_, metrics := n.get("/metrics")
 		_, failures, _ := strings.Cut(metrics, "\nvipd_sync_failures_total ")
-		return number(failures) > 2 && n.story(events.Problem) != ""
+		return number(failures) > 2 && n.eventsOf(events.Problem) != ""
 	})
 	_ = other.Close()
-	// The pause before the next attempt equals the time so far, up to a minute.
-	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.story(events.Problem), "applied again") })
+	// Pauses between attempts double, up to a minute.
+	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.eventsOf(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
-		t.Errorf("journal =\n%s", n.story(events.Problem))
+		t.Errorf("problem events =\n%s\nwant the start with its cause, and the end", n.eventsOf(events.Problem))
 	}
 }
 
-// TestDrainEndsWhileAway lets a manual drain expire while vipd is stopped. The next vipd must
+// TestDrainExpiresWhileStopped lets a manual drain expire while vipd is stopped. The next vipd must
 // record its end.
-func TestDrainEndsWhileAway(t *testing.T) {
+func TestDrainExpiresWhileStopped(t *testing.T) {
 	n := startNode(t, web)
 	yes := true
 	q := api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &yes, Expires: 100 * time.Hour, By: "ana", Reason: "disks"}
@@ -372,15 +373,16 @@ func TestDrainEndsWhileAway(t *testing.T) {
 	}
 	program.Save(t, kept, regexp.MustCompile(`"expires": "[^"]+"`).ReplaceAllString(string(text), `"expires": "2026-01-01T00:00:00Z"`))
 	n.start()
-	if got, want := n.story(events.Override), "web 127.40.1.1:9001 override has expired: said by "+asCaller(t, "ana")+": disks"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	if got, want := n.eventsOf(events.Override), "web 127.40.1.1:9001 override has expired: said by "+asCaller(t, "ana")+": disks"; got != want {
+		t.Errorf("drain events = %q, want %q", got, want)
 	}
 	if got := n.endpoints(); !strings.Contains(got, "9001:active") {
-		t.Errorf("got %s", got)
+		t.Errorf("endpoints = %s, want the drained endpoint active", got)
 	}
 }
 
-// asCaller returns the name of a caller in events: the given name with the user's name.
+// asCaller returns the author that events have for a caller: the given name, and the user's name in
+// parentheses.
 func asCaller(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Current()

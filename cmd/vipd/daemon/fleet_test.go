@@ -92,7 +92,8 @@ func (m *member) answers(vip, want string) {
 	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
 }
 
-// TestFleet serves services of the fleet and of the node. The node's own must win.
+// TestFleet defines services in etcd and in the node's file, two of them with the same name. All
+// must be served, and for the common name the node's own.
 func TestFleet(t *testing.T) {
 	server(t, "127.41.1.1:9001", "shared")
 	server(t, "127.41.1.1:9002", "own")
@@ -101,7 +102,7 @@ func TestFleet(t *testing.T) {
 	m.start()
 	m.answers("127.41.0.1", "shared")
 	m.answers("127.41.0.2", "own")
-	m.well()
+	m.waitForNoProblems()
 	if place := m.status().Store.Place; !strings.HasPrefix(place, "/vipd at http://127.") {
 		t.Errorf("place of services = %q, want etcd first", place)
 	}
@@ -110,13 +111,14 @@ func TestFleet(t *testing.T) {
 		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")
 	})
 	if got := ask("127.41.0.3:8080"); got == "shared" {
-		t.Error("a service from etcd is served although the node has a service of that name")
+		t.Error("service of the node = the one from etcd, want the node's own")
 	}
 	m.answers("127.41.0.2", "own")
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
 }
 
-// TestFleetAway stops etcd. Its last services must stay served, even after vipd restarts.
+// TestFleetAway stops etcd. The services that were last read must still be served, even after a
+// restart of vipd.
 func TestFleetAway(t *testing.T) {
 	server(t, "127.41.1.2:9001", "one")
 	server(t, "127.41.1.2:9002", "two")
@@ -129,12 +131,12 @@ func TestFleetAway(t *testing.T) {
 	}
 	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
-	m.tells("etcd is reachable", "etcd is unreachable; serving what it last held")
+	m.wantStoreEvents("etcd is reachable", "etcd is unreachable; serving what it last held")
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")
 	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "kept in") {
-		t.Errorf("store after a restart without etcd = %+v", s)
+		t.Errorf("store after a restart without etcd = %+v, want the kept state", s)
 	}
 	for _, e := range m.etcd.Members {
 		e.Start()
@@ -142,18 +144,18 @@ func TestFleetAway(t *testing.T) {
 	m.apply("web", "127.41.0.5", "127.41.1.2:9002")
 	m.answers("127.41.0.5", "two")
 	wait.For(t, 10*time.Second, "etcd to be back", func() bool { return m.status().Store.Connected })
-	m.tells("etcd has been unreachable since the start; serving the last good state", "etcd is reachable again")
+	m.wantStoreEvents("etcd has been unreachable since the start; serving the last good state", "etcd is reachable again")
 }
 
-// well waits until no problem is left, because on a busy machine etcd may have been late.
-func (m *member) well() {
+// waitForNoProblems waits until no problem is left. On a busy machine etcd may have answered late.
+func (m *member) waitForNoProblems() {
 	m.t.Helper()
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
-// tells expects these events of etcd. A busy machine may record more events about times at which
-// etcd was late.
-func (m *member) tells(want ...string) {
+// wantStoreEvents requires these events of etcd. It ignores events about late answers, which occur
+// on a busy machine.
+func (m *member) wantStoreEvents(want ...string) {
 	m.t.Helper()
 	var got []string
 	for _, e := range m.events(api.EventsQuery{Kind: "store"}) {
@@ -175,7 +177,8 @@ func (m *member) tells(want ...string) {
 	}
 }
 
-// TestFleetNeverRead starts a node without etcd. The node's own services must be served.
+// TestFleetNeverRead starts a node while etcd does not run. The node's own services must be served,
+// and the status must have the reason why etcd's are not.
 func TestFleetNeverRead(t *testing.T) {
 	server(t, "127.41.1.3:9001", "own")
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -188,13 +191,13 @@ func TestFleetNeverRead(t *testing.T) {
 	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
 	_, body := m.get("/readyz")
 	if !strings.Contains(body, "connection refused; nothing was ever read") {
-		t.Errorf("reason why vipd is not ready = %s", body)
+		t.Errorf("reason why vipd is not ready = %s, want that nothing was ever read", body)
 	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
 		t.Errorf("ready = %v, %q; want the report that nothing was ever read", s.Ready, s.Store.Error)
 	}
-	m.tells("etcd has been unreachable since the start, and there is no last good state")
+	m.wantStoreEvents("etcd has been unreachable since the start, and there is no last good state")
 }
 
 // TestFleetSeesNodes starts a node. It must publish its status, and follow its configuration in
@@ -219,7 +222,7 @@ func TestFleetSeesNodes(t *testing.T) {
 	})
 	set := func(edit func(schema.NodeConfig) schema.NodeConfig) {
 		t.Helper()
-		m.asks("etcd to take what is said of the node", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
+		m.retry("etcd to take what is said of the node", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
 	}
 	set(func(c schema.NodeConfig) schema.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
 	told("the zone", func(s schema.NodeStatus) bool { return s.Zone == "z9" })
@@ -240,7 +243,7 @@ func TestFleetSeesNodes(t *testing.T) {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")
-	if got, want := m.story(events.Override), `node: zone set to z9 by ana: moved
+	if got, want := m.eventsOf(events.Override), `node: zone set to z9 by ana: moved
 node: mode set to iptables by ben
 node: mode iptables removed by cleo: done
 node: zone z9 removed by cleo: done`; got != want {
@@ -253,8 +256,8 @@ node: zone z9 removed by cleo: done`; got != want {
 	})
 }
 
-// TestFleetFull ends a node's lease while etcd is full. The node must report that the fleet does
-// not see it, and the command that fixes it.
+// TestFleetFull lets a node's lease expire while etcd is full. The node must report that the fleet
+// does not see it, with the command that fixes the cause.
 func TestFleetFull(t *testing.T) {
 	m := joinFleet(t, "")
 	m.apply("web", "127.41.0.10", "127.41.1.4:9001")
@@ -292,7 +295,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	go func() { // a client stays as long as it likes
+	go func() { // the client keeps its connection open
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -319,7 +322,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		edit := func(old balancer.Override) *balancer.Override {
 			return cmp.Or(o.ChangedFrom(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}, false), o.Note(old))
 		}
-		m.asks("etcd to take an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
+		m.retry("etcd to take an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
 	}
 	say(balancer.Override{Draining: &yes, By: "ana", Reason: "disk"})
 	left := func(want uint64) {
@@ -346,11 +349,11 @@ func TestFleetCountsDrains(t *testing.T) {
 	} {
 		say(step.say)
 		wait.For(t, 10*time.Second, "the event "+step.want, func() bool {
-			lines := strings.Split(m.story(events.Override), "\n")
+			lines := strings.Split(m.eventsOf(events.Override), "\n")
 			return len(lines) == i+2 && lines[i+1] == "web 127.41.1.5 "+step.want
 		})
 	}
 	if all, err := m.client.Overrides(t.Context()); err != nil || len(all.Targets) > 0 {
-		t.Errorf("overrides still exist: %+v, %v", all, err)
+		t.Errorf("overrides = %+v, error = %v, want neither", all, err)
 	}
 }

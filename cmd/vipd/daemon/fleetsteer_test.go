@@ -50,7 +50,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 	m.start()
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
-		t.Errorf("endpoints at first = %s", got)
+		t.Errorf("endpoints at first = %s, want the fleet's verdicts", got)
 	}
 	wait.For(t, 20*time.Second, "the node to tell what it has found", func() bool {
 		answer, err := client.Get(t.Context(), "/vipd/health/n1/", clientv3.WithPrefix())
@@ -63,20 +63,20 @@ func TestFleetChecksSteer(t *testing.T) {
 		return len(answer.Kvs) == 3 && strings.Count(text, `"verdict":"up"`) == 2 && strings.Count(text, " true\n") == 3
 	})
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
-		t.Errorf("outvoted: %s", got)
+		t.Errorf("endpoints after the outvoted check = %s, want the fleet's verdicts", got)
 	}
 	var c *api.Check
 	wait.For(t, 20*time.Second, "the node to read its own vote", func() bool { c = m.check("127.44.1.1:9002"); return len(c.Fleet.Votes) == 3 })
 	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 says up: connected" ||
 		c.Since.Format(time.RFC3339) != "2026-01-31T12:00:00Z" || c.Next.IsZero() || c.Fleet.Alone || len(c.Fleet.Checkers) != 3 || c.Fleet.Votes["n1"].Verdict != "up" {
-		t.Errorf("check of the fleet = %+v, %+v", c, c.Fleet)
+		t.Errorf("check of the fleet = %+v, %+v; want the votes of three nodes", c, c.Fleet)
 	}
 	for range 4 {
 		if got := ask("127.44.0.1:8080"); got != "one" {
-			t.Errorf("%q answers although the fleet reports it down", got)
+			t.Errorf("answer = %q, want one, because the fleet reports the other endpoint down", got)
 		}
 	}
-	m.well()
+	m.waitForNoProblems()
 	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"up","since":"2026-01-31T12:30:00Z"}`)
 	states := func(want string) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	m.stop()
 	m.start()
 	if c, got := m.check("127.44.1.1:9002"), m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" || !c.Fleet.Alone {
-		t.Errorf("endpoints after a restart without etcd = %s, %+v", got, c)
+		t.Errorf("endpoints after a restart without etcd = %s, check = %+v; want the last verdicts", got, c)
 	}
 }
 
@@ -105,13 +105,13 @@ func (m *member) check(address string) *api.Check {
 	all := m.list()
 	i := slices.IndexFunc(all, func(e api.Endpoint) bool { return e.Address == address && e.Check != nil && e.Check.Fleet != nil })
 	if i < 0 {
-		m.t.Fatalf("%s is not checked by the fleet: %+v", address, all)
+		m.t.Fatalf("check of %s by the fleet is missing, want it: %+v", address, all)
 	}
 	return all[i].Check
 }
 
-// countChecks defines a service whose only endpoint is checked at that interval, and returns the
-// number of checks.
+// countChecks defines a service whose only endpoint is checked at an interval. count returns the
+// number of checks so far.
 func (m *member) countChecks(name balancer.Name, vip string, interval time.Duration) (count func() int64) {
 	m.t.Helper()
 	l, err := net.Listen("tcp", "127.44.1.4:0")
@@ -137,8 +137,9 @@ func (m *member) countChecks(name balancer.Name, vip string, interval time.Durat
 	return n.Load
 }
 
-// TestFleetRunsNoPrograms configures a node that may run no programs for others. It must use the
-// verdicts of nodes that may, and run none itself, even on request or alone.
+// TestFleetRunsNoPrograms configures a node that may not run programs for services in etcd. It must
+// use the verdicts of other nodes and run no program itself, even on request or without other
+// nodes.
 func TestFleetRunsNoPrograms(t *testing.T) {
 	m := joinFleet(t, "")
 	ran := filepath.Join(t.TempDir(), "ran")
@@ -167,7 +168,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	}
 	state("127.44.1.3:9001:down/0")
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
-		t.Errorf("problems: %s", p) // it is normal that others run it
+		t.Errorf("problems = %s, want only that all endpoints fail", p) // it is normal that others run it
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that") {
 		t.Errorf("CheckNow of an exec check = %+v, %v, want an error", r, err)

@@ -8,14 +8,14 @@ import (
 	"vipd/cmd/internal/folder"
 )
 
-// TestFilesAreChecked starts vipd, and lists run_dir and state_dir. A start must check the owner of
-// each file there.
+// TestFilesAreChecked starts vipd, and lists run_dir and state_dir. The start must check the owner
+// of each file in them.
 func TestFilesAreChecked(t *testing.T) {
 	n := startNode(t, "")
 	for _, dir := range []string{"run", "state"} {
 		entries, err := os.ReadDir(filepath.Join(n.dir, dir))
 		if err != nil || len(entries) == 0 {
-			t.Fatalf("%s has %d files, error %v", dir, len(entries), err)
+			t.Fatalf("files in %s = %d, error = %v, want at least one", dir, len(entries), err)
 		}
 		for _, e := range entries {
 			if !e.IsDir() && !folder.Uses(e.Name()) {

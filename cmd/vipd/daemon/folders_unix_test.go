@@ -15,7 +15,7 @@ import (
 )
 
 // TestRefusesForeignFolders starts vipd with directories that another user may write to. It must
-// refuse, and name the setting and the directory.
+// refuse to start, and name the setting and the directory.
 func TestRefusesForeignFolders(t *testing.T) {
 	for _, name := range []string{"run", "state"} {
 		n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
@@ -30,13 +30,13 @@ func TestRefusesForeignFolders(t *testing.T) {
 		}
 		_, err := n.make(false)
 		if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), name+"_dir: other users can write to "+path) {
-			t.Errorf("%s_dir: %v", name, err)
+			t.Errorf("error with a foreign %s_dir = %v, want its setting and folder", name, err)
 		}
 	}
 }
 
 // TestRefusesForeignSocketFolder starts vipd with api.socket in a directory that all users may
-// write to. It must refuse, and name the setting.
+// write to. It must refuse to start, and name the setting.
 func TestRefusesForeignSocketFolder(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
 	n.log = slog.DiscardHandler
@@ -50,6 +50,6 @@ func TestRefusesForeignSocketFolder(t *testing.T) {
 	program.Save(t, n.file(), strings.Replace(header, `"run/vipd.sock"`, `"shared/vipd.sock"`, 1)+web)
 	_, err := n.make(false)
 	if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), "api.socket: other users can write to "+path) {
-		t.Errorf("got %v", err)
+		t.Errorf("error = %v, want api.socket and its folder", err)
 	}
 }

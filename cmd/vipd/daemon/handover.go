@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// errReplaced ends a vipd that another vipd replaces.
+// errReplaced ends this vipd because another vipd replaces it.
 var errReplaced = errors.New("another vipd takes over")
 
 func (d *Daemon) handoverPath() string { return filepath.Join(d.config.RunDir, api.HandoverSocket) }
@@ -39,8 +39,8 @@ func (d *Daemon) takeOver() (err error) {
 	return nil
 }
 
-// handOver closes the dataplane. It also removes the addresses if the mode can't serve without this
-// process.
+// handOver closes the dataplane. If the mode can't serve without this process, it also removes the
+// addresses.
 func (d *Daemon) handOver() error {
 	_ = d.spare.Close()
 	d.modeSwitch.Close()
@@ -56,7 +56,7 @@ func (d *Daemon) handOver() error {
 			return from.HandOver(ctx, queue) // addresses and redirects stay for the next process
 		}
 	}
-	if !mode.Keeps { // programs of the host must not receive clients' packets
+	if !mode.Keeps { // otherwise programs of the host could receive clients' packets
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
@@ -73,8 +73,8 @@ func (d *Daemon) handOver() error {
 	return errors.Join(err, d.host.Release(ctx)) // a remaining address would receive packets that nothing serves
 }
 
-// leaving logs the connections that vipd waits for if the mode ends with this process, and returns
-// a context that limits the wait.
+// leaving returns a context that limits the wait for connections. If the mode can't serve without
+// this process, it also logs their number.
 func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
 	if mode.Keeps {
 		return ctx
@@ -110,8 +110,8 @@ func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	return d.heir, err
 }
 
-// descriptors are reserved for the end. Without them a process that has used up its descriptors
-// could not remove its rules, because programs such as iptables need about ten each.
+// descriptors are file descriptors that are reserved for the shutdown. Programs such as iptables
+// need about ten each, so a process that has used up its descriptors could not remove its rules.
 type descriptors []*os.File
 
 const spare = 16
@@ -127,7 +127,7 @@ func spareDescriptors() (all descriptors, err error) {
 	return all, nil
 }
 
-// Close releases the descriptors. It may be called again.
+// Close releases the descriptors. It may be called several times.
 func (d descriptors) Close() error {
 	for _, f := range d {
 		_ = f.Close()

@@ -24,7 +24,7 @@ const storeName = "vipd-handover"
 
 // fromStore returns the queue that the previous process left with systemd, or nil.
 func fromStore() (queue *handover.Queue, err error) {
-	_ = restarting() // a process that was killed leaves the mark
+	_ = restarting() // a killed process leaves the mark, so it is removed here
 	for _, f := range activation.Files(true) {
 		if f.Name() != storeName || queue != nil {
 			_ = f.Close()
@@ -38,7 +38,8 @@ func fromStore() (queue *handover.Queue, err error) {
 	return queue, nil
 }
 
-// askFor connects to the running vipd, which ends and hands over; nil means that none runs.
+// askFor asks the running vipd to hand over and end, and returns the queue from it. It returns nil
+// if no vipd runs.
 func askFor(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {
@@ -52,7 +53,7 @@ func askFor(socket string) (*handover.Queue, error) {
 
 // listenHandover opens the socket for askFor. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
-	_ = os.Remove(socket) // of a killed vipd: this process has the lock of run_dir
+	_ = os.Remove(socket) // left by a killed vipd, because this process has the lock of run_dir
 	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
@@ -95,7 +96,7 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	if err == nil {
 		err = barrier(ctx)
 	}
-	if _ = in.Close(); err == nil && out.Abandoned() { // systemd has a copy if it stores descriptors
+	if _ = in.Close(); err == nil && out.Abandoned() { // if systemd stores descriptors, it has a copy
 		err = errors.New("systemd did not keep the descriptor: set FileDescriptorStoreMax=1 in the unit")
 	}
 	if err != nil {
@@ -131,8 +132,8 @@ func notifyWith(text string, file *os.File) error {
 	return nil
 }
 
-// barrier waits until systemd has read all messages: it then closes the descriptor that was sent
-// with BARRIER=1.
+// barrier waits until systemd has read all messages. systemd then closes the descriptor that was
+// sent with BARRIER=1.
 func barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -72,32 +72,32 @@ func TestReplace(t *testing.T) {
 		_ = c.SetDeadline(time.Now().Add(wait.Patience))
 		fmt.Fprintln(c, when)
 		if got, err := in.ReadString('\n'); got != when+"\n" || err != nil {
-			t.Errorf("%s: got %q, %v", when, got, err)
+			t.Errorf("%s: answer = %q, error = %v, want the line that was sent", when, got, err)
 		}
 	}
 	ask("before")
 	for i := range 2 {
 		first := n.stop
 		n.replace = true
-		n.start() // the first vipd ends at the same time
+		n.start() // the first vipd ends meanwhile
 		ask(fmt.Sprintf("after %d", i))
 		first()
 	}
 	if _, err := n.make(false); err == nil {
-		t.Error("a second vipd without --replace: no error")
+		t.Error("error of a second vipd without --replace = none, want a refusal")
 	}
 	ask("beside one that was refused")
 }
 
-// TestTwoReplace replaces one vipd with two at once. One of them must get all connections, and the
-// other must get none.
+// TestTwoReplace starts two vipds with --replace at once. One of them must get all connections, and
+// the other none.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)
 	made := make(chan *daemon.Daemon, 2)
 	for range 2 {
 		go func() {
 			next, err := n.make(true)
-			t.Log(err) // the later vipd fails
+			t.Log(err) // one of the two vipds fails
 			made <- next
 		}()
 	}
@@ -117,13 +117,13 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	fmt.Fprintln(c, "after")
 	if got, err := answers.ReadString('\n'); err != nil {
-		t.Errorf("answer of the connection = %q, %v", got, err)
+		t.Errorf("answer of the connection = %q, error = %v, want the line that was sent", got, err)
 	}
 	_ = c.Close()
 }
 
 // TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. It must wait
-// for its end, and start.
+// for the end of the other, and then start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})

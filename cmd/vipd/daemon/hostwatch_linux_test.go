@@ -16,9 +16,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTellsWhatDrops adds and removes firewall rules that drop connections. vipd itself must report
+// TestReportsDrops adds and removes firewall rules that drop connections. vipd itself must report
 // the findings of "vipctl doctor", and their end.
-func TestTellsWhatDrops(t *testing.T) {
+func TestReportsDrops(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
 	nft := func(words string) {
@@ -27,7 +27,7 @@ func TestTellsWhatDrops(t *testing.T) {
 			t.Fatalf("nft %s: %v: %s", words, err, out)
 		}
 	}
-	mode, _ := modes.Find(config.NFTablesMode) // forwards in the kernel
+	mode, _ := modes.Find(config.NFTablesMode) // a mode that forwards in the kernel
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, modes: []modes.Mode{mode}}
 	n.cleansUp()
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, `
@@ -46,21 +46,21 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	const what = "the nft chain inet strict forward (hook forward) has the policy drop"
 	wait.For(t, 30*time.Second, "the problem", func() bool {
 		_, metrics := n.get("/metrics")
-		return strings.Contains(n.problems(), what) && strings.Contains(n.story(events.Problem), what) &&
+		return strings.Contains(n.problems(), what) && strings.Contains(n.eventsOf(events.Problem), what) &&
 			strings.Contains(metrics, `vipd_problems{field="",service=""} 1`)
 	})
 	if code, text := n.get("/readyz"); code != 200 || !strings.Contains(text, what) {
-		t.Errorf("/readyz = %d, %s", code, text)
+		t.Errorf("answer of /readyz = %d, %s, want 200 and the problem", code, text)
 	}
 	nft("delete table inet strict")
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
-		return n.problems() == "" && strings.Contains(n.story(events.Problem), "problem resolved")
+		return n.problems() == "" && strings.Contains(n.eventsOf(events.Problem), "problem resolved")
 	})
 }
 
-// TestTellsWhatIsTaken serves on a port at which a program of the host listens. vipd must report
-// that it receives the program's clients.
-func TestTellsWhatIsTaken(t *testing.T) {
+// TestReportsUsedPorts serves on a port at which a program of the host listens. vipd must report
+// that it receives the clients of that program.
+func TestReportsUsedPorts(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "ip", "nc")
 	if out, err := exec.Command("ip", "address", "add", "10.1.0.1/24", "dev", "lo").CombinedOutput(); err != nil {
@@ -87,9 +87,9 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	})
 }
 
-// TestNobodyOwnsWithoutDecision serves a VIP with hold = "one" on a host without [ownership]. Its
-// note must name the missing setting.
-func TestNobodyOwnsWithoutDecision(t *testing.T) {
+// TestUnownedWithoutOwnership serves a VIP with hold = "one" on a host without [ownership]. The
+// VIP's note must name the missing setting.
+func TestUnownedWithoutOwnership(t *testing.T) {
 	lab.New(t)
 	mode, _ := modes.Find(config.NFTablesMode)
 	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
@@ -103,9 +103,9 @@ func TestNobodyOwnsWithoutDecision(t *testing.T) {
 	}
 }
 
-// TestTellsOfLostFiles removes run_dir under a daemon. It must report that to monitoring, because
-// vipctl does not reach it, and the advised command must help.
-func TestTellsOfLostFiles(t *testing.T) {
+// TestReportsLostFiles removes run_dir of a running daemon. Monitoring must report that, because
+// vipctl can't reach the daemon, and the advised command must fix it.
+func TestReportsLostFiles(t *testing.T) {
 	log := &journaled{}
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}
 	n.write(web)
@@ -123,6 +123,6 @@ func TestTellsOfLostFiles(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := n.problems(); got != "" {
-		t.Errorf("problems after the restart = %s", got)
+		t.Errorf("problems after the restart = %s, want none", got)
 	}
 }

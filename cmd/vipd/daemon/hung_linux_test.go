@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// hanging is a dataplane whose kernel calls hang after a switch, and ignore their context.
+// hanging is a dataplane whose kernel calls hang when the test sets a switch. They ignore their
+// context.
 type hanging struct {
 	dataplane.Dataplane
 	hangs, applying *atomic.Bool
@@ -59,8 +60,8 @@ func (h hanging) Intact(ctx context.Context) (string, error) {
 	return h.Dataplane.Intact(ctx)
 }
 
-// TestAnswersWhileTheKernelHangs makes an apply hang, and makes counters unreadable. All views must
-// answer, with the last counts.
+// TestAnswersWhileTheKernelHangs makes applies and reads of counters hang. All views must answer
+// with the last counts.
 func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -83,8 +84,8 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	}
 }
 
-// TestAnswersWhileDumpsHang makes dumps of counters, of rules and of conntrack hang in nftables
-// mode. All views must answer, with the last counts.
+// TestAnswersWhileDumpsHang makes dumps of counters, rules and conntrack hang in nftables mode. All
+// views must answer with the last counts.
 func TestAnswersWhileDumpsHang(t *testing.T) {
 	lab.New(t)
 	answersWhileDumpsHang(t, config.NFTablesMode)
@@ -160,7 +161,7 @@ func (n *node) cleansUp() {
 	n.t.Cleanup(func() {
 		for _, m := range n.modes {
 			if _, err := m.Cleanup(context.Background(), c, false); err != nil {
-				n.t.Errorf("cleaning up after %s mode: %v", m.Name, err)
+				n.t.Errorf("error of the cleanup of %s mode = %v, want none", m.Name, err)
 			}
 		}
 	})
@@ -186,7 +187,7 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 		},
 	}
 	if unlisted {
-		go func() { _ = list() }() // ends with ctx
+		go func() { _ = list() }() // the list ends with ctx
 	} else {
 		asks["conns"] = list
 	}
@@ -194,6 +195,6 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 		inTime(t, what, ask)
 	}
 	for _, path := range []string{"/", "/services/web", "/metrics", "/healthz"} {
-		inTime(t, path, n.shows(path))
+		inTime(t, path, n.requestPage(path))
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"vipd/test/wait"
 )
 
-// heard is a log that calls a function with each message.
-type heard func(text string)
+// logFunc is a log handler that calls a function with each message.
+type logFunc func(text string)
 
-func (heard) Enabled(context.Context, slog.Level) bool        { return true }
-func (h heard) Handle(_ context.Context, r slog.Record) error { h(r.Message); return nil }
-func (heard) WithAttrs([]slog.Attr) slog.Handler              { return slog.DiscardHandler }
-func (heard) WithGroup(string) slog.Handler                   { return slog.DiscardHandler }
+func (logFunc) Enabled(context.Context, slog.Level) bool        { return true }
+func (h logFunc) Handle(_ context.Context, r slog.Record) error { h(r.Message); return nil }
+func (logFunc) WithAttrs([]slog.Attr) slog.Handler              { return slog.DiscardHandler }
+func (logFunc) WithGroup(string) slog.Handler                   { return slog.DiscardHandler }
 
 // TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
-// and status must report unsaved state. A manual drain must be refused until the disk answers. vipd
-// must be able to end, and serve while its end waits for the disk.
+// and status must report unsaved state. A manual drain must be refused until the disk answers. At
+// its end, vipd must wait for the disk and serve meanwhile.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -57,12 +57,12 @@ func TestStateDirHangs(t *testing.T) {
 	serves(both)
 	wait.For(t, wait.Patience, "the problems", func() bool { return strings.Count(n.problems(), silent) >= 2 })
 	if code, text := n.get("/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz: %d %s", code, text)
+		t.Errorf("answer of /healthz = %d %s, want 200", code, text)
 	}
 	release()
 	wait.For(t, wait.Patience, "the end of the problems", func() bool { return n.problems() == "" })
 	n.stop()
-	n.log = heard(func(text string) {
+	n.log = logFunc(func(text string) {
 		if text == "stopping all the same" {
 			c, err := net.Dial("tcp", "127.40.0.1:8080")
 			if err == nil {
@@ -72,7 +72,7 @@ func TestStateDirHangs(t *testing.T) {
 		}
 	})
 	n.start()
-	serves(both) // the refused change was not saved
+	serves(both) // the refused change has no effect
 	if err := drain(); err != nil {
 		t.Error(err)
 	}
@@ -87,7 +87,7 @@ func TestStateDirHangs(t *testing.T) {
 			t.Error("no request was served while the end waited for the disk: ", err)
 		}
 	default:
-		t.Error("the end did not wait for the disk")
+		t.Error("vipd ended before the disk answered, want it to wait")
 	}
 	release()
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they create no directory
@@ -111,9 +111,10 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	}
 }
 
-// TestBothDisksComeLate makes the disks of state_dir and of the store hang at the start. The wait
-// for the first disk must not shorten the wait for the second, or its services would look removed.
-func TestBothDisksComeLate(t *testing.T) {
+// TestBothDisksHangAtTheStart makes the disks of state_dir and of the store hang at the start. The
+// wait for the first disk must not shorten the wait for the second. Otherwise the services would
+// seem to be removed.
+func TestBothDisksHangAtTheStart(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
 	state := filepath.Join(n.dir, "state")

@@ -17,8 +17,8 @@ import (
 
 // TestAnswersWithTenThousandServices requests every view of 10,000 services with ten endpoints. A
 // request may use a second of CPU time, or three on a busy machine. A hundred browsers on the page
-// may use 5 % of a CPU, or 25 on a busy machine. The client's own work is included. With the race
-// detector, a fifth of the services are used, and twice the time is allowed.
+// may use 5 % of a CPU, or 25 % on a busy machine. Both include the client's own work. With the
+// race detector, the test has a fifth of the services and twice the time.
 func TestAnswersWithTenThousandServices(t *testing.T) {
 	services, most := wait.Load(10_000), 3*time.Second
 	if wait.Race {
@@ -31,14 +31,14 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"traffic": func() error { _, err := n.client.Traffic(ctx); return err },
 		"top":     func() error { _, err := n.client.TrafficOf(ctx, ""); return err },
 		"conns":   func() error { _, err := n.client.Connections(ctx, dataplane.ConnectionQuery{}); return err },
-		"page":    n.shows("/"),
-		"service": n.shows("/services/s7"),
+		"page":    n.requestPage("/"),
+		"service": n.requestPage("/services/s7"),
 		"scrape":  n.scrape,
-		"health":  n.shows("/healthz"),
+		"health":  n.requestPage("/healthz"),
 	} {
 		wait.For(t, 0, fmt.Sprintf("%s to take %s of a core at most", what, most), func() bool { // includes everything else that the process does
 			used := processTime(t)
-			n.asks(what, ask)
+			n.retry(what, ask)
 			used = processTime(t) - used
 			t.Logf("%s takes %s of a core", what, used)
 			return used <= most
@@ -57,12 +57,12 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = r.Body.Close() }()
-		go func() { _, _ = io.Copy(io.Discard, r.Body) }() // ends with leave
+		go func() { _, _ = io.Copy(io.Discard, r.Body) }() // the copy ends when leave closes the connection
 	}
 	cost := 0.0
 	wait.For(t, 0, "a hundred browsers to cost less than 25 % of a core", func() bool {
 		began, used := time.Now(), processTime(t)
-		time.Sleep(5 * time.Second) // the measured interval, not a wait
+		time.Sleep(5 * time.Second) // this is the measured interval
 		cost = float64(processTime(t)-used) / float64(time.Since(began))
 		t.Logf("%.1f %% of a core", 100*cost)
 		return cost < share
@@ -97,25 +97,25 @@ func processTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// inTime retries until an answer arrives within a second. On a busy machine an answer may be late,
-// but a request that waits for the kernel is always late.
+// inTime retries a request until an answer arrives within a second. A busy machine may delay an
+// answer once, but a request that waits for the kernel is always late.
 func inTime(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	lab.Eventually(t, 0, what, func() error {
 		began := time.Now()
 		err := ask()
 		if took := time.Since(began); err == nil && took > wait.Scaled(time.Second) {
-			err = fmt.Errorf("it takes %s to answer", took)
+			err = fmt.Errorf("time of an answer = %s, want less", took)
 		}
 		return err
 	})
 }
 
-// shows returns a function that requests a page of api.http.
-func (n *node) shows(path string) func() error {
+// requestPage returns a function that requests a page of api.http.
+func (n *node) requestPage(path string) func() error {
 	return func() error {
 		if code, text := n.get(path); code != http.StatusOK {
-			return fmt.Errorf("%s: %d %s", path, code, text)
+			return fmt.Errorf("answer of %s = %d, want 200: %s", path, code, text)
 		}
 		return nil
 	}

@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestRemovedVIPLeaves removes three services at once: without clients, with a client that
-// disconnected, and with an open connection. The first two VIPs must leave the host long before
-// drain_timeout, and the third at the end of its connection.
+// TestRemovedVIPLeaves removes three services: without clients, with a client that disconnected,
+// and with an open connection. The first two VIPs must leave the host long before drain_timeout,
+// and the third when its connection ends.
 func TestRemovedVIPLeaves(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode, config.UserspaceMode} {
 		t.Run(string(name), func(t *testing.T) { removedVIPLeaves(t, name) })
@@ -84,7 +84,7 @@ endpoints = [{ address = "10.72.0.2", port = 9001 }]
 				_, err = io.ReadFull(c, answer)
 			}
 			if err != nil || string(answer) != "on\n" {
-				t.Errorf("the open connection echoes %q: %v", answer, err)
+				t.Errorf("answer of the open connection = %q, error = %v, want an echo", answer, err)
 			}
 			_ = c.Close()
 			wait.For(t, time.Minute, "the last VIP to leave", func() bool { return held() == "10.60.0.9 " })
@@ -93,5 +93,5 @@ endpoints = [{ address = "10.72.0.2", port = 9001 }]
 	n.configure(`mode = "userspace"`, `mode = "`+string(name)+`"`, other)
 	began := time.Now()
 	wait.For(t, time.Minute, "the VIPs without connections to leave", func() bool { return held() == "10.60.0.3 10.60.0.9 " })
-	t.Logf("they left after %s", time.Since(began))
+	t.Logf("time until the first two VIPs left = %s", time.Since(began))
 }

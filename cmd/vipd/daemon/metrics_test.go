@@ -22,9 +22,9 @@ func (n *node) metric(series string) string {
 	return ""
 }
 
-// TestCountersOfTrouble causes failed connects, retries, ejections, drains and panics. Each must be
-// counted when it starts.
-func TestCountersOfTrouble(t *testing.T) {
+// TestCountersOfFailures causes failed connects, retries, ejections, drains and panics. Each must
+// be counted when it starts.
+func TestCountersOfFailures(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	n, _ := startPassive(t, pair+`
 [services.sick]
@@ -38,7 +38,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", fall = 1, panic_t
 	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.58.1.1:9002", Draining: &yes}); err != nil {
 		t.Fatal(err)
 	}
-	// Two failures are needed, and more may happen before the ejection is applied. Each has a
+	// An ejection needs two failures, and more may follow before it is applied. Each failure has a
 	// retry.
 	wait.For(t, 0, "failures to be counted alike", func() bool {
 		endpoint := n.metric(`vipd_endpoint_connect_failures_total{endpoint="127.58.1.1:9002",service="web"}`)
@@ -63,11 +63,11 @@ func TestProfilesAreForTheSocketAlone(t *testing.T) {
 	n := startNode(t, web)
 	text, err := n.client.Profile(t.Context(), "goroutine?debug=2")
 	if err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
-		t.Errorf("profile on the socket = %v, %.200s", err, text)
+		t.Errorf("error of the profile on the socket = %v, want none: %.200s", err, text)
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=2", "/debug/pprof/profile", "/debug/vars"} {
 		if code, _ := n.get(path); code != http.StatusNotFound {
-			t.Errorf("status of %s on the web listener = %d", path, code)
+			t.Errorf("status of %s on api.http = %d, want 404", path, code)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestNoSeriesOfEndpoints(t *testing.T) {
 	}
 }
 
-// large defines many services with ten endpoints each.
+// large returns definitions of many services with ten endpoints each.
 func large(services int) string {
 	var text strings.Builder
 	for i := range services {

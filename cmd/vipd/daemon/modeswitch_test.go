@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// broken is a dataplane that passes its trial but applies nothing.
+// broken is a dataplane that passes its trial but fails each apply.
 type broken struct {
 	dataplane.Dataplane
 	closed *atomic.Int32
@@ -36,8 +36,8 @@ func (b broken) Close(ctx context.Context, keep bool) error {
 	return b.Dataplane.Close(ctx, keep)
 }
 
-// spare returns a mode that ends connections in this process, like userspace mode, under another
-// name.
+// spare returns a mode with another name that terminates connections in this process, like
+// userspace mode.
 func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Dataplane, error)) modes.Mode {
 	m := noRoot()[0]
 	m.Name = name
@@ -52,15 +52,15 @@ func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Datap
 	return m
 }
 
-// configure rewrites the configuration with a replacement.
+// configure replaces a text in the configuration and writes it, followed by services.
 func (n *node) configure(old, with, services string) {
 	n.t.Helper()
 	program.Save(n.t, n.file(), strings.Replace(header, old, with, 1)+services)
 }
 
-// TestLeavesAModeThatDoesNotWork switches to a mode that can't apply anything. It must be
-// abandoned, and the previous mode must serve all the time.
-func TestLeavesAModeThatDoesNotWork(t *testing.T) {
+// TestAbandonsFailingMode switches to a mode that can't apply anything. vipd must abandon it, and
+// the previous mode must serve all the time.
+func TestAbandonsFailingMode(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
 	var closed atomic.Int32
@@ -74,7 +74,7 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
 	wait.For(t, time.Minute, "the mode to be tried and left", func() bool {
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Fatalf("answer during the switch = %q", got)
+			t.Fatalf("answer during the switch = %q, want one", got)
 		}
 		return closed.Load() > 0
 	})
@@ -83,20 +83,20 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
 	})
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("answer after the switch = %q", got)
+		t.Errorf("answer after the switch = %q, want one", got)
 	}
 	for _, part := range []string{
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
 	} {
-		if got := n.story(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("journal lacks %q once:\n%s", part, got)
+		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
+			t.Errorf("mode events have no single %q, want it once:\n%s", part, got)
 		}
 	}
 }
 
-// TestAStopDuringATrial stops vipd during a trial of a mode. That must not be reported as a failure
+// TestStopDuringTrial stops vipd while it tries a mode. The stop must not be reported as a failure
 // of the mode.
-func TestAStopDuringATrial(t *testing.T) {
+func TestStopDuringTrial(t *testing.T) {
 	tried := make(chan struct{})
 	slow := noRoot()[0]
 	slow.Name = config.IPTablesMode
@@ -113,7 +113,7 @@ func TestAStopDuringATrial(t *testing.T) {
 	<-tried
 	n.stop()
 	if got := strings.Join(log.all, "\n"); strings.Contains(got, "not usable") {
-		t.Errorf("log =\n%s", got)
+		t.Errorf("log =\n%s\nwant no failure of the mode", got)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestStrictModeWhileRunning(t *testing.T) {
 	wait.For(t, time.Minute, "the end of the problem", func() bool { return !n.status().Mode.Fallback && n.problems() == "" })
 }
 
-// willing is a dataplane that applies everything, and forwards nothing.
+// willing is a dataplane whose applies succeed, but that forwards nothing.
 type willing struct{ dataplane.Dataplane }
 
 func (w willing) Unwrap() dataplane.Dataplane { return w.Dataplane }
@@ -142,9 +142,9 @@ func (willing) Intact(context.Context) (string, error)          { return "", nil
 func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
 func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
 
-// TestTakesABetterModeAtReload makes a better mode available. Mode auto must choose it at a reload,
-// but not earlier. Counts must be kept.
-func TestTakesABetterModeAtReload(t *testing.T) {
+// TestChoosesBetterModeAtReload makes a better mode available. Mode auto must choose it at a reload
+// but not earlier, and counts must not change.
+func TestChoosesBetterModeAtReload(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
 	var works atomic.Bool
@@ -161,47 +161,47 @@ func TestTakesABetterModeAtReload(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if m := n.status().Mode; m.InUse != "userspace" || m.Fallback || !strings.Contains(m.Reason, "not iptables: no iptables") {
-		t.Fatalf("mode %+v", m)
+		t.Fatalf("mode = %+v, want userspace without a fallback", m)
 	}
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Fatalf("%q answers", got)
+		t.Fatalf("answer = %q, want one", got)
 	}
 	works.Store(true)
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
-		t.Errorf("mode %+v", m)
+		t.Errorf("mode = %+v, want iptables as the best", m)
 	}
 	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
 	wait.For(t, 0, "what the mode before has counted", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
 iptables mode serves now, in place of userspace: the best that works here
 userspace mode, which served before, has ended`
-	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.story(events.Mode) == want })
+	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.eventsOf(events.Mode) == want })
 }
 
 // connections returns the count of the only service.
 func (n *node) connections() uint64 {
 	n.t.Helper()
 	var services []api.Service
-	n.asks("services", func() (err error) { services, err = n.client.Services(n.t.Context()); return err })
+	n.retry("services", func() (err error) { services, err = n.client.Services(n.t.Context()); return err })
 	if len(services) != 1 {
 		n.t.Fatal(services)
 	}
 	return services[0].Ports[0].Connections
 }
 
-// stuck is a dataplane that can't be closed.
+// stuck is a dataplane whose Close fails.
 type stuck struct{ willing }
 
 func (s stuck) Close(ctx context.Context, keep bool) error {
 	return errors.Join(errors.New("others hold the tables"), s.willing.Close(ctx, keep))
 }
 
-// TestRemovesWhatAModeCouldNot switches from a mode that can't remove its rules. They must be
-// removed later, while the next mode serves.
-func TestRemovesWhatAModeCouldNot(t *testing.T) {
+// TestRemovesRulesLater switches from a mode that can't remove its rules. The rules must be removed
+// later, while the next mode serves.
+func TestRemovesRulesLater(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
 	first := spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return stuck{willing{dp}}, nil })
@@ -217,16 +217,16 @@ func TestRemovesWhatAModeCouldNot(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if m := n.status().Mode; m.InUse != "iptables" || removed.Load() > 0 {
-		t.Fatalf("mode = %+v, cleaned up %d times", m, removed.Load())
+		t.Fatalf("mode = %+v, want iptables; cleanups = %d, want 0", m, removed.Load())
 	}
 	n.configure("", "", web)
 	wait.For(t, time.Minute, "what is left to be removed", func() bool { return removed.Load() > 0 })
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("%q answers", got)
+		t.Errorf("answer = %q, want one", got)
 	}
 }
 
-// metered is a dataplane that drains for the maximum time, and whose connections the kernel counts.
+// metered is a dataplane that drains for the maximum time. Its counters are in the kernel.
 type metered struct{ willing }
 
 func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
@@ -236,10 +236,10 @@ func (metered) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{{Service: "web", Connections: 5, Backends: []dataplane.BackendCount{{Backend: at, Connections: 5, Kept: 5}}}}
 }
 
-// TestComesBackToAModeThatDrains switches back to a mode that drains. The mode must adopt its
-// kernel objects, whose counters must count once. If it does not serve in the end, its objects must
-// be removed.
-func TestComesBackToAModeThatDrains(t *testing.T) {
+// TestReturnsToDrainingMode switches back to a mode that still drains. The mode must adopt its
+// kernel objects, and their counters must count once. If the mode does not serve in the end, its
+// objects must be removed.
+func TestReturnsToDrainingMode(t *testing.T) {
 	var works atomic.Bool
 	var kept, removed atomic.Int32
 	works.Store(true)
@@ -291,7 +291,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
 }
 
-// keeping counts its closes, and the closes that kept kernel objects.
+// keeping is a dataplane that counts its closes, and the closes that kept kernel objects.
 type keeping struct {
 	dataplane.Dataplane
 	kept *atomic.Int32

@@ -29,8 +29,8 @@ type prometheus struct {
 	address string
 }
 
-// startPrometheus runs Prometheus with the example's configuration and alerts, every second, with
-// waits of a second.
+// startPrometheus runs Prometheus with the example's configuration and alerts. It scrapes every
+// second, and alerts wait for a second.
 func startPrometheus(t *testing.T, target string) *prometheus {
 	for _, tool := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -74,8 +74,8 @@ func startPrometheus(t *testing.T, target string) *prometheus {
 	return p
 }
 
-// ask sends a request to Prometheus. It returns false if Prometheus does not answer yet, or rejects
-// the request.
+// ask sends a request to Prometheus. It returns false if Prometheus does not answer or rejects the
+// request.
 func (p *prometheus) ask(path string, into any) bool {
 	r, err := http.Get("http://" + p.address + "/api/v1/" + path)
 	if err != nil {
@@ -179,7 +179,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	}
 	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
 	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {
-		t.Errorf("alerts that fired = %v\nof %v", slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(all)))
+		t.Errorf("alerts that fired = %v, want %v", slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(all)))
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// withNames returns a service whose endpoints have a name, with the DNS server at address. The
-// tests have only loopback addresses.
+// withNames returns a configuration with a service whose endpoint has a DNS name, and with the DNS
+// server at address. It allows endpoints with loopback addresses.
 func withNames(address string) string {
 	return fmt.Sprintf(`
 [addresses]
@@ -28,8 +28,8 @@ endpoints = [{ address = "web.example.org", port = 9001, weight = 2 }]
 `, address)
 }
 
-// TestEndpointsByName changes the addresses of a name. The service must follow, keep them while DNS
-// fails, also over a restart, and report each failure.
+// TestEndpointsByName changes the addresses of a name, and makes DNS fail. The service must use the
+// new addresses, keep the last ones during the failure and a restart, and report the failure.
 func TestEndpointsByName(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1", "web.example.org. 1 IN A 127.0.0.7")
@@ -62,7 +62,7 @@ func TestEndpointsByName(t *testing.T) {
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 }
 
-// TestDiscoveredEndpoints finds endpoints by SRV records and by a program. Checks must cover them,
+// TestDiscoveredEndpoints finds endpoints by SRV records and by a program. They must be checked,
 // and a backup must get connections only if no other endpoint is up.
 func TestDiscoveredEndpoints(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
@@ -100,8 +100,8 @@ discover = { exec = ["/bin/echo", "127.43.1.3:9003 weight=5"], interval = "1s" }
 	wait.For(t, 10*time.Second, "two, the backup", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
-// TestReplacedByWrongAddresses replaces the address of a name by a wrong one, then by another good
-// one. No connection may fail, and each change must be an event.
+// TestReplacedByWrongAddresses replaces the address of a name by a wrong address, and then by a
+// good one. No connection may fail, and each change must be an event.
 func TestReplacedByWrongAddresses(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
@@ -138,14 +138,14 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	wait.For(t, 10*time.Second, "the new address alone", func() bool { return n.problems() == "" && strings.HasPrefix(n.endpoints(), "127.43.1.2:9001:active/2") })
 	answered("two")
 	const event = "follows web.example.org: 127.43.1.2 joined; 127.43.1.8, 127.43.1.9 left"
-	if got := n.story(events.Names); !strings.Contains(got, event) {
+	if got := n.eventsOf(events.Names); !strings.Contains(got, event) {
 		t.Errorf("events %s, want %s", got, event)
 	}
 }
 
-// TestReadyAwaitsNames starts while DNS is silent. The node must serve other endpoints at once, but
-// be ready only with the first answer, and after a restart, with a known answer, although DNS is
-// silent.
+// TestReadyAwaitsNames starts vipd while DNS does not answer. Other endpoints must be served at
+// once, but the node must be ready only after the first answer. After a restart it must be ready
+// with the saved answer, although DNS does not answer.
 func TestReadyAwaitsNames(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")

@@ -22,22 +22,22 @@ type notifier struct {
 }
 
 func (n *notifier) tell(state string) {
-	_, _ = systemd.SdNotify(false, state) // an error can't be reported anywhere
+	_, _ = systemd.SdNotify(false, state) // there is no place to report an error
 }
 
-// TellStatus sets the status line that systemctl shows, if vipd runs under systemd.
+// TellStatus sets the status line in systemctl, if vipd runs under systemd.
 func TellStatus(text string) {
 	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end the status
 }
 
-// started reports to systemd once that the daemon is ready.
+// started reports to systemd that the daemon is ready. Only the first call has an effect.
 func (n *notifier) started() {
 	if !n.up.Swap(true) {
 		n.tell(systemd.SdNotifyReady)
 	}
 }
 
-// reloading reports the start of a reload, and reloaded its end. Before started they do nothing.
+// reloading reports the start of a reload. Before started it does nothing.
 func (n *notifier) reloading() {
 	if n.up.Load() {
 		n.tell(systemd.SdNotifyReloading)
@@ -50,7 +50,8 @@ func (n *notifier) reloaded() {
 	}
 }
 
-// status sends line's text to systemd if it has changed. Without systemd it doesn't call line.
+// status sends the text that line returns to systemd, if it has changed. Without systemd it doesn't
+// call line.
 func (n *notifier) status(line func() string) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
@@ -70,14 +71,14 @@ func (n *notifier) extend(by time.Duration) {
 	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
 
-// stuckAfter is the maximum time between two rounds of the engine or the model. After it vipd no
-// longer feeds the watchdog. It leaves room for loading a kernel with all services.
+// stuckAfter is the maximum time between two rounds of the engine or the model. After that time
+// vipd no longer feeds the watchdog. It is long enough to load all services into the kernel.
 const stuckAfter = 90 * time.Second
 
-// notifyLoop reports to systemd when the first complete state was tried, and feeds the watchdog as
-// long as the engine and the model make rounds. A state that can't be applied completely is still
-// ready, or systemd would kill the vipd that serves the rest. /readyz and status report the
-// problem.
+// notifyLoop reports readiness to systemd after the first attempt to apply a complete state. It
+// feeds the watchdog as long as the engine and the model make rounds. vipd is ready even if some
+// services can't be applied, because otherwise systemd would kill it and stop all others. /readyz
+// and status report the failure.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -107,7 +108,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
-				if !d.notify.up.Load() { // the wait for a store has no limit, and the kernel serves during that time
+				if !d.notify.up.Load() { // waiting for a store has no time limit, because the kernel serves meanwhile
 					d.notify.extend(interval)
 				}
 			}

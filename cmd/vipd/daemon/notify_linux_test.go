@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// systemd receives the notifications of the next vipd, and requires its watchdog signals at all
-// times. The returned function waits for a notification.
+// systemd receives the notifications of the next vipd, and fails the test if a watchdog signal is
+// missing. The returned function waits for a notification.
 func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -44,7 +44,7 @@ func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) 
 	}
 }
 
-// TestWaitsForItsStore starts a vipd whose store is missing. It must request more time from
+// TestWaitsForItsStore starts vipd while its store is missing. vipd must request more time from
 // systemd, so that systemd does not kill it.
 func TestWaitsForItsStore(t *testing.T) {
 	hears := systemd(t)
@@ -54,15 +54,15 @@ func TestWaitsForItsStore(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	hears("more time is asked for", func(text string) bool {
 		if text == "READY=1" {
-			t.Fatal("vipd was ready before it asked for more time")
+			t.Fatal("READY=1 arrived before a request for more time, want the request first")
 		}
 		return strings.HasPrefix(text, "EXTEND_TIMEOUT_USEC=")
 	})
 }
 
-// TestStatusLineTellsWhatFails makes applying fail. The status line of systemctl must name the
-// failure once, even if no frontend failed.
-func TestStatusLineTellsWhatFails(t *testing.T) {
+// TestStatusLineNamesFailure makes applies fail. The status line in systemctl must name the failure
+// once, even if no frontend failed.
+func TestStatusLineNamesFailure(t *testing.T) {
 	lab.New(t)
 	hears := systemd(t)
 	mode, _ := modes.Find(config.NFTablesMode)
@@ -81,7 +81,7 @@ func TestStatusLineTellsWhatFails(t *testing.T) {
 	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
 	hears("the line says why", func(text string) bool {
 		if strings.Count(text, "writing the ledger") > 1 {
-			t.Errorf("the line repeats the reason: %q", text)
+			t.Errorf("status line = %q, want the reason once", text)
 		}
 		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
 	})

@@ -12,10 +12,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOutageIsTold makes all endpoints of a service fail in turn, and recover. The outage must be
-// an event with an end, a problem, a status line and a metric, all by the service's name. Services
+// TestOutageIsReported makes all endpoints of a service fail in turn, and recover. Events, a
+// problem, the status line and a metric must report the outage by the service's name. Services
 // without endpoints, or with only drained endpoints, must have their own problems instead.
-func TestOutageIsTold(t *testing.T) {
+func TestOutageIsReported(t *testing.T) {
 	one := serverUntil(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
 	n := startNode(t, checked+`
@@ -53,14 +53,14 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	two()
 	const begins, ends = "has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
 	story(begins)
-	var s api.Status // follows the event
+	var s api.Status // the problem follows the event
 	wait.For(t, 0, "status to say that web has no endpoint left", func() bool { s = n.status(); return fmt.Sprint(s.Health.Out) == "[web]" })
 	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
 		strings.Count(got, "service empty: endpoints: there are none: clients are refused") != 1 {
-		t.Errorf("problems = %s", got)
+		t.Errorf("problems = %s, want one for each service", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
-		t.Errorf("the metric for a service without endpoints is missing")
+		t.Errorf("metrics have no series for a service without endpoints, want one")
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
@@ -75,18 +75,17 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				t.Fatal(err)
 			}
 			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by an override"); got != (yes && i == 1) {
-				t.Errorf("draining = %v, %d: problems = %s", yes, i, n.problems())
+				t.Errorf("with draining = %v for %d endpoints, problems = %s; want one only if both drain", yes, i, n.problems())
 			}
 		}
 	}
-	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
-		t.Errorf("journal =\n%s", got)
+	if got := n.eventsOf(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
+		t.Errorf("problem events =\n%s\nwant one start and one end", got)
 	}
 }
 
-// TestCheckThatCannotRun configures a check that can't run. The endpoint must have a problem with
-// the reason after fall attempts, until the reason is fixed. Results of other endpoints must not
-// count.
+// TestCheckThatCannotRun configures a check that can't run. After fall attempts, the endpoint must
+// have a problem with the reason until it is fixed. Results of other endpoints must not count.
 func TestCheckThatCannotRun(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	n := startNode(t, checked+`
@@ -100,22 +99,22 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 		h := n.status().Health
 		return h.Unable == 2 && h.Checked == 4
 	})
-	story := n.story(events.Problem)
+	story := n.eventsOf(events.Problem)
 	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
-		t.Errorf("journal =\n%s", story)
+		t.Errorf("events =\n%s\nwant the problem of the check once", story)
 	}
 	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
-		t.Errorf("problems = %s", got)
+		t.Errorf("problems = %s, want one with the reason", got)
 	}
-	n.write(checked) // the service and its problem are removed
+	n.write(checked) // replaces the service, so its problem must end
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
-	if story := n.story(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
-		t.Errorf("journal =\n%s", story)
+	if story := n.eventsOf(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
+		t.Errorf("events =\n%s\nwant the end of the problem", story)
 	}
 }
 
-// TestAllowExecIsFollowed changes which programs checks may run. The change must apply at once,
-// without a request for a restart.
+// TestAllowExecIsFollowed changes the programs that checks may run. The change must apply at once,
+// and must not require a restart.
 func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	server(t, "127.42.1.1:9002", "two")
@@ -123,7 +122,7 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	n.write(checked + "[health]\nallow_exec = true\n")
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) > 0 {
-		t.Errorf("reload = %v, %v", r.Problems, err)
+		t.Errorf("problems of the reload = %v, error = %v, want neither", r.Problems, err)
 	}
 }
 
@@ -138,16 +137,16 @@ func TestManyStillDown(t *testing.T) {
 	wait.For(t, 20*time.Second, "all to be down", func() bool { return n.status().Health.Down == 21 })
 	n.stop()
 	n.start()
-	story := n.story(events.Health)
+	story := n.eventsOf(events.Health)
 	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
 	if story != want {
 		t.Errorf("journal =\n%s\nwant\n%s", story, want)
 	}
 }
 
-// TestUncheckedSaysWhy defines a check that no node runs for an endpoint. The endpoint must show
-// the reason.
-func TestUncheckedSaysWhy(t *testing.T) {
+// TestUncheckedReason defines a check that no node runs for an endpoint. The endpoint must show the
+// reason.
+func TestUncheckedReason(t *testing.T) {
 	n := startNode(t, `
 [services.log]
 vips = ["127.42.0.1"]
@@ -157,6 +156,6 @@ health = { type = "tcp" }
 `)
 	all, err := n.client.Endpoints(t.Context())
 	if err != nil || len(all) != 1 || all[0].Check != nil || !strings.HasPrefix(all[0].Unchecked, "a tcp check can't be made at the ports of this service") {
-		t.Errorf("endpoints = %+v, %v", all, err)
+		t.Errorf("endpoints = %+v, error = %v, want the reason why they are not checked", all, err)
 	}
 }

@@ -16,8 +16,9 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a service of two endpoints without checks. A refusing endpoint fails at once. A machine
-// that stops for a second must not count as a failure of the other.
+// pair is a service with two endpoints and no checks. Its timeouts are long, because a busy machine
+// that pauses for a second must not look like a failed endpoint. An endpoint that refuses
+// connections still fails at once.
 const pair = `
 [services.web]
 vips = ["127.58.0.1"]
@@ -61,21 +62,22 @@ func startPassive(t *testing.T, services string, base time.Duration) (*node, *jo
 	return n, log
 }
 
-// askUntil connects until the endpoints have these states. Each client must be served.
+// askUntil connects to vip until the endpoints have the wanted states. Each connection must be
+// served.
 func (n *node) askUntil(vip, want string) {
 	n.t.Helper()
 	wait.For(n.t, 20*time.Second, want, func() bool {
 		if got := ask(vip); len(got) > 3 { // otherwise the name of a server
-			n.t.Errorf("answer to a client = %q", got)
+			n.t.Errorf("answer to a client = %q, want a server's name", got)
 		}
 		return n.endpoints() == want
 	})
 }
 
-// TestRefusingEndpointIsEjected makes one of two endpoints refuse. It must get no connections for a
-// while, then be tried again, and be ejected for longer each time. After it accepts connections it
-// must stay in use. Connections of the other endpoint must survive. A busy machine may miss its
-// first ejections.
+// TestRefusingEndpointIsEjected makes one of two endpoints refuse connections. It must be ejected,
+// then be tried again, and be ejected for longer each time. After it accepts connections it must
+// stay in use, and connections of the other endpoint must survive. On a busy machine the test may
+// miss the first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
@@ -85,10 +87,10 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	all := n.list()
 	x := all[1].Ejection
 	if all[0].Ejection != nil || x == nil || x.Count < 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != min(time.Duration(x.Count)*base, 10*base) {
-		t.Fatalf("ejection = %+v", x)
+		t.Fatalf("ejection = %+v, want the refusal and its end", x)
 	}
 
-	var asked moments // it listens again, so a connection would be noticed
+	var asked moments // the endpoint listens again, so a connection to it would be counted
 	l, err := net.Listen("tcp", "127.58.1.1:9002")
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}()
 	for time.Until(x.Until) > base/3 {
 		if got := ask("127.58.0.1:8080"); got != "one" && time.Until(x.Until) > 0 {
-			t.Fatalf("answer = %q while the other is ejected", got)
+			t.Fatalf("answer while the other is ejected = %q, want one", got)
 		}
 	}
 	_ = l.Close()
@@ -119,27 +121,27 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 
 	wait.For(t, 20*time.Second, "the end of its time", func() bool { return n.endpoints() != ejected })
 	if early := time.Until(x.Until); early > 0 {
-		t.Errorf("the ejection ended %s early", early)
+		t.Errorf("the ejection ended %s early, want it to last", early)
 	}
 	n.askUntil("127.58.0.1:8080", ejected) // one failure is enough now
 	server(t, "127.58.1.1:9002", "two")
 	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if got := n.endpoints(); strings.Contains(got, "ejected") {
-		t.Errorf("endpoints at the end = %s", got)
+		t.Errorf("endpoints at the end = %s, want none ejected", got)
 	}
 	n.stop()
 	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
 	if len(begun) < 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
 		!strings.Contains(begun[1], "for 4s") {
-		t.Errorf("logged starts = %q", begun)
+		t.Errorf("logged starts = %q, want the second for 4s", begun)
 	}
 	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
-		t.Errorf("logged ends = %q", ended)
+		t.Errorf("logged ends = %q, want one for each start", ended)
 	}
 }
 
-// TestEjectionIsNoOutage makes the last endpoint refuse while the other endpoint is ejected but
-// healthy. The other endpoint must serve.
+// TestEjectionIsNoOutage makes the last endpoint refuse connections while the other endpoint is
+// ejected but works again. The other endpoint must serve.
 func TestEjectionIsNoOutage(t *testing.T) {
 	one := serverUntil(t, "127.58.1.1:9001", "one")
 	n, log := startPassive(t, pair, time.Hour)
@@ -148,20 +150,19 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	one()
 	for range 5 {
 		if got := ask("127.58.0.1:8080"); got != "two" {
-			t.Fatalf("answer while both fail = %q", got)
+			t.Fatalf("answer while both fail = %q, want two", got)
 		}
 	}
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
 	if ended := log.lines("it accepted a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
-		t.Errorf("logged ends = %q", ended)
+		t.Errorf("logged ends = %q, want one, after an accepted connection", ended)
 	}
 	n.write("") // a removed endpoint is no longer ejected
 	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
 }
 
-// TestFailedDialHintsTheCheck makes an endpoint refuse long before its next check. The check must
-// run at once. Failed dials must trigger the check, and the ejection must end as soon as checks
-// pass.
+// TestFailedDialHintsTheCheck makes an endpoint refuse connections long before its next check.
+// Failed dials must trigger the check at once.
 func TestFailedDialHintsTheCheck(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -173,12 +174,12 @@ func TestFailedDialHintsTheCheck(t *testing.T) {
 	two()
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:down/0")
 	if down := log.lines("endpoint is down"); len(down) != 1 {
-		t.Errorf("logged: %q", down)
+		t.Errorf("logged failures = %q, want one", down)
 	}
 }
 
-// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end the
-// ejection. Passing checks must end its ejection early.
+// TestChecksEndTheEjection makes an endpoint fail for a moment. Passing checks must end its
+// ejection early.
 func TestChecksEndTheEjection(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
@@ -195,11 +196,11 @@ func TestChecksEndTheEjection(t *testing.T) {
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
 	wait.For(t, 10*time.Second, "the one that is back", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if ended := log.lines("it passes its checks"); len(ended) != 1 {
-		t.Errorf("logged ends = %q", ended)
+		t.Errorf("logged ends = %q, want one, after passing checks", ended)
 	}
 }
 
-// moments records times.
+// moments is a list of times.
 type moments struct {
 	mu  sync.Mutex
 	all []time.Time
@@ -211,7 +212,7 @@ func (m *moments) add() {
 	m.all = append(m.all, time.Now())
 }
 
-// until forgets later times.
+// until removes times after end.
 func (m *moments) until(end time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

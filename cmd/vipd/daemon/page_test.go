@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStatusPage reads the page without a browser. It must be complete without scripts and external
-// assets, allow only its own script and style, and follow changes.
+// TestStatusPage reads the page without a browser. The page must be complete without scripts and
+// external assets, allow only its own script and style, and show changes.
 func TestStatusPage(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, web+`
@@ -38,18 +38,18 @@ ports = [{ port = "<b>" }]
 		_, text := n.get(path)
 		for _, part := range parts {
 			if !strings.Contains(text, part) {
-				t.Errorf("%s has no %s:\n%s", path, part, text)
+				t.Errorf("page %s has no %s, want it:\n%s", path, part, text)
 			}
 		}
 		if found := regexp.MustCompile(`(?i)(src|href)="(https?:|//)[^"]*|@import|url\(|<b>`).FindString(text); found != "" {
-			t.Errorf("%s contains %s", path, found)
+			t.Errorf("page %s has %s, want no external asset", path, found)
 		}
 		policy := r.Header.Get("Content-Security-Policy")
 		for _, tag := range []string{"style", "script"} {
 			inside := regexp.MustCompile(`(?s)<` + tag + `>(.*)</` + tag + `>`).FindStringSubmatch(text)
 			sum := sha256.Sum256([]byte(inside[1]))
 			if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(policy, want) {
-				t.Errorf("%s: the policy %q does not allow its %s, %s", path, policy, tag, want)
+				t.Errorf("page %s: policy = %q does not allow its %s, want %s", path, policy, tag, want)
 			}
 		}
 	}
@@ -69,7 +69,8 @@ ports = [{ port = "<b>" }]
 	})
 }
 
-// TestFleetPage shows the nodes in etcd. The page must report immediately that etcd is unavailable.
+// TestFleetPage reads the page of the fleet. It must list the nodes in etcd, and report an outage
+// of etcd immediately.
 func TestFleetPage(t *testing.T) {
 	m := joinFleet(t, web)
 	m.start()
@@ -85,7 +86,7 @@ func TestFleetPage(t *testing.T) {
 	has("etcd to be missed", "etcd does not tell of the nodes")
 }
 
-// follows reads a page's events until one contains part, which must appear after change.
+// follows reads a page's events until an event contains part, which must appear only after change.
 func (n *node) follows(t *testing.T, path, part string, change func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -117,5 +118,5 @@ func (n *node) follows(t *testing.T, path, part string, change func()) {
 		}
 		first = false
 	}
-	t.Errorf("the events end without %s: %v", part, in.Err())
+	t.Errorf("events ended before %s, want it: %v", part, in.Err())
 }

@@ -14,7 +14,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Try starts a pending change of the configuration file on behalf of by. It refuses a text with
+// Try starts a pending change of the configuration file, requested by by. It refuses a text with
 // errors.
 func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
 	if q.Within <= 0 {
@@ -28,7 +28,7 @@ func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.
 	return d.Reload(ctx, signed("vipctl reload --confirm", by), tomlfile.Reload{Try: p})
 }
 
-// signed adds the author to the description of a command; "" means that the author is unknown.
+// signed adds the author to the description of a command. An author of "" means unknown.
 func signed(command, by string) string {
 	if by == "" {
 		return command
@@ -36,7 +36,8 @@ func signed(command, by string) string {
 	return command + " by " + by
 }
 
-// mistakes returns the errors in the text of q, with its name instead of the file's.
+// mistakes returns the errors in the text of q. They have the name of the new file instead of the
+// configuration file's.
 func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 	read := tomlfile.LoadText(d.ConfigFile, []byte(q.Text))
 	problems := read.Snapshot.Problems

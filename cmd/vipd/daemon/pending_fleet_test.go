@@ -12,9 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPendingFleet makes a change pending on another node, and then on this node. Only the second
-// must be served, also after a restart without etcd. At the deadline, the node must revert it
-// without etcd.
+// TestPendingFleet starts a pending change for another node, and then for this node. Only the
+// second may be served here, even after a restart without etcd. At the deadline, the node must
+// revert it without etcd.
 func TestPendingFleet(t *testing.T) {
 	a := joinFleet(t, "")
 	first := a.apply("web", "127.41.0.9", "127.41.1.9:9001")
@@ -22,7 +22,7 @@ func TestPendingFleet(t *testing.T) {
 	serves := func(when, endpoint string, pending int) {
 		t.Helper()
 		wait.For(t, 0, when+": "+endpoint, func() bool {
-			active := slices.DeleteFunc(a.list(), func(e api.Endpoint) bool { return e.State != balancer.Active }) // others drain
+			active := slices.DeleteFunc(a.list(), func(e api.Endpoint) bool { return e.State != balancer.Active }) // ignores draining endpoints
 			return len(active) == 1 && active[0].Address == endpoint+":9001" && len(a.status().Pending) == pending
 		})
 	}
@@ -61,7 +61,7 @@ func TestPendingFleet(t *testing.T) {
 	const within = 30 * time.Second
 	change(within)
 	serves("pending everywhere", "127.41.1.10", 1)
-	a.stop() // saves the state
+	a.stop() // the stop saves the state
 	for _, e := range a.etcd.Members {
 		e.Stop()
 	}
@@ -70,7 +70,7 @@ func TestPendingFleet(t *testing.T) {
 	text := eventTexts(t, a.node, "pending")
 	for _, want := range []string{"a change of /vipd/pending is pending: ", "the pending change of /vipd/pending is reverted: it was not confirmed by "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events lack %q:\n%s", want, text)
+			t.Errorf("events have no %q, want it:\n%s", want, text)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPendingChange starts changes of the file of a vipd that is killed with SIGKILL in between.
-// The pending text must be served until the abort or the deadline, and again after the kill. Then
-// the file must be served. A confirmed text must stay.
+// TestPendingChange starts pending changes of the file, and kills vipd with SIGKILL meanwhile. The
+// pending text must be served until an abort or the deadline, even after the kill, and then the
+// file. A confirmed text must stay.
 func TestPendingChange(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	bin := program.Bin(t)
@@ -39,18 +39,18 @@ func TestPendingChange(t *testing.T) {
 		t.Helper()
 		r, err := n.client.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: service(name), Within: within, By: "ana"})
 		if err != nil || r.Refused {
-			t.Fatalf("%s: %+v, %v", name, r, err)
+			t.Fatalf("change %s = %+v, error = %v, want a pending change", name, r, err)
 		}
 		return r
 	}
 	if r := try("new", time.Hour); len(r.Pending) != 1 || len(r.Added) != 1 || len(r.Removed) != 1 {
-		t.Errorf("the first change: %+v", r)
+		t.Errorf("first change = %+v, want one added and one removed service", r)
 	}
 	serves("pending", "new", 1)
 	restart(true)
 	serves("after a kill", "new", 1)
 	if _, err := n.client.Try(t.Context(), api.PendingRequest{Name: "b", Text: service("b"), Within: time.Hour}); err == nil || !strings.Contains(err.Error(), " is pending already, until ") {
-		t.Errorf("another change: %v", err)
+		t.Errorf("error of another change = %v, want a refusal", err)
 	}
 	if _, err := n.client.Abort(t.Context(), "ana"); err != nil {
 		t.Error(err)
@@ -68,7 +68,7 @@ func TestPendingChange(t *testing.T) {
 	n.spawn(bin)
 	serves("after a deadline while vipd was down", "old", 0)
 	if text := eventTexts(t, n, "pending"); !strings.Contains(text, "the pending change of "+n.file()+" is reverted: it was not confirmed by ") {
-		t.Errorf("events of a vipd that starts after the deadline:\n%s", text)
+		t.Errorf("events of a vipd that starts after the deadline =\n%s\nwant the reverted change", text)
 	}
 
 	try("new", time.Hour)
@@ -84,31 +84,31 @@ func TestPendingChange(t *testing.T) {
 	text := eventTexts(t, n, "pending")
 	for _, want := range []string{" is confirmed: the file has its text", "a change of " + n.file() + " is still pending"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events lack %q:\n%s", want, text)
+			t.Errorf("events have no %q, want it:\n%s", want, text)
 		}
 	}
 }
 
-// TestPendingMistake requests changes with mistakes. They must be refused with the name of the new
-// file, and change nothing.
+// TestPendingMistake requests changes with mistakes. Each must be refused with the name of the new
+// file, and must change nothing.
 func TestPendingMistake(t *testing.T) {
 	n := startNode(t, "")
 	for _, text := range []string{header + "[services.a]\nvips = [\"300.0.0.1\"]\n", header + "[sync]\nmin_intervall = \"1s\"\n", "[broken", ""} {
 		r, err := n.client.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: text, Within: time.Hour})
 		if err != nil || !r.Refused || len(r.Problems) == 0 || r.Problems[0].Origin.File != "new.toml" {
-			t.Errorf("%q: %+v, %v", text, r, err)
+			t.Errorf("change with %q = %+v, error = %v, want a refusal with the new file's name", text, r, err)
 		}
 	}
 	if s := n.status(); len(s.Pending) > 0 || s.Services > 0 {
-		t.Errorf("pending = %v, services = %d", s.Pending, s.Services)
+		t.Errorf("pending = %v, services = %d, want neither", s.Pending, s.Services)
 	}
 	if _, err := n.client.Pending(t.Context()); err == nil || err.Error() != "no change is pending" {
-		t.Errorf("error without a change = %v", err)
+		t.Errorf("error without a change = %v, want that none is pending", err)
 	}
 	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change of "+n.file()+" is pending" {
-		t.Errorf("error of an abort without a change = %v", err)
+		t.Errorf("error of an abort without a change = %v, want that none is pending", err)
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, "state", "pending.json")); err == nil {
-		t.Error("a refused change was recorded")
+		t.Error("a refused change was recorded, want no record")
 	}
 }

@@ -18,13 +18,13 @@ func (n *node) row(t *testing.T, name balancer.Name) api.Service {
 	all, err := n.client.Services(t.Context())
 	i := slices.IndexFunc(all, func(s api.Service) bool { return s.Name == name })
 	if err != nil || i < 0 {
-		t.Fatalf("service %s is not among %d services: %v", name, len(all), err)
+		t.Fatalf("service %s is not among %d services, want it; error = %v", name, len(all), err)
 	}
 	return all[i]
 }
 
-// TestRefusedService adds a service that has an error and was never accepted. It must have a row
-// with its problem until it is fixed.
+// TestRefusedService adds a service that has an error. The list of services must have a row with
+// its problem until the error is fixed.
 func TestRefusedService(t *testing.T) {
 	n := startNode(t, web)
 	const other = "[services.other]\nvips = [\"127.40.0.2\"]\nports = [{ port = 8080 }]\n"
@@ -34,19 +34,19 @@ func TestRefusedService(t *testing.T) {
 		t.Fatalf("reload = %+v, %v; want one service and one problem", r, err)
 	}
 	if s := n.row(t, "other"); !s.Refused || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "nowhere") || s.Origin.Line == 0 {
-		t.Errorf("the row of a refused service = %+v", s)
+		t.Errorf("row of a refused service = %+v, want its problem", s)
 	}
 	n.write(web + other)
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if s := n.row(t, "other"); s.Refused || len(s.VIPs) != 1 {
-		t.Errorf("the row of the fixed service = %+v", s)
+		t.Errorf("row of the fixed service = %+v, want its VIP and no refusal", s)
 	}
 }
 
-// TestRetainedServiceHasProblem makes each kind of error that keeps a service in its last valid
-// state, before and after a restart. The service's row must name the error, and the list of
+// TestRetainedServiceHasProblem makes each kind of error that leaves a service in its last valid
+// state. Before and after a restart, the service's row must name the error, and the list of
 // problems must have it once.
 func TestRetainedServiceHasProblem(t *testing.T) {
 	n := startNode(t, web)
@@ -75,19 +75,19 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 					t.Fatalf("reload = %+v, %v; want web kept", r, err)
 				}
 				if name != "an empty service" && len(r.Problems) != 1 {
-					t.Errorf("one mistake has %d problems: %v", len(r.Problems), r.Problems)
+					t.Errorf("problems of one mistake = %d, want 1: %v", len(r.Problems), r.Problems)
 				}
 				if s := n.row(t, "web"); s.Refused || len(s.Problems) == 0 || len(s.VIPs) == 0 || !isErrorAt(s.Problems[0]) {
-					t.Errorf("the row of the service = %+v", s)
+					t.Errorf("row of the service = %+v, want its last state and the error", s)
 				}
 				n.stop()
 				n.start()
 				if s := n.row(t, "web"); len(s.Problems) == 0 || s.Origin.Line == 0 {
-					t.Errorf("after a restart, the row of the service = %+v", s)
+					t.Errorf("row of the service after a restart = %+v, want its last state and the error", s)
 				}
 				n.write(web)
 				if r, err := n.client.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-					t.Errorf("reload after the fix = %+v, %v", r, err)
+					t.Errorf("reload after the fix = %+v, error = %v; want no problem", r, err)
 				}
 			}
 		})
@@ -99,9 +99,9 @@ func isErrorAt(p balancer.Problem) bool {
 	return p.Severity == balancer.SeverityError && p.Origin.Line > 0
 }
 
-// TestStatusSaysLastGood starts vipd with an unusable file. Status must report that until the file
-// is fixed.
-func TestStatusSaysLastGood(t *testing.T) {
+// TestStatusReportsLastValid starts vipd with an unusable file. Status must report the last valid
+// configuration until the file is fixed.
+func TestStatusReportsLastValid(t *testing.T) {
 	n := startNode(t, web)
 	says := func() bool {
 		return slices.ContainsFunc(n.status().Problems, func(p balancer.Problem) bool {
@@ -109,7 +109,7 @@ func TestStatusSaysLastGood(t *testing.T) {
 		})
 	}
 	if says() {
-		t.Error("status reports it although the start succeeded")
+		t.Error("status reports the last valid configuration, want it only after a mistake")
 	}
 	for name, text := range map[string]string{
 		"unknown field": header + "[sync]\nmin_intervall = \"1s\"\n" + web, "not TOML": header + "[services.",
@@ -118,7 +118,7 @@ func TestStatusSaysLastGood(t *testing.T) {
 		program.Save(t, n.file(), text)
 		n.start()
 		if !says() {
-			t.Errorf("%s: status does not say that the last good configuration is in use: %v", name, n.status().Problems)
+			t.Errorf("problems after %s = %v, want that the last valid configuration is in use", name, n.status().Problems)
 		}
 		n.write(web)
 		wait.For(t, 10*time.Second, "the end of the problem", func() bool { return !says() })
@@ -137,7 +137,7 @@ func TestReloadWaitsForRevision(t *testing.T) {
 		n.write(text)
 		r, err := n.client.Reload(t.Context(), "")
 		if s := n.status(); err != nil || r.Unapplied || s.Sync.Applied < r.Revision {
-			t.Errorf("after reload %d, revision %d of %d is applied (%v)", i, s.Sync.Applied, r.Revision, err)
+			t.Errorf("applied revision after reload %d = %d, want %d (error %v)", i, s.Sync.Applied, r.Revision, err)
 		}
 	}
 }

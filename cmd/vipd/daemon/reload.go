@@ -15,7 +15,7 @@ import (
 )
 
 // Reload reads the configuration and all definitions again, and returns the changes and problems.
-// It records in the history that by requested it.
+// The history records by as the requester.
 func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error) {
 	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
@@ -49,9 +49,8 @@ func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool,
 	return d.settle(ctx), nil
 }
 
-// reloaded has the services of the last reload. vipd follows files by itself, so a change that an
-// operator has just saved is often applied before the reload starts. The reload shows it all the
-// same.
+// reloaded has the services of the last reload. vipd follows files, so a change that an operator
+// has just saved is often applied before the reload starts. The reload must show it anyway.
 type reloaded struct {
 	mu       sync.Mutex // guards the fields below
 	started  bool
@@ -76,11 +75,11 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	return transitions.ChangesOfFiles(before, s)
 }
 
-// settleTime is the maximum time that a reload waits for its changes to be applied. Applying
-// continues after it, and status shows the result.
+// settleTime is the maximum time that a reload waits for its changes to be applied. After it, vipd
+// continues to apply them, and status shows the result.
 const settleTime = 5 * time.Second
 
-// settle waits until all compiled frontends are applied, except frontends in backoff, and reports
+// settle waits until all compiled frontends except frontends in backoff are applied, and reports
 // whether they are.
 func (d *Daemon) settle(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". They must load
-// at boot, before rules and interfaces exist, and over the rules of a running vipd without a
-// difference.
+// at boot, when no rules and interfaces exist, and must equal the rules of the running vipd when
+// loaded over them.
 func TestSavedRulesetLoads(t *testing.T) {
 	for name, mode := range map[string]struct {
 		mode            config.ModeName
@@ -50,7 +50,7 @@ func TestSavedRulesetLoads(t *testing.T) {
 	}
 }
 
-// featureRichServices use every kind of set, map and chain.
+// featureRichServices has services that use every kind of set, map and chain.
 const featureRichServices = `
 [services.web]
 vips = ["10.96.0.10", "fd00:96::10"]
@@ -85,8 +85,8 @@ no_endpoints = "drop"
 endpoints = []
 `
 
-// savedTables lists vipd's tables, and returns the commands that delete them. It excludes iptables'
-// tables, which nft -f could not restore.
+// savedTables returns vipd's tables as text, and the commands that delete them. It excludes
+// iptables' tables, which nft -f could not restore.
 func savedTables(t *testing.T) (saved, remove string) {
 	t.Helper()
 	for table := range strings.Lines(nft(t, "", "list", "tables")) {

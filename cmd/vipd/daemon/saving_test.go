@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMistakeOutsideService hides a service behind a misspelled heading, restarts, and fixes the
-// heading without the service. The service must be served until then, and each reload must name it.
+// TestMistakeOutsideService hides a service behind a misspelled heading, and restarts vipd. The
+// service must be served until the heading is fixed, and each reload must name the service.
 func TestMistakeOutsideService(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -32,7 +32,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	served := func(when string) {
 		t.Helper()
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%s: answer = %q", when, got)
+			t.Errorf("answer after %s = %q, want one", when, got)
 		}
 	}
 	hidden := strings.ReplaceAll(web, "[services.web", "[service.web")
@@ -50,7 +50,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	wait.For(t, 10*time.Second, "the other service", func() bool { return n.status().Services == 2 })
 	added := kept
 	added.Added = []balancer.Name{"other"}
-	reload(added) // vipd has already noticed it
+	reload(added) // vipd has already read the change
 	reload(kept)
 	reload(api.ReloadChanges{Removed: []balancer.Name{"web"}}, api.ReloadPrune)
 	n.write("")
@@ -73,7 +73,7 @@ func TestStartWithMistake(t *testing.T) {
 			t.Errorf("%q: the wanted mode is %s; problems: %v", text, s.Mode.Wanted, s.Problems)
 		}
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%q: answer = %q", text, got)
+			t.Errorf("answer with the file %q = %q, want one", text, got)
 		}
 		n.stop()
 	}
@@ -81,11 +81,11 @@ func TestStartWithMistake(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := n.make(false); err == nil || !errors.Is(err, daemon.ErrConfig) {
-		t.Errorf("without a last good configuration: %v", err)
+		t.Errorf("error without a last valid configuration = %v, want ErrConfig", err)
 	}
 }
 
-// TestSavingInPlace empties the configuration, like a program that is writing it or a full disk.
+// TestSavingInPlace empties the configuration, like a program that rewrites it or a full disk.
 // Services and settings must stay. Only an explicit reload may remove all services.
 func TestSavingInPlace(t *testing.T) {
 	n := startNode(t, web)
@@ -111,7 +111,7 @@ func TestSavingInPlace(t *testing.T) {
 	unchanged("is empty")
 	r, err := n.client.Reload(t.Context(), "", api.ReloadAllowEmpty)
 	if err != nil || r.Services != 0 {
-		t.Errorf("reload that allows an empty file = %+v, %v", r, err)
+		t.Errorf("reload that allows an empty file = %+v, error = %v; want the service removed", r, err)
 	}
 	if s := n.status(); s.Mode.Wanted != "auto" {
 		t.Errorf("wanted mode = %s, want the default", s.Mode.Wanted)

@@ -19,7 +19,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// socketGroup may use the API's socket, if the group exists.
+// socketGroup is the group whose members may use the API's socket. It need not exist.
 const socketGroup = "vipd"
 
 // fileProblems returns problems with vipd's files, and with its client certificate for etcd.
@@ -38,8 +38,8 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 	return all
 }
 
-// lostFiles reports that another program has removed vipd's files. It starts one full resync, which
-// writes the record of the kernel's state again for the next start.
+// lostFiles reports that another program has removed vipd's files. It starts a full resync, which
+// writes the ledger of kernel objects again for the next start.
 func (d *Daemon) lostFiles() []balancer.Problem {
 	_, err := os.Stat(d.config.API.Socket)
 	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)
@@ -54,8 +54,8 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
-// makeFolder creates a folder and its missing parents. Every user may enter them, whatever the
-// umask, because the socket's group must reach the socket.
+// makeFolder creates a folder and its missing parents. It ignores the umask and lets every user
+// enter them, because the socket's group must reach the socket.
 func makeFolder(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -66,19 +66,20 @@ func makeFolder(path string) error {
 		}
 	}
 	if os.Mkdir(path, 0o755) != nil {
-		return os.MkdirAll(path, 0o755) // nil if another process has just created it
+		return os.MkdirAll(path, 0o755) // nil if another process has created it meanwhile
 	}
 	return os.Chmod(path, 0o755)
 }
 
 // listenSocket opens the API's socket. An existing socket that answers belongs to another vipd with
-// another run_dir; if it doesn't answer, a dead vipd left it.
+// another run_dir, so listenSocket fails. It replaces a socket that doesn't answer, which a dead
+// vipd left.
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
 	}
-	if err := folder.Check(dir); err != nil { // another user may have just created it
+	if err := folder.Check(dir); err != nil { // another user may have created it meanwhile
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {

@@ -2,5 +2,5 @@
 
 package daemon
 
-// lacksUnixSockets returns false: every other system has Unix sockets.
+// lacksUnixSockets returns false, because all other systems have Unix sockets.
 func lacksUnixSockets(error) bool { return false }

@@ -15,8 +15,8 @@ import (
 
 // StartConfig returns the configuration to start with. If the file is invalid, or is empty without
 // allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake has the
-// reason. A restart then continues to serve, like a reload of such a file. If there is no last
-// valid configuration, the error is ErrConfig.
+// reason. A restart then continues to serve, like a reload of such a file. If no valid
+// configuration is saved, the error is ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
 	c, problems, err := config.Load(file)
 	if err != nil {
@@ -47,8 +47,8 @@ func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err er
 	return c, nil, configError{mistake}
 }
 
-// stateDir returns the state_dir of c or, if the file is not valid as a whole, of its readable
-// lines.
+// stateDir returns the state_dir of c. If the file has an error, it returns the value from the
+// lines that can be read.
 func stateDir(file string, c *config.Config) string {
 	var line struct {
 		StateDir string `toml:"state_dir"`
@@ -64,7 +64,7 @@ func stateDir(file string, c *config.Config) string {
 	return filepath.Join(filepath.Dir(file), line.StateDir)
 }
 
-// isEmpty reports whether a readable configuration consists of nothing but comments.
+// isEmpty reports whether a configuration file can be read and has only comments.
 func isEmpty(file string) bool {
 	text, err := tomlfile.ReadFile(file)
 	if err != nil {
@@ -74,7 +74,7 @@ func isEmpty(file string) bool {
 	return doc != nil && len(doc.Tree()) == 0
 }
 
-// usable reports whether the configuration file can be used again, and s was read from that file.
+// usable reports whether the configuration file is valid again and s was read from it.
 func (d *Daemon) usable(s *store.Snapshot) bool {
 	_, problems, err := config.Load(d.ConfigFile)
 	if err != nil || config.Unusable(problems) != nil {
@@ -84,10 +84,10 @@ func (d *Daemon) usable(s *store.Snapshot) bool {
 	return !isEmpty(d.ConfigFile) || !stays
 }
 
-// startProblems reports that vipd runs with the last valid configuration, until the file can be
-// used.
+// startProblems returns the problem that vipd runs with the last valid configuration. It returns
+// nothing once the file is valid.
 func (d *Daemon) startProblems() []balancer.Problem {
-	if !d.misled.Load() {
+	if !d.fileUnusable.Load() {
 		return nil
 	}
 	return []balancer.Problem{{

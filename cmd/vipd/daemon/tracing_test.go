@@ -54,9 +54,9 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trees returns the received traces, one per line: a span's name, its relevant attributes, and its
-// children in parentheses, in order of their start. It omits the host's changes in the kernel,
-// which depend on earlier tests.
+// trees returns the received traces, one per line. Each span has its name, its relevant attributes,
+// and its children in parentheses, in order of their start. Spans of the host's kernel changes are
+// omitted, because they depend on earlier tests.
 func (r *receiver) trees() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *receiver) tree(s *otlp.Span) string {
 		if string(c.ParentSpanId) == string(s.SpanId) {
 			children = append(children, c)
 			if c.Name == "change" && s.Name != "change" {
-				continue // a node may apply it at any time
+				continue // a node may apply the host's state at any time
 			}
 			if c.StartTimeUnixNano < s.StartTimeUnixNano || c.EndTimeUnixNano > s.EndTimeUnixNano {
 				text += " (" + c.Name + " is outside)"
@@ -124,8 +124,8 @@ func (r *receiver) tree(s *otlp.Span) string {
 	return text
 }
 
-// gets waits for a trace.
-func (r *receiver) gets(t *testing.T, want string) {
+// wantTrace waits for a trace.
+func (r *receiver) wantTrace(t *testing.T, want string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
@@ -137,24 +137,24 @@ func (r *receiver) gets(t *testing.T, want string) {
 
 const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
 
-// TestTraceOfAFile changes a file, and drains an endpoint, which no store has. Each must be one
-// trace, from the reading to the serving dataplane. Retries after a failure must have separate
-// traces with a link to the change's trace.
+// TestTraceOfAFile changes a file, and drains an endpoint by an override. Each change must be one
+// trace, from reading it to applying it. Retries after a failure must have separate traces that
+// link to the change's trace.
 func TestTraceOfAFile(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
 	n := startNode(t, tracing+web)
-	r.gets(t, "change of store web (decode, compile, engine (observe, prepare host, apply 1, finish host))")
+	r.wantTrace(t, "change of store web (decode, compile, engine (observe, prepare host, apply 1, finish host))")
 	n.write(tracing + web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
-	r.gets(t, "change of store api "+served)
+	r.wantTrace(t, "change of store api "+served)
 	taken, err := net.Listen("tcp", "127.40.0.1:8082")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.write(tracing + web + strings.NewReplacer("services.web", "services.blocked", "port = 8080", "port = 8082").Replace(web))
-	r.gets(t, "again of retry fails after change (engine fails (prepare host, apply 1 fails, finish host))")
+	r.wantTrace(t, "again of retry fails after change (engine fails (prepare host, apply 1 fails, finish host))")
 	_ = taken.Close()
-	r.gets(t, "again of retry after change (engine (prepare host, apply 1, finish host))")
+	r.wantTrace(t, "again of retry after change (engine (prepare host, apply 1, finish host))")
 }
 
 // vipctl runs the program with the node's configuration.
@@ -166,14 +166,14 @@ func (n *node) vipctl(args ...string) {
 	}
 }
 
-// TestTraceOfAReload reloads by a command. The trace must start at the command, and include the
-// work of the reload.
+// TestTraceOfAReload runs vipctl reload. The trace must start at the command, and include the work
+// of the reload.
 func TestTraceOfAReload(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
 	n := startNode(t, tracing+web)
 	n.vipctl("reload")
-	r.gets(t, "vipctl reload (reload)")
+	r.wantTrace(t, "vipctl reload (reload)")
 	from := commands.Within(t.Context(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
 	names := []string{"services.web", "services.api"}
 	wait.For(t, 0, "a change that the reload saw first", func() bool {
@@ -186,25 +186,25 @@ func TestTraceOfAReload(t *testing.T) {
 	})
 }
 
-// TestTraceOfEtcd changes a service in etcd. The trace must start at the command.
+// TestTraceOfEtcd changes a service in etcd by vipctl. The trace must start at the command.
 func TestTraceOfEtcd(t *testing.T) {
 	r := startReceiver(t)
 	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))
 	m.start()
 	m.apply("far", "127.41.9.1", "127.41.9.2:9001")
-	r.gets(t, "change of store far "+served)
+	r.wantTrace(t, "change of store far "+served)
 	file := filepath.Join(t.TempDir(), "near.toml")
 	text := strings.NewReplacer("services.web", "services.near", "127.40.0.1", "127.41.9.3").Replace(web)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.vipctl("apply", "-f", file)
-	r.gets(t, "vipctl apply (change of store near "+served+")")
+	r.wantTrace(t, "vipctl apply (change of store near "+served+")")
 	m.vipctl("delete", "service", "near")
-	r.gets(t, "vipctl delete service (change of store near "+served+")")
+	r.wantTrace(t, "vipctl delete service (change of store near "+served+")")
 }
 
-// TestReceiverAway exports traces to a server that does not answer. Changes must be served, and
+// TestReceiverAway exports traces to a server that does not answer. Changes must be applied, and
 // vipd must end as usual.
 func TestReceiverAway(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and answers none
@@ -221,6 +221,6 @@ func TestReceiverAway(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(wait.Patience):
-		t.Fatal("vipd does not end")
+		t.Fatal("vipd still runs, want it to end")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestFoldersUnderUmask creates vipd's directories under the umask of the unit. The socket's group
-// must still reach the socket.
+// TestFoldersUnderUmask creates vipd's directories under the umask of the unit. Users in the
+// socket's group must still reach the socket.
 func TestFoldersUnderUmask(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/deep/vipd.sock"`, 1))
@@ -25,7 +25,7 @@ func TestFoldersUnderUmask(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info.Mode().Perm() != 0o755 {
-			t.Errorf("mode of %s = %v", folder, info.Mode())
+			t.Errorf("mode of %s = %v, want 755", folder, info.Mode())
 		}
 	}
 }

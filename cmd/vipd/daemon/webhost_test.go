@@ -56,7 +56,7 @@ func TestWebHost(t *testing.T) {
 	}
 }
 
-// TestWebExposed makes api.http listen on all addresses. Status must have a standing warning.
+// TestWebExposed makes api.http listen on all addresses. Status must warn of that permanently.
 func TestWebExposed(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `http = "127.0.0.1:0"`, `http = "0.0.0.0:0"`, 1))

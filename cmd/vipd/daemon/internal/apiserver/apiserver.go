@@ -230,7 +230,7 @@ func (srv server) postOverrides(w http.ResponseWriter, r *http.Request) {
 		for _, t := range targets {
 			was := o.At(t)
 			o = o.Say(t, change, place.Endpoints(t), place.Services.At(t.Service).HasAgent())
-			recorded = append(recorded, transitions.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
+			recorded = append(recorded, transitions.OverrideEvents(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, recorded, nil

@@ -62,7 +62,7 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		`vipd_ownership_announcements_total 0`, `vipd_ownership_late_seconds_max 0`,
 	} {
 		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("metric is missing: %s", want)
+			t.Errorf("metrics have no %s, want it", want)
 		}
 	}
 	if t.Failed() {

@@ -24,7 +24,7 @@ func TestClockSteps(t *testing.T) {
 			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // between the two readings
 			got := c.stepped(began.Round(0).Add(gone+set+blur), gone)
 			if told += got; step == 0 && got != 0 || (told-set).Abs() > time.Millisecond {
-				t.Fatalf("seed %d: clock set by %s, reported %s; in total %s and %s", seed, step, got, set, told)
+				t.Fatalf("seed %d: clock step = %s, reported %s; sum = %s, want the reported sum %s", seed, step, got, set, told)
 			}
 		}
 	}

@@ -112,7 +112,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 		check := func() {
 			got := w.look()
 			if exact := !w.slow && w.reads(); got > w.sent || got < w.shown || exact && got != w.sent {
-				t.Fatalf("seed %d: %d bytes are counted of %d, earlier %d", seed, got, w.sent, w.shown)
+				t.Fatalf("seed %d: counted bytes = %d, want at most %d and at least the earlier %d", seed, got, w.sent, w.shown)
 			}
 			w.shown = got
 		}

@@ -16,30 +16,30 @@ import (
 	"vipd/dataplane"
 )
 
-// carriedOut records what the engine has applied, and what it can't apply.
-type carriedOut struct {
+// appliedState records the changes that the engine has applied, and failures to apply.
+type appliedState struct {
 	o       Options
-	done    snap.Map[balancer.Key, *balancer.Frontend] // recorded as applied
-	open    openProblems                               // problems of the host
-	failing time.Time                                  // time since which something can't be applied; zero means that everything is
+	done    snap.Map[balancer.Key, *balancer.Frontend] // frontends that are recorded as applied
+	open    openProblems                               // recorded problems of the host
+	failing time.Time                                  // start of the current failure; zero means that everything is applied
 	errors  map[string]bool                            // recorded reasons
 }
 
-// applyPause is the minimum time between two applies in the history, so a stream of changes makes
-// one event a second.
+// applyPause is the minimum time between two events of applied changes. A stream of changes thus
+// adds only one event per second.
 const applyPause = time.Second
 
 // hostPause is the interval at which the host's problems are checked while the engine is idle.
 const hostPause = 5 * time.Second
 
-// Follow records what the engine applies, and what it can't apply, until ctx ends.
+// Follow records applied changes and failures of the engine, until ctx ends.
 func (r *Tracker) Follow(ctx context.Context) error {
-	c := &carriedOut{o: r.o}
+	c := &appliedState{o: r.o}
 	problems := time.NewTicker(hostPause)
 	defer problems.Stop()
 	for {
 		changed := c.o.Engine.Changed()
-		if c.look(time.Now()) && !wake.Sleep(ctx, applyPause) {
+		if c.record(time.Now()) && !wake.Sleep(ctx, applyPause) {
 			return nil
 		}
 		select {
@@ -51,14 +51,14 @@ func (r *Tracker) Follow(ctx context.Context) error {
 	}
 }
 
-// look records changes, and reports whether anything was applied.
-func (c *carriedOut) look(now time.Time) (applied bool) {
+// record records changes since the last call, and reports whether anything was applied.
+func (c *appliedState) record(now time.Time) (applied bool) {
 	s := c.o.Engine.Status()
 	c.open = c.open.next(c.o.Events, now, c.o.HostProblems(), nil)
 	if s.Moving {
-		return false // the next dataplane has no frontends yet, and reports its own failures
+		return false // during a switch, the next dataplane has no frontends yet and reports its own failures
 	}
-	c.lookAtFailures(s, now)
+	c.recordFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
 	for _, change := range snap.Diff(c.done, s.Done) {
 		switch { // a frontend without a service represents a failure
@@ -88,11 +88,11 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	return true
 }
 
-// lookAtFailures records that something can't be applied, and each new reason, until everything is
+// recordFailures records the start of a failure, each new reason, and the end when everything is
 // applied.
-func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
+func (c *appliedState) recordFailures(s *dataplane.Status, now time.Time) {
 	switch {
-	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < reasonsTold:
+	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < maxReasons:
 		if c.failing.IsZero() {
 			c.failing, c.errors = now, map[string]bool{}
 		}
@@ -108,10 +108,10 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 	}
 }
 
-// reasonsTold is the maximum number of reasons that are recorded until everything is applied.
-const reasonsTold = 20
+// maxReasons is the maximum number of reasons that are recorded for one failure.
+const maxReasons = 20
 
-// Repaired records that changes of other programs were repaired.
+// Repaired records that vipd repaired changes of other programs.
 func Repaired(history *events.History, n int, what string) {
 	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {
@@ -120,7 +120,7 @@ func Repaired(history *events.History, n int, what string) {
 	history.Record(e)
 }
 
-// several lists service names in a sentence; if there are many, only the first.
+// several lists service names in a sentence. If there are many, it lists only the first.
 func several(names []balancer.Name) string {
 	const most = 3
 	var all []string

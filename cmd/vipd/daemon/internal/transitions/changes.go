@@ -11,9 +11,9 @@ import (
 	"vipd/store"
 )
 
-// ChangesOfFiles returns the services of files that differ between before and s, and the services
-// that stay in their last valid state because of an error. Its cost depends on the changes. A
-// service whose text has only moved has not changed.
+// ChangesOfFiles returns the services in files that differ between before and s, and the services
+// that keep their last valid state because of an error. A service that only moved in its file has
+// not changed. The cost is proportional to the number of changes.
 func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.Snapshot) api.ReloadChanges {
 	c := api.ReloadChanges{Kept: s.Retained, Vanished: s.Vanished}
 	for name, change := range snap.Diff(before, s.Services) {
@@ -30,17 +30,17 @@ func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.
 	return c
 }
 
-// sameDefinition reports whether two services are equal, except for their place in the files.
+// sameDefinition reports whether two services are equal, ignoring their place in the files.
 func sameDefinition(a, b *balancer.Service) bool {
 	x, y := *a, *b
 	x.Origin, y.Origin = balancer.Origin{}, balancer.Origin{}
 	return reflect.DeepEqual(x, y)
 }
 
-// namesShown is the maximum number of names in an event for each kind of change.
-const namesShown = 10
+// maxNames is the maximum number of names per kind of change in an event.
+const maxNames = 10
 
-// inWords returns changes in the form of an event: "+ a, b; - c".
+// inWords formats changes for an event, such as "+ a, b; - c".
 func inWords(c api.ReloadChanges) string {
 	var all []string
 	for _, kind := range []struct {
@@ -54,7 +54,7 @@ func inWords(c api.ReloadChanges) string {
 		for i, n := range kind.names {
 			names[i] = string(n)
 		}
-		text := kind.sign + wording.Some(names, namesShown)
+		text := kind.sign + wording.Some(names, maxNames)
 		if kind.sign == "= " {
 			text += " kept because of an error"
 		}

@@ -11,8 +11,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// drainsOpen maps draining endpoints to the number of their frontends, and the beginning of the
-// drain.
+// drainsOpen maps draining endpoints to the number of their frontends and the start of the drain.
 type drainsOpen map[balancer.Target]openDrain
 
 type openDrain struct {
@@ -20,8 +19,8 @@ type openDrain struct {
 	since     time.Time
 }
 
-// next records the drains that start and end between before and the desired state of s. Its cost
-// depends on the changes. It returns the service of each drain that starts.
+// next records the drains that start and end between before and the desired state of s. It returns
+// the service of each drain that starts. The cost is proportional to the number of changes.
 func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
 	if *o == nil {
 		*o = drainsOpen{}
@@ -50,9 +49,9 @@ func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Des
 	return begun
 }
 
-// drainsBetween examines the frontends that have changed. It returns the increase of each
-// endpoint's draining frontends (negative: a decrease), and the endpoint's present state. An
-// endpoint whose state differs between frontends counts as draining.
+// drainsBetween compares the frontends that have changed. increase is the change in the number of
+// frontends on which an endpoint drains, which may be negative. states has the current state of
+// each endpoint; if the state differs between frontends, the endpoint counts as draining.
 func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target]int, states map[balancer.Target]balancer.Backend) {
 	increase, states = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
 	for _, c := range snap.Diff(before.Frontends, after.Frontends) {
@@ -79,14 +78,14 @@ func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target
 	return increase, states
 }
 
-// drainBegins describes the drain of the endpoint at t, and its cause.
+// drainBegins describes the start of the drain of the endpoint at t, and its cause.
 func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time.Time) (text, cause string) {
 	text = "drains"
 	switch left := b.Until.Sub(now); {
 	case b.Until.IsZero():
 	case left > 0:
 		text += ", for " + left.Round(time.Second).String() + " at most"
-	default: // for example after a later start
+	default: // reached for example if vipd starts after the drain's end
 		text += "; its time is over"
 	}
 	o := balancer.OverrideOf(&s.Inputs, t)
@@ -97,7 +96,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 		return text, "its definition says so"
 	}
 	_, by := o.Signatures()
-	return text, saidBy(by)
+	return text, authorText(by)
 }
 
 // drainEnds describes the state of the endpoint at t after its drain.

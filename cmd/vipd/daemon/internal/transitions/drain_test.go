@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainBegins describes drains with several ends. The text must have the maximum duration. It
-// must never be negative, although a drain may outlive its end across restarts.
+// TestDrainBegins describes drains with several ends. The text must have the maximum duration,
+// which must never be negative. A drain may outlive its end if vipd was stopped.
 func TestDrainBegins(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for until, want := range map[time.Time]string{

@@ -13,9 +13,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainEventsAlternate runs random histories of desired states. For any number of frontends,
-// the events of an endpoint's drain must alternate between start and end. A drain without an end
-// must be in progress.
+// TestDrainEventsAlternate runs random histories of desired states. The events of an endpoint's
+// drain must alternate between start and end, and a drain without an end must be in progress.
 func TestDrainEventsAlternate(t *testing.T) {
 	states := []balancer.BackendState{balancer.Active, balancer.Draining, balancer.Removed, balancer.Down}
 	for range 50 {
@@ -100,7 +99,7 @@ func TestProblemEventsAlternate(t *testing.T) {
 					if i > 2 {
 						p.Kind, p.Port = "", ""
 					}
-					all = append(all, p, p) // a problem may be found twice
+					all = append(all, p, p) // a problem may be in the list twice
 					next[string(p.Service)] = true
 				}
 			}
@@ -112,7 +111,7 @@ func TestProblemEventsAlternate(t *testing.T) {
 				panics := e.Kind == events.Panic
 				begins := e.Lasted == 0
 				if is[service] == begins || next[service] != begins || panics != (service < "s3") || !begins && e.Lasted != at.Sub(since[service]) {
-					t.Fatalf("seed %d: event = %+v for a problem that existed before: %v, and now: %v", seed, e, is[service], next[service])
+					t.Fatalf("seed %d: event = %+v, want a start or an end: the problem existed before = %v, exists now = %v", seed, e, is[service], next[service])
 				}
 				is[service], since[service] = begins, at
 			}

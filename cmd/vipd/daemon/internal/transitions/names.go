@@ -15,11 +15,11 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// tellNames records which addresses joined and left the answers of lookups.
-func (r *Tracker) tellNames(last, s *model.State, now time.Time) {
+// recordNames records the addresses that were added to or removed from the answers of lookups.
+func (r *Tracker) recordNames(last, s *model.State, now time.Time) {
 	for id, c := range snap.Diff(last.Inputs.Resolved, s.Inputs.Resolved) {
 		if !c.HadOld || !c.HasNew {
-			continue // the definition has changed
+			continue // the lookup is new, because its definition has changed
 		}
 		before, after := addressesOf(c.Old.Members), addressesOf(c.New.Members)
 		var parts []string
@@ -30,7 +30,7 @@ func (r *Tracker) tellNames(last, s *model.State, now time.Time) {
 			changed := maps.Clone(part.with)
 			maps.DeleteFunc(changed, func(a string, _ bool) bool { return part.not[a] })
 			if len(changed) > 0 {
-				parts = append(parts, wording.Some(slices.Sorted(maps.Keys(changed)), namesShown)+" "+part.word)
+				parts = append(parts, wording.Some(slices.Sorted(maps.Keys(changed)), maxNames)+" "+part.word)
 			}
 		}
 		if parts != nil {

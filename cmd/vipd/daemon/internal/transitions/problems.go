@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// openProblems has the recorded problems that still exist, with their beginning.
+// openProblems has the recorded problems that still exist, with the time of their start.
 type openProblems map[string]openProblem
 
 type openProblem struct {
@@ -19,7 +19,7 @@ type openProblem struct {
 	since time.Time
 }
 
-// next records new problems, and problems that have ended. It returns the present problems. Served
+// next records new problems and problems that have ended, and returns the current problems. served
 // reports whether a port of a service has an endpoint in use.
 func (t openProblems) next(j *events.History, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) openProblems {
 	holds := openProblems{}
@@ -43,9 +43,9 @@ func (t openProblems) next(j *events.History, now time.Time, problems []balancer
 	return holds
 }
 
-// identity returns the key of a problem, without numbers that may change. These are the numbers of
-// healthy and draining endpoints in a panic or outage, of unanswered connections, and of endpoints
-// that can't be checked.
+// identity returns a key of a problem, without numbers in its text that may change while it lasts.
+// Such numbers count endpoints in a panic or outage, unanswered connections, and endpoints that
+// can't be checked.
 func identity(p *balancer.Problem) string {
 	q := *p
 	switch p.Kind {

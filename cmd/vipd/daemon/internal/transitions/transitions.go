@@ -20,12 +20,12 @@ import (
 // Tracker records compiled and applied changes.
 type Tracker struct {
 	o       Options
-	reloads atomic.Int32 // in progress; each records itself that files were read
+	reloads atomic.Int32 // reloads in progress; a reload records itself that files were read
 
-	// Compiled owns the fields below.
-	open   openProblems // recorded problems that still hold
+	// The fields below are used only by Compiled.
+	open   openProblems // recorded problems that still exist
 	drains drainsOpen
-	unread time.Time // time since which the services' files can't be read; zero means they can
+	unread time.Time // time since which the services' files can't be read; zero means that they can
 	// withdrawn maps withdrawn VIPs to the time of the withdrawal.
 	withdrawn map[netip.Addr]time.Time
 }
@@ -36,18 +36,17 @@ type Options struct {
 	// Started is the start time of vipd.
 	Started time.Time
 	// Files reports whether all services are in files. Otherwise the fleet's source records whether
-	// the store is readable, and Began receives the first state. It also receives earlier states
-	// whose only content is the reason why the store can't be read.
+	// the store is readable.
 	Files bool
 	Began func(s *model.State, now time.Time)
 	// DownSince returns the time since which a target is down, and the cause.
 	DownSince func(balancer.Target) (since time.Time, cause string)
-	// Refused is called when definitions have new errors, so the last valid state stays.
+	// Refused is called when definitions have new errors, so vipd keeps the last valid state.
 	Refused func()
 	// Drains and Panics receive the service of each drain and each panic that starts.
 	Drains, Panics func(balancer.Name)
-	// Engine applies compiled states. Reached returns the newest revision of the store that a
-	// snapshot includes. HostProblems returns the problems of the host.
+	// Engine applies compiled states. Reached returns the newest revision of the store in a
+	// snapshot. HostProblems returns the problems of the host.
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
@@ -56,8 +55,8 @@ type Options struct {
 // New returns a Tracker without records.
 func New(o Options) *Tracker { return &Tracker{o: o} }
 
-// Reloads records that by requested a reload of the configuration and the services, whose last
-// state is last. The caller passes the result to done, which records it.
+// Reloads notes that by has requested a reload while last is the current state. The caller must
+// pass the result to done, which records it.
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
@@ -82,28 +81,28 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 	return e
 }
 
-// Awaiting records that the store was never readable, and that nothing of it is served yet. The
-// goroutine that calls Compiled calls it.
+// Awaiting records that the store was never readable, so none of its services are served. It must
+// be called by the goroutine that calls Compiled.
 func (r *Tracker) Awaiting(s *model.State, now time.Time) {
 	switch {
 	case !r.o.Files:
 		r.o.Began(s, now)
 	case s.Snapshot.Err != nil:
-		r.tellUnread("the services' files can't be read; none of their services is served yet", s, now)
+		r.recordUnread("the services' files can't be read; none of their services is served yet", s, now)
 	}
 }
 
-// Compiled records the changes of s against the previous state: problems, drains, and whether files
-// can be read. It must not be called concurrently.
+// Compiled records the differences between s and the previous state: problems, drains, and whether
+// files can be read. It must not be called concurrently.
 func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	switch {
 	case r.o.Files:
-		r.tellFiles(last, s, now)
+		r.recordFiles(last, s, now)
 	case !last.Complete:
 		r.o.Began(s, now)
 	}
 	if !last.Complete {
-		r.tellStillDown(s, now)
+		r.recordStillDown(s, now)
 	}
 	written := s.Reported()
 	all := slices.Concat(written, s.Lacking)
@@ -124,22 +123,22 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	}
 	r.open = recorded
 	if last.Complete {
-		r.tellNames(last, s, now)
-		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
+		r.recordNames(last, s, now)
+		r.recordOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
 	}
-	r.tellOverrides(last.Local, s.Local, true, now)
+	r.recordOverrides(last.Local, s.Local, true, now)
 	for _, service := range r.drains.next(r.o.Events, s, last.Desired, now) {
 		r.o.Drains(service)
 	}
-	r.tellWithdrawn(last, s, now)
+	r.recordWithdrawn(last, s, now)
 }
 
-// tellFiles records that files were read again, or can't be read.
-func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
+// recordFiles records that files were read again, or can't be read.
+func (r *Tracker) recordFiles(last, s *model.State, now time.Time) {
 	was, id := &last.Snapshot, &s.Snapshot
 	switch {
 	case !id.Connected:
-		r.tellUnread("the services' files can't be read; serving what they last held", s, now)
+		r.recordUnread("the services' files can't be read; serving what they last held", s, now)
 	case !r.unread.IsZero():
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
@@ -152,8 +151,8 @@ func (r *Tracker) tellFiles(last, s *model.State, now time.Time) {
 	}
 }
 
-// tellUnread records once why files can't be read.
-func (r *Tracker) tellUnread(text string, s *model.State, now time.Time) {
+// recordUnread records the reason why files can't be read, once per outage.
+func (r *Tracker) recordUnread(text string, s *model.State, now time.Time) {
 	if !r.unread.IsZero() {
 		return
 	}
@@ -186,13 +185,13 @@ func served(s *model.State, name balancer.Name, port string) bool {
 	return false
 }
 
-// stillDownTold is the maximum number of endpoints that have an event each at the start. Further
-// problems share one event.
-const stillDownTold = 20
+// maxStillDown is the maximum number of endpoints that get their own event at the start. All others
+// share one event.
+const maxStillDown = 20
 
-// tellStillDown records which endpoints are down when vipd starts. An earlier process recorded when
-// they failed, so this process has no event of that.
-func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
+// recordStillDown records the endpoints that are down when vipd starts. Their failures were
+// recorded by an earlier process, so this process has no event of them.
+func (r *Tracker) recordStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
 		if verdict != balancer.HealthDown {
@@ -200,14 +199,14 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 		}
 		since, cause := r.o.DownSince(t)
 		if since.IsZero() || since.After(r.o.Started) {
-			continue // recorded as a present event
+			continue // this process has recorded the failure
 		}
 		down = append(down, events.Event{
 			At: now, Kind: events.Health, Level: slog.LevelWarn, Service: t.Service, Endpoint: t.Address(), Text: "is still down", Cause: cause,
 			Was: string(balancer.HealthDown), Lasted: now.Sub(since),
 		})
 	}
-	if n := len(down); n > stillDownTold {
+	if n := len(down); n > maxStillDown {
 		down = []events.Event{{
 			At: now, Kind: events.Health, Level: slog.LevelWarn,
 			Text: fmt.Sprintf("%d endpoints are still down, as before the start; vipctl get endpoints --down lists them", n),
@@ -218,8 +217,8 @@ func (r *Tracker) tellStillDown(s *model.State, now time.Time) {
 	}
 }
 
-// tellWithdrawn records the VIPs whose withdrawal starts or ends.
-func (r *Tracker) tellWithdrawn(last, s *model.State, now time.Time) {
+// recordWithdrawn records the VIPs whose withdrawal starts or ends.
+func (r *Tracker) recordWithdrawn(last, s *model.State, now time.Time) {
 	for vip, c := range snap.Diff(last.Desired.VIPStates, s.Desired.VIPStates) {
 		switch {
 		case c.New == balancer.Withdrawn:

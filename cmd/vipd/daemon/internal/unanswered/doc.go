@@ -3,6 +3,6 @@
 //
 //	outlier -> Heard (an endpoint, a client) -> Run reads the counters every 3 s -> Problems, Of
 //
-// Counters are read only while an endpoint is suspect, because that may list all of conntrack's
-// flows. The pause between two readings grows with their duration.
+// Counters are read only while an endpoint is suspect, because a reading may list all of
+// conntrack's flows. The longer a reading lasts, the longer the pause before the next.
 package unanswered

@@ -41,26 +41,27 @@ type Watch struct {
 
 // suspect is an endpoint that left a connection unanswered in the last minute.
 type suspect struct {
-	client  netip.Addr // of the last failure; invalid if this host connects
+	client  netip.Addr // client of the last failure; invalid if this host opens the connections
 	err     error      // error of the last dial
 	samples []sample   // samples of the last minute, oldest first
 }
 
-// sample has the counts at one moment.
+// sample has an endpoint's counts at one time.
 type sample struct {
 	at                    time.Time
 	connections, failures uint64
 }
 
 const (
-	// pause is the minimum time between two readings. Readings may need at most one part in share
-	// of the time.
+	// pause is the minimum time between two readings. Readings may use at most 1/share of the time.
 	pause, share = 3 * time.Second, 100
-	// maxPause is the maximum time between two readings, so a problem is found within a window.
+	// maxPause is the maximum time between two readings. It is shorter than the window, so a
+	// problem is found within a window.
 	maxPause = window / 4
 	// window is the time over which an endpoint's share of failures is computed.
 	window = time.Minute
-	// minConnections and minPercent are the minimum counts of a problem.
+	// minConnections and minPercent are the minimum number of connections, and the minimum share of
+	// failures, of a problem.
 	minConnections, minPercent = 10, 3
 	// maxSuspects is the maximum number of endpoints that are watched at a time.
 	maxSuspects = 1000
@@ -71,8 +72,8 @@ func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
-// Heard receives a connection that an endpoint did not answer: with its client if the kernel
-// connects, otherwise with the error of the dial. It does not block.
+// Heard receives a connection that an endpoint did not answer. client is the client if the kernel
+// forwards the connection; otherwise err is the error of the dial. Heard does not block.
 func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,8 +128,8 @@ func (w *Watch) examine() bool {
 	return len(w.suspects) > 0
 }
 
-// count returns the sums of an endpoint over its TCP and SCTP ports. UDP is excluded, because
-// one-way UDP is normal.
+// count returns the sums of an endpoint's counts over its TCP and SCTP ports. UDP is excluded,
+// because one-way UDP is normal.
 func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port]dataplane.FrontendCount, now time.Time) sample {
 	n := sample{at: now}
 	for _, p := range service.Ports {
@@ -157,12 +158,12 @@ func (s *suspect) add(n sample) bool {
 // recent returns the numbers of unanswered and of all new connections in the window.
 func (s *suspect) recent() (failed, total uint64) {
 	first, last := s.samples[0], s.samples[len(s.samples)-1]
-	if last.connections < first.connections || last.failures < first.failures { // the endpoint was forgotten, and has returned
+	if last.connections < first.connections || last.failures < first.failures { // the endpoint was removed and added again, so its counts restarted
 		return 0, 0
 	}
 	failed, total = last.failures-first.failures, last.connections-first.connections
 	if s.err != nil {
-		total += failed // a failed dial is not counted as a connection of the endpoint
+		total += failed // the endpoint's connections don't include failed dials
 	}
 	return min(failed, total), total
 }
@@ -186,7 +187,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
-// Of returns the statistics of an endpoint; false means that it answers, as far as vipd knows.
+// Of returns the statistics of an endpoint. It returns false if no failure is known.
 func (w *Watch) Of(t balancer.Target) (explain.Silence, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -66,8 +66,8 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds lets connections of a minute fail. A problem must start at 3 % of at least
-// ten connections, and not below.
+// TestProblemThresholds makes connections within a minute fail. A problem must start if 3 % of at
+// least ten connections fail, and not below.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -87,7 +87,7 @@ func TestProblemThresholds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := start(t)
-				n.count(c.port, 1000, 500) // of an earlier time
+				n.count(c.port, 1000, 500) // counts from before the window
 				n.Heard(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
 				time.Sleep(pause / 2)
 				n.count(c.port, 1000+c.connections, 500+c.failures)
@@ -97,10 +97,10 @@ func TestProblemThresholds(t *testing.T) {
 					text += p.Text
 				}
 				if (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
-					t.Errorf("problems: %q, want %q", text, c.want)
+					t.Errorf("problems = %q, want %q", text, c.want)
 				}
 				if _, found := n.Of(target()); found != (c.want != "") {
-					t.Errorf("Of(target) = %t, want the opposite", found)
+					t.Errorf("Of(target) found = %t, want the opposite", found)
 				}
 			})
 		})
@@ -114,7 +114,7 @@ func TestProblemEnds(t *testing.T) {
 		n := start(t)
 		time.Sleep(time.Hour)
 		if n.readings > 0 {
-			t.Errorf("counters were read %d times without a suspect, want 0", n.readings)
+			t.Errorf("readings of counters without a suspect = %d, want 0", n.readings)
 		}
 		n.Heard(target(), netip.MustParseAddr("10.1.0.2"), nil)
 		time.Sleep(pause / 2)
@@ -132,7 +132,7 @@ func TestProblemEnds(t *testing.T) {
 		before := n.readings
 		time.Sleep(time.Hour)
 		if n.readings != before {
-			t.Errorf("counters were read %d more times, want 0", n.readings-before)
+			t.Errorf("further readings of counters = %d, want 0", n.readings-before)
 		}
 	})
 }

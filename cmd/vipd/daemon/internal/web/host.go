@@ -28,9 +28,9 @@ func ownNames(c *config.Config) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// onlyOwnNames rejects requests to a foreign name. A web page elsewhere can point its own name to
-// this host. A browser behind the firewall would then read api.http for that page (DNS rebinding).
-// Addresses can't be rebound, so any address is accepted.
+// onlyOwnNames rejects requests to foreign names, because of DNS rebinding. A foreign web page can
+// point its own name to this host, so that a browser behind the firewall reads api.http for the
+// page. Addresses can't be rebound, so any address is accepted.
 func onlyOwnNames(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -38,7 +38,7 @@ func onlyOwnNames(h http.Handler, names []string) http.Handler {
 			host = name
 		}
 		host = strings.ToLower(strings.TrimSuffix(host, "."))
-		// Every browser sends a name, but HTTP/1.0 probes may send none.
+		// Every browser sends a Host header, but HTTP/1.0 probes may not.
 		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || slices.Contains(names, host) {
 			h.ServeHTTP(w, r)
 			return

@@ -16,8 +16,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// Listener listens at api.http. While another program has the port, or the host lacks the address,
-// status has a problem, and the listener tries again: services don't need api.http.
+// Listener listens at api.http. While another program has the port, or the address is missing,
+// status has a problem and the listener retries. The start does not fail, because services don't
+// need api.http.
 type Listener struct {
 	at, file string
 	state    atomic.Pointer[listening]
@@ -32,8 +33,8 @@ type listening struct {
 // listenPause is the time between two attempts to listen.
 const listenPause = 2 * time.Second
 
-// Listen listens at an address, or returns nil if that is "". An error is permanent. File is the
-// configuration.
+// Listen listens at an address, or returns nil if the address is "". It returns only errors that a
+// retry can't fix. file is the path of the configuration, for problems.
 func Listen(at, file string, log *slog.Logger) (*Listener, error) {
 	if at == "" {
 		return nil, nil
@@ -82,7 +83,7 @@ func (l *Listener) Addr() net.Addr {
 	return l.state.Load().Listener.Addr()
 }
 
-// Close ends listening.
+// Close closes the listener.
 func (l *Listener) Close() error {
 	if l.Addr() == nil {
 		return nil

@@ -23,16 +23,17 @@ type Options struct {
 	// Metrics answers scrapes.
 	Metrics http.HandlerFunc
 	Events  *events.History
-	// Fleet returns the nodes of the fleet; nil means that this node belongs to none.
+	// Fleet returns the nodes of the fleet. It is nil if this node has no fleet.
 	Fleet func(context.Context) ([]fleet.Node, error)
 }
 
 // server answers the requests to api.http.
 type server struct{ Options }
 
-// Bounds returns the limits of api.http's clients, many of whom may follow the status page. They
-// get a quarter of the descriptors that userspace mode leaves, 256 of 1024 if the process may open
-// 4096. They can't use up the descriptors of health checks, files and services.
+// Bounds returns the limits of api.http's clients, many of which may follow the status page.
+// Clients get a quarter of the descriptors that userspace mode does not use, such as 256 of 1024 if
+// the process may open 4096. They can't use up the descriptors of health checks, files and
+// services.
 func Bounds() httpserve.Bounds {
 	b := httpserve.Default()
 	b.Connections = max(b.Connections, userspace.Reserve()/4)
@@ -62,9 +63,9 @@ func Handler(o Options) http.Handler {
 // verdict is the body of /healthz and /readyz.
 type verdict struct {
 	OK bool `json:"ok"`
-	// Reasons has the reasons for a negative answer; otherwise it is empty.
+	// Reasons has the reasons for a negative answer. It is empty if the answer is positive.
 	Reasons []string `json:"reasons"`
-	// Problems are problems of the host. They may keep traffic away although everything is applied.
+	// Problems are problems of the host that may keep traffic away although everything is applied.
 	// Only /readyz has them.
 	Problems []string `json:"problems,omitempty"`
 	Mode     string   `json:"mode"`
@@ -89,12 +90,12 @@ func (srv server) check(reasons func() []string, problems func() []balancer.Prob
 	}
 }
 
-// patience is the maximum delay of a change, besides sync.min_interval, before the daemon is
-// unhealthy.
+// patience is the time in addition to sync.min_interval after which an unapplied change makes the
+// daemon unhealthy.
 const patience = time.Minute
 
-// unhealthy reports which loop is stuck, or which change has waited too long. Frontends in backoff
-// are separate problems.
+// unhealthy returns reasons: a loop that is stuck, or a change that has waited too long. It ignores
+// frontends in backoff, which have their own problems.
 func (srv server) unhealthy() []string {
 	var reasons []string
 	if stuck := srv.Views.Engine.Working(); stuck > patience {

@@ -10,9 +10,9 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// ByHand returns the events of a changed override of a target: one for each setting that was set or
-// removed, signed by its author. It returns none if nothing has changed.
-func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
+// OverrideEvents returns the events of a changed override of a target. Each setting that was set or
+// removed has an event with the author. If nothing has changed, it returns none.
+func OverrideEvents(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {
 		old = *was
@@ -48,7 +48,7 @@ func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out [
 }
 
 // renewed reports whether two overrides with the same settings differ in their end, author or
-// reason. It returns the end of the first differing part of b.
+// reason. end is the end of the first setting in b that differs.
 func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	weight, draining := a.Expiries()
 	lasts, drains := b.Expiries()
@@ -79,15 +79,15 @@ func lasting(end, now time.Time) string {
 	return " for " + end.Sub(now).Round(time.Second).String()
 }
 
-// tellOverrides records changed overrides of the fleet. It records the expiry of this node's
-// overrides; the request that changes them records the rest.
-func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
+// recordOverrides records changed overrides in etcd, and the expiry of this node's own overrides.
+// Other changes of own overrides are recorded by the request.
+func (r *Tracker) recordOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
 		if text, by := expired(c, now); text != "" {
-			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + " has expired", Cause: saidBy(by)}}
+			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + " has expired", Cause: authorText(by)}}
 		} else if !local {
-			out = ByHand(t, c.Old, c.New, now)
+			out = OverrideEvents(t, c.Old, c.New, now)
 		}
 		for _, e := range out {
 			e.At = now
@@ -96,8 +96,8 @@ func (r *Tracker) tellOverrides(before, after snap.Map[balancer.Target, *balance
 	}
 }
 
-// expired returns the expired settings of an override, and their author, if the change is an
-// expiry. Otherwise it returns "".
+// expired returns the settings of an override that have expired, and their author. If the change is
+// not an expiry, it returns "".
 func expired(c snap.Change[*balancer.Override], now time.Time) (settings string, by balancer.Signature) {
 	if !c.Old.IsSet() {
 		return "", by
@@ -118,8 +118,8 @@ func expired(c snap.Change[*balancer.Override], now time.Time) (settings string,
 	return "undrain", draining
 }
 
-// saidBy names the author of an override, and the reason.
-func saidBy(by balancer.Signature) string {
+// authorText names the author of an override, and the reason.
+func authorText(by balancer.Signature) string {
 	text := "said" + signature(by.By)
 	if by.Reason != "" {
 		text += ": " + by.Reason

@@ -11,21 +11,21 @@ import (
 	"vipd/test/wait"
 )
 
-// clogged is a log that blocks while its lock is held.
-type clogged struct{ sync.Mutex }
+// blockedLog is a log writer that blocks while its lock is held.
+type blockedLog struct{ sync.Mutex }
 
-func (c *clogged) Write(line []byte) (int, error) {
+func (c *blockedLog) Write(line []byte) (int, error) {
 	c.Lock()
 	defer c.Unlock()
 	return len(line), nil
 }
 
-// TestCloggedLog blocks the log, like a pipe without a reader. Endpoints must be checked and
-// steered as before, files must be read, and the API must show all of it.
-func TestCloggedLog(t *testing.T) {
+// TestBlockedLog blocks the log, like a pipe without a reader. vipd must still check endpoints,
+// steer traffic and read files, and the API must show the results.
+func TestBlockedLog(t *testing.T) {
 	server(t, "127.59.1.1:9001", "one")
 	two := serverUntil(t, "127.59.1.1:9002", "two")
-	log := &clogged{}
+	log := &blockedLog{}
 	n := &node{t: t, dir: t.TempDir(), log: slog.NewTextHandler(log, nil)}
 	n.write(`
 [services.web]
@@ -42,7 +42,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 	}
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:active/1")
 	log.Lock()
-	defer log.Unlock() // before the node is stopped
+	defer log.Unlock() // unlocked before the node is stopped
 	two()
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:down/0")
 	server(t, "127.59.1.1:9002", "two")
@@ -50,7 +50,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 	if _, err := n.daemon.Reload(t.Context(), "the test", tomlfile.Reload{}); err != nil {
 		t.Error(err)
 	}
-	if n.story(events.Health) == "" || n.story(events.Reload) == "" {
-		t.Errorf("journal =\n%s\n%s", n.story(events.Health), n.story(events.Reload))
+	if n.eventsOf(events.Health) == "" || n.eventsOf(events.Reload) == "" {
+		t.Errorf("health events =\n%s\nreload events =\n%s\nwant both", n.eventsOf(events.Health), n.eventsOf(events.Reload))
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestExpired changes overrides. Only settings that reached their end have expired; removed and
-// renewed settings have not.
+// TestExpired changes overrides. Only settings that reached their end count as expired; removed and
+// renewed settings do not.
 func TestExpired(t *testing.T) {
 	yes, no, two, five, end := true, false, 2, 5, time.Unix(3600, 0)
 	weight := &balancer.Override{Weight: &five, Expires: end}
@@ -37,11 +37,11 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestSignedInEvents receives two overrides at once, as after an outage of etcd. Each must keep its
-// own author and reason.
+// TestSignedInEvents receives two overrides at once, as after an outage of etcd. The event of each
+// must have its own author and reason.
 func TestSignedInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
-	got := ByHand(balancer.Target{Service: "web"}, nil,
+	got := OverrideEvents(balancer.Target{Service: "web"}, nil,
 		&balancer.Override{Weight: &five, WeightBy: "ana", WeightReason: "slow", Draining: &yes, By: "ben", Reason: "kernel"}, now)
 	if len(got) != 2 || got[0].Text != "weight set to 5 by ana" || got[0].Cause != "slow" || got[1].Text != "drained by ben" || got[1].Cause != "kernel" {
 		t.Errorf("%+v", got)
@@ -64,7 +64,7 @@ func TestEndsInEvents(t *testing.T) {
 		{&both, &balancer.Override{Weight: &five, Expires: minute, By: "ana"}, "undrained by ana"},
 		{&both, &longer, "override renewed for 1h0m0s by ana"},
 	} {
-		if got := ByHand(balancer.Target{Service: "web"}, c.was, c.is, now); len(got) != 1 || got[0].Text != c.want {
+		if got := OverrideEvents(balancer.Target{Service: "web"}, c.was, c.is, now); len(got) != 1 || got[0].Text != c.want {
 			t.Errorf("from %+v to %+v: events = %+v, want %q", c.was, c.is, got, c.want)
 		}
 	}
