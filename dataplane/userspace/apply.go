@@ -39,8 +39,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		d.running = true
 		d.tasks.Go(d.janitor)
 	}
-	failed := dataplane.KeyErrors{}
-	for _, c := range batch {
+	for _, c := range batch { // ports become free before other frontends open them
 		if c.New == nil {
 			d.removeLocked(c)
 			continue
@@ -51,8 +50,15 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 			d.frontends[c.Key] = f
 		}
 		f.configure(c.New, d.counterLocked(c.New))
-		d.adoptClients(f)
 		d.chains.add(f)
+	}
+	failed := dataplane.KeyErrors{}
+	for _, c := range batch {
+		if c.New == nil {
+			continue
+		}
+		f := d.frontends[c.Key]
+		d.adoptClients(f)
 		if err := d.tables.open(f); err != nil {
 			failed[c.Key] = err
 		}

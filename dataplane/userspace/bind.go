@@ -1,8 +1,11 @@
 package userspace
 
 import (
+	"cmp"
 	"context"
 	"net"
+	"net/netip"
+	"slices"
 
 	"vipd/balancer"
 )
@@ -21,6 +24,8 @@ type interception interface {
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
 	// translates reports whether conntrack translates connections to some frontends, and to all.
 	translates() (some, all bool)
+	// maxPorts returns the maximum number of ports of a range.
+	maxPorts() int
 	// served reports whether connections to f are intercepted, unless f is withdrawn.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
@@ -32,6 +37,9 @@ type interception interface {
 	close(ctx context.Context) error
 	// shared returns the sockets that several frontends share.
 	shared() []*net.TCPListener
+	// portOf returns the port of the range of f to which a redirected client sends datagrams, or 0
+	// if it is unknown. local is the address and port at which they arrive.
+	portOf(f *frontend, client, local netip.AddrPort) uint16
 	// inherit keeps the interception of an earlier process, which sends UDP to these ports, until
 	// the first commit replaces it.
 	inherit(ports map[balancer.Key]uint16)
@@ -42,6 +50,11 @@ type bind struct{}
 
 func (bind) translates() (some, all bool) { return false, false }
 
+// maxBoundPorts limits the ports of a range with the bind interception, because each has a socket.
+const maxBoundPorts = 1024
+
+func (bind) maxPorts() int { return maxBoundPorts }
+
 func (bind) open(f *frontend) error {
 	if f.conf.Load().Withdrawn { // the VIP is another host's
 		f.shut()
@@ -50,40 +63,37 @@ func (bind) open(f *frontend) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.bound = true
-	if f.key.Proto == balancer.UDP {
-		return f.openPacketsLocked()
+	f.bindPortsLocked()
+	want := f.key.Proto == balancer.UDP && (f.wantPacketsLocked() || f.d.inherited.hasFlows(f.key))
+	var failed error
+	for _, p := range f.ports {
+		if f.key.Proto == balancer.UDP {
+			failed = cmp.Or(failed, p.openPacketsLocked(want)) // the first error is enough
+		} else {
+			failed = cmp.Or(failed, p.openListenerLocked())
+		}
 	}
-	c := f.conf.Load()
+	if !want {
+		f.flows.each(f.endFlowLocked)
+	}
+	return failed
+}
+
+// openListenerLocked opens or closes the TCP socket according to the definition.
+func (p *portSockets) openListenerLocked() error {
+	c := p.f.conf.Load()
 	switch {
 	case c.closed():
-		if ln := f.d.inherited.listener(f); ln != nil {
-			f.listener = ln
+		if ln := p.f.d.inherited.listener(p.key()); ln != nil {
+			p.listener = ln
 		}
-		f.shutListenerLocked()
-		return f.holdLocked(false)
-	case f.listener != nil:
-		return refit(f.listener, c)
+		p.shutListenerLocked()
+		return p.holdLocked(false)
+	case p.listener != nil:
+		return refit(p.listener, c)
 	}
-	f.letGoLocked()
-	return f.listen()
-}
-
-// holdLocked holds the closed port at the VIP. Otherwise another program could get the clients.
-func (f *frontend) holdLocked(silent bool) error {
-	if f.held != nil {
-		return nil
-	}
-	held, err := f.d.hold(f.vip, f.key.Proto, silent)
-	if err != nil {
-		return explainListen(f, err)
-	}
-	f.held = held
-	return nil
-}
-
-func (f *frontend) letGoLocked() {
-	f.held.close()
-	f.held = nil
+	p.letGoLocked()
+	return p.listen()
 }
 
 func (bind) forget(*frontend)             {}
@@ -97,6 +107,9 @@ func (bind) intact(context.Context) (string, error)    { return "", nil }
 func (bind) close(context.Context) error               { return nil }
 func (bind) shared() []*net.TCPListener                { return nil }
 func (bind) inherit(map[balancer.Key]uint16)           {}
+
+// portOf returns 0. Each port has its own socket.
+func (bind) portOf(*frontend, netip.AddrPort, netip.AddrPort) uint16 { return 0 }
 
 func (bind) stop(_ context.Context, frontends []*frontend) error {
 	for _, f := range frontends {
@@ -116,40 +129,41 @@ func (f *frontend) refuse() {
 	if f.removed {
 		return
 	}
-	err := f.holdLocked(f.conf.Load().NoEndpoints == balancer.DropClients)
-	if err != nil {
-		err = f.holdLocked(false)
-	}
-	if err != nil {
-		f.d.log.Warn("a port can't be held while connections drain", "frontend", f.key, "err", err)
+	for _, p := range f.ports {
+		err := p.holdLocked(f.conf.Load().NoEndpoints == balancer.DropClients)
+		if err != nil {
+			err = p.holdLocked(false)
+		}
+		if err != nil {
+			f.d.log.Warn("a port can't be held while connections drain", "frontend", f.key, "err", err)
+		}
 	}
 }
 
 func (f *frontend) letGo() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.letGoLocked()
+	for _, p := range f.ports {
+		p.letGoLocked()
+	}
 }
 
 func (bind) served(f *frontend) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.conf.Load()
-	return c.Withdrawn || f.listener != nil || f.packets != nil || c.closed() && (f.held != nil || !holds)
+	if c.Withdrawn {
+		return true
+	}
+	return len(f.ports) > 0 && !slices.ContainsFunc(f.ports, func(p *portSockets) bool { return !p.servedLocked(c) })
 }
 
 // shut stops accepting, and ends all flows.
 func (f *frontend) shut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.shutListenerLocked()
-	f.shutPacketsLocked()
-	f.letGoLocked()
-}
-
-func (f *frontend) shutListenerLocked() {
-	if f.listener != nil {
-		_ = f.listener.Close() // ends its accept loop
-		f.listener = nil
+	f.flows.each(f.endFlowLocked)
+	for _, p := range f.ports {
+		p.shutLocked()
 	}
 }

@@ -348,7 +348,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	eventually(t, "the others to accept", func() error {
 		held = nil
 		for f := range others {
-			if f.descriptors.Load() == 0 && queued(t, f.listener) == 0 {
+			if f.descriptors.Load() == 0 && queued(t, f.ports[0].listener) == 0 {
 				held = append(held, f)
 			}
 		}

@@ -1,8 +1,10 @@
 package userspace
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"vipd/balancer"
@@ -14,27 +16,52 @@ var errLoop = errors.New("its address is that of a service that leads back to th
 // chains holds the wanted frontends by key. Because a backend may itself be a frontend, connections
 // to backends are checked for loops.
 type chains struct {
-	mu        sync.RWMutex // guards frontends; none is locked under it
+	mu        sync.RWMutex // guards what follows; no frontend is locked under it
 	frontends map[balancer.Key]*frontend
+	// ranges has the frontends with a range of ports on each address, the narrowest first.
+	ranges map[netip.Addr][]*frontend
 }
 
 func (c *chains) add(f *frontend) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.frontends[f.key] = f
+	if on := c.ranges[f.key.Addr]; f.key.Port.IsRange() && !slices.Contains(on, f) {
+		byWidth := func(a, b *frontend) int { return cmp.Compare(a.key.Port.Len(), b.key.Port.Len()) }
+		c.ranges[f.key.Addr] = slices.SortedFunc(slices.Values(append(on, f)), byWidth)
+	}
 }
 
 func (c *chains) remove(f *frontend) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.frontends, f.key)
+	if !f.key.Port.IsRange() {
+		return
+	}
+	on := slices.DeleteFunc(slices.Clone(c.ranges[f.key.Addr]), func(g *frontend) bool { return g == f })
+	if c.ranges[f.key.Addr] = on; len(on) == 0 {
+		delete(c.ranges, f.key.Addr)
+	}
 }
 
-// at returns the wanted frontend of a key, or nil.
+// at returns the wanted frontend that gets connections to an address and port, or nil.
 func (c *chains) at(k balancer.Key) *frontend {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.frontends[k]
+	return c.atLocked(k)
+}
+
+func (c *chains) atLocked(k balancer.Key) *frontend {
+	if f := c.frontends[k]; f != nil {
+		return f
+	}
+	for _, f := range c.ranges[k.Addr] {
+		if f.key.Proto == k.Proto && f.key.Port.Contains(k.Port.First()) {
+			return f
+		}
+	}
+	return nil
 }
 
 // leadBack reports whether a connection from the frontend at own to a backend may return to that
@@ -42,24 +69,24 @@ func (c *chains) at(k balancer.Key) *frontend {
 func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	first := c.frontends[keyAt(to, own.Proto)]
-	if first == nil {
+	if c.atLocked(keyAt(to, own.Proto)) == nil {
 		return false
 	}
-	seen, ahead := map[balancer.Key]bool{}, []*frontend{first}
+	seen, ahead := map[balancer.Key]bool{}, []netip.AddrPort{to}
 	for len(ahead) > 0 {
-		f := ahead[len(ahead)-1]
+		at := ahead[len(ahead)-1]
 		ahead = ahead[:len(ahead)-1]
+		f := c.atLocked(keyAt(at, own.Proto))
+		if f == nil || seen[f.key] {
+			continue
+		}
 		if f.key == own {
 			return true
 		}
-		if seen[f.key] {
-			continue
-		}
 		seen[f.key] = true
 		for _, b := range f.conf.Load().Backends {
-			if next := c.frontends[keyAt(b.Addr, own.Proto)]; next != nil && b.State != balancer.Removed {
-				ahead = append(ahead, next)
+			if b.State != balancer.Removed {
+				ahead = append(ahead, f.target(b.Addr, at.Port()))
 			}
 		}
 	}

@@ -15,8 +15,9 @@ import (
 type conn struct {
 	f      *frontend
 	client *net.TCPConn
-	from   netip.AddrPort
-	since  time.Time
+	// from is the client's address, and to the VIP and port to which it connected.
+	from, to netip.AddrPort
+	since    time.Time
 	// traffic holds the counters of the relay.
 	traffic traffic
 	// attempt is the current dial.
@@ -45,8 +46,8 @@ const forever = time.Duration(1<<63 - 1)
 var longAgo = time.Unix(1, 0)
 
 // serve handles an accepted connection until its end.
-func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
-	c := &conn{f: f, client: client, from: from, since: time.Now()}
+func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
+	c := &conn{f: f, client: client, from: from, to: to, since: time.Now()}
 	if !f.enter(c) {
 		reset(client)
 		return
@@ -205,6 +206,9 @@ func (c *conn) connect() error {
 			reset(server)
 		}
 		b.release()
+		if c.f.refusesPort(err) {
+			return err
+		}
 		tried = append(tried, b)
 		c.f.judge(b, err)
 	}
@@ -236,7 +240,7 @@ func (c *conn) reach(b *backend, conf *config) (*net.TCPConn, error) {
 	if err != nil || conf.ProxyProtocol == balancer.NoProxyProtocol || conf.ProxyProtocol == "" {
 		return server, err
 	}
-	if err := writeHeader(server, conf.ProxyProtocol, c.from, c.f.vip, conf.ConnectTimeout); err != nil {
+	if err := writeHeader(server, conf.ProxyProtocol, c.from, c.to, conf.ConnectTimeout); err != nil {
 		reset(server)
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"net/netip"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -11,7 +12,7 @@ import (
 // visit. It visits the connections that a frontend had at the start, with their current state.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, f := range d.list() {
-		if q.Frontend != (balancer.Key{}) && q.Frontend != f.key {
+		if !f.concerns(&q) {
 			continue
 		}
 		for _, describe := range f.begun() {
@@ -28,6 +29,12 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 		}
 	}
 	return d.carried.Connections(ctx, q, visit)
+}
+
+// concerns reports whether f may have connections that q selects.
+func (f *frontend) concerns(q *dataplane.ConnectionQuery) bool {
+	k := q.Frontend
+	return k == balancer.Key{} || k.Addr == f.key.Addr && k.Proto == f.key.Proto && k.Port.Overlaps(f.key.Port)
 }
 
 // begun returns functions that describe the connections and flows of f, and report whether they are
@@ -53,11 +60,11 @@ func (c *conn) describe() (entry dataplane.Connection, live bool) {
 func (c *conn) describeLocked() dataplane.Connection {
 	conf := c.f.conf.Load()
 	entry := dataplane.Connection{
-		Frontend: c.f.key, Service: conf.Service, Client: c.from, Since: c.since, State: c.stateLocked(conf),
+		Frontend: keyAt(c.to, c.f.key.Proto), Service: conf.Service, Client: c.from, Since: c.since, State: c.stateLocked(conf),
 		In: c.traffic.in.Load(), Out: c.traffic.out.Load(), Retries: c.retries,
 	}
 	if c.backend != nil {
-		entry.Backend = c.backend.addr
+		entry.Backend = c.f.target(c.backend.addr, c.to.Port())
 	}
 	return entry
 }
@@ -75,8 +82,8 @@ func (f *frontend) describeLocked(x *flow) dataplane.Connection {
 		state = dataplane.Idle
 	}
 	return dataplane.Connection{
-		Frontend: f.key, Service: f.conf.Load().Service, Client: x.client, Backend: x.backend.addr, Since: x.since, State: state,
-		In: x.in.Load(), Out: x.out.Load(),
+		Frontend: keyAt(netip.AddrPortFrom(f.key.Addr, x.port), f.key.Proto), Service: f.conf.Load().Service, Client: x.client,
+		Backend: f.target(x.backend.addr, x.port), Since: x.since, State: state, In: x.in.Load(), Out: x.out.Load(),
 	}
 }
 

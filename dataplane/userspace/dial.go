@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"vipd/balancer"
 	"vipd/balancer/lib/sockerr"
 )
 
@@ -82,7 +83,11 @@ func (a *attempt) Err() error {
 // descriptors it waits, because that is not the backend's fault, and to the client it looks like a
 // slow backend.
 func (c *conn) dial(b *backend) (*net.TCPConn, error) {
-	if c.f.d.chains.leadBack(c.f.key, b.addr) {
+	to, text := c.f.target(b.addr, c.to.Port()), b.text
+	if to != b.addr {
+		text = to.String()
+	}
+	if c.f.d.chains.leadBack(c.f.key, to) {
 		return nil, errLoop
 	}
 	dialer := net.Dialer{KeepAliveConfig: keepAlive, FallbackDelay: -1}
@@ -94,7 +99,7 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	}
 	wait := backoff{}
 	for {
-		server, err := dialer.DialContext(&c.attempt, "tcp", b.text)
+		server, err := dialer.DialContext(&c.attempt, "tcp", text)
 		if err == nil {
 			return server.(*net.TCPConn), nil
 		}
@@ -165,17 +170,17 @@ func (d *Dataplane) seldom(what string, args ...any) {
 }
 
 // explainListen adds the likely cause of a failure to listen, and advice.
-func explainListen(f *frontend, err error) error {
+func explainListen(at balancer.Key, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("listening on %s: the port is in use by another program there, or on the wildcard address: find it with `ss -lnp sport = :%d` "+
-			"and stop it, or have it listen on another address: %w", f.key, f.key.Port, err)
+			"and stop it, or have it listen on another address: %w", at, at.Port, err)
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("listening on %s: %s is not an address of this host: let vipd hold it (addresses.bind) or add it to an interface: %w",
-			f.key, f.key.Addr, err)
+			at, at.Addr, err)
 	case sockerr.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s: ports below net.ipv4.ip_unprivileged_port_start (1024) need CAP_NET_BIND_SERVICE: run vipd as root, "+
-			"give it that capability, or use a higher port: %w", f.key, err)
+			"give it that capability, or use a higher port: %w", at, err)
 	}
-	return fmt.Errorf("listening on %s: %w", f.key, err)
+	return fmt.Errorf("listening on %s: %w", at, err)
 }

@@ -60,6 +60,18 @@
 // A new redirect of TCP drops older connections that are not established yet: the client's next SYN
 // is redirected.
 //
+// # Ranges of ports
+//
+// A frontend with a range of ports has a redirect in a second table, vipd-redirect-ranges, whose
+// map has ranges of ports. It comes after the first table, so single ports win, and the map divides
+// the ports among the ranges. TCP clients arrive at the shared port, with their original
+// destination. For UDP, conntrack is asked for the destination of each new flow. Backends have the
+// first port of their range.
+//
+// With the bind interception, each port has its own socket, up to 1,024 of them. If a backend
+// refuses a port of a range, the client is refused. The backend does not rest and is not reported,
+// because its other ports may be in use.
+//
 // Connections of another mode that conntrack carries on are counted, and cut when their endpoints
 // are removed (dnat.Carried).
 //

@@ -61,13 +61,22 @@ func choiceOf(s balancer.Scheduler) string {
 func (f *frontend) sockets() (all []dataplane.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.listener != nil:
-		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "listens on " + f.listener.Addr().String()})
-	case f.packets != nil:
-		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "receives on " + f.packets.LocalAddr().String()})
-	case f.held != nil:
-		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "keeps the port closed"})
+	if len(f.ports) > 0 {
+		says, others := "", ""
+		if n := len(f.ports) - 1; n > 0 {
+			others = fmt.Sprintf(" and %d more ports", n)
+		}
+		switch p := f.ports[0]; {
+		case p.listener != nil:
+			says = "listens on " + p.listener.Addr().String()
+		case p.packets != nil:
+			says = "receives on " + p.packets.LocalAddr().String()
+		case p.held != nil:
+			says = "keeps the port closed"
+		}
+		if says != "" {
+			all = append(all, dataplane.Object{Name: "socket of vipd", Says: says + others})
+		}
 	}
 	return append(all, dataplane.Object{Name: "connections", Says: fmt.Sprintf("%d, and %d UDP flows", f.count, len(f.flows.by))})
 }

@@ -13,8 +13,10 @@ import (
 
 // flow is a UDP client at a frontend, with its own socket to its backend.
 type flow struct {
-	client  netip.AddrPort
-	back    way
+	client netip.AddrPort
+	back   way
+	// port is the port to which the client sends.
+	port    uint16
 	socket  *net.UDPConn
 	send    func([]byte) error // to the backend; only the read loop of the frontend's socket uses it
 	since   time.Time
@@ -36,12 +38,20 @@ func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >=
 // flowTable finds flows by client, and by age: the ring has approximately the order of their last
 // datagrams.
 type flowTable struct {
-	by   map[netip.AddrPort]*flow
+	by   map[flowKey]*flow
 	ring flow
 }
 
+// flowKey identifies a flow by its client and the port of its socket. See way.port.
+type flowKey struct {
+	client netip.AddrPort
+	port   uint16
+}
+
+func (x *flow) key() flowKey { return flowKey{x.client, x.back.port} }
+
 func (t *flowTable) init() {
-	t.by = map[netip.AddrPort]*flow{}
+	t.by = map[flowKey]*flow{}
 	t.ring.next, t.ring.prev = &t.ring, &t.ring
 }
 
@@ -52,7 +62,7 @@ func (t *flowTable) each(do func(*flow)) {
 }
 
 func (t *flowTable) add(x *flow) {
-	t.by[x.client] = x
+	t.by[x.key()] = x
 	t.link(x)
 }
 
@@ -65,7 +75,7 @@ func (t *flowTable) link(x *flow) {
 func (t *flowTable) unlink(x *flow) { x.prev.next, x.next.prev = x.next, x.prev }
 
 func (t *flowTable) remove(x *flow) {
-	delete(t.by, x.client)
+	delete(t.by, x.key())
 	t.unlink(x)
 }
 

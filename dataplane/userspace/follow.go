@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"vipd/balancer"
 	"vipd/dataplane"
 )
 
@@ -101,7 +100,7 @@ func (f *follower) report(lost func(ends uint64)) {
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	n, err = d.carried.Kill(ctx, q)
 	for _, f := range d.list() {
-		if q.Frontend == (balancer.Key{}) || q.Frontend == f.key {
+		if f.concerns(&q) {
 			n += f.kill(&q)
 		}
 	}

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,22 +13,19 @@ import (
 
 // frontend is the state of a key while it has a definition or connections.
 type frontend struct {
-	d    *Dataplane
-	key  balancer.Key
+	d   *Dataplane
+	key balancer.Key
+	// vip is the address and the first port.
 	vip  netip.AddrPort
 	conf atomic.Pointer[config] // written under mu
 	// descriptors is the number of descriptors of its connections.
 	descriptors atomic.Int64
 
 	mu sync.Mutex // guards what follows
-	// listener and packets are the sockets at VIP:port in the bind interception; nil means that
-	// none is open.
-	listener *net.TCPListener
-	packets  *net.UDPConn
-	// bound reports whether these are at VIP:port, in the bind interception. held keeps the port
-	// while there are none.
+	// ports has the sockets: at each port in the bind interception, and otherwise at most one.
+	ports []*portSockets
+	// bound reports whether these are at VIP:port, in the bind interception.
 	bound bool
-	held  *heldPort
 	// conns is the head of the ring of connections.
 	conns conn
 	count int
@@ -65,6 +61,9 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 	f := &frontend{d: d, key: key, vip: key.AddrPort()}
 	f.conns.next, f.conns.prev = &f.conns, &f.conns
 	f.flows.init()
+	if !key.Port.IsRange() {
+		f.ports = []*portSockets{{f: f, at: f.vip}}
+	}
 	return f
 }
 
@@ -86,6 +85,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	f.memories = f.d.remembering.share(f, g)
 	f.removed = false
 	f.conf.Store(next)
+	f.closeNarrowerLocked(next)
 	f.cutLostLocked(time.Now())
 	if old != nil && old.counter != t {
 		f.adoptLocked(next)

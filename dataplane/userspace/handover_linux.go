@@ -38,7 +38,9 @@ type handed struct {
 	// Redirected reports whether a redirect leads to the socket, which is not at the frontend's
 	// address.
 	Redirected bool
-	Client     netip.AddrPort
+	// Port is the port to which the client of a connection or flow sends.
+	Port   uint16 `json:",omitempty"`
+	Client netip.AddrPort
 	// Backend is the other side. It is invalid while a connection has no backend.
 	Backend netip.AddrPort
 	// Local is the source address of replies of a redirected flow.
@@ -159,11 +161,13 @@ func (f *frontend) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.handing = true
-	if f.listener != nil {
-		_ = f.listener.SetDeadline(longAgo) // these fail only if they are closed
-	}
-	if f.packets != nil {
-		_ = f.packets.SetReadDeadline(longAgo)
+	for _, p := range f.ports {
+		if p.listener != nil {
+			_ = p.listener.SetDeadline(longAgo) // these fail only if they are closed
+		}
+		if p.packets != nil {
+			_ = p.packets.SetReadDeadline(longAgo)
+		}
 	}
 	f.flows.each(func(x *flow) { _ = x.socket.SetReadDeadline(longAgo) })
 }
@@ -185,23 +189,37 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	}
 	for _, f := range frontends {
 		f.mu.Lock()
-		if f.listener != nil {
-			failed = errors.Join(failed, d.heir.send(handed{Kind: listenerKind, Key: f.key}, nil, descriptor(f.listener)))
-		}
-		if f.packets != nil {
-			failed = errors.Join(failed, d.heir.send(handed{Kind: packetsKind, Key: f.key, Redirected: !f.bound}, nil, descriptor(f.packets)))
+		for _, p := range f.ports {
+			failed = errors.Join(failed, p.handOver())
 		}
 		f.flows.each(func(x *flow) {
 			failed = errors.Join(failed, d.heir.send(handed{
-				Kind: flowKind, Key: f.key, Client: x.client, Backend: x.backend.addr, Local: x.back.local, Since: x.since,
+				Kind: flowKind, Key: f.key, Port: x.port, Client: x.client, Backend: x.backend.addr, Local: x.back.local, Since: x.since,
 				In: handedHalf{Bytes: x.in.Load()}, Out: handedHalf{Bytes: x.out.Load()},
 			}, nil, descriptor(x.socket)))
 		})
-		f.shutListenerLocked()
-		f.shutPacketsLocked()
+		f.flows.each(f.endFlowLocked)
+		for _, p := range f.ports {
+			p.shutListenerLocked()
+			p.shutPacketsLocked()
+		}
 		f.mu.Unlock()
 	}
 	return failed
+}
+
+// handOver sends the open socket. A bound socket has the key of its port, so a frontend of this
+// port alone may also adopt it.
+func (p *portSockets) handOver() error {
+	switch {
+	case p.listener != nil:
+		return p.f.d.heir.send(handed{Kind: listenerKind, Key: p.key()}, nil, descriptor(p.listener))
+	case p.packets == nil:
+		return nil
+	case p.f.bound:
+		return p.f.d.heir.send(handed{Kind: packetsKind, Key: p.key()}, nil, descriptor(p.packets))
+	}
+	return p.f.d.heir.send(handed{Kind: packetsKind, Key: p.f.key, Redirected: true}, nil, descriptor(p.packets))
 }
 
 // passOn sends the items that no frontend has adopted, because this process ends before everything
@@ -272,7 +290,7 @@ func (c *conn) handOver() bool {
 	if heir == nil || cut {
 		return false
 	}
-	item := handed{Kind: connKind, Key: c.f.key, Client: c.from, Since: c.since}
+	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Since: c.since}
 	files := []int{descriptor(c.client)}
 	var tail []byte
 	if c.server != nil {

@@ -89,9 +89,9 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 	}
 }
 
-// listener returns the inherited listener of a frontend, or nil.
-func (in *inheritance) listener(f *frontend) *net.TCPListener {
-	return in.listenerAt(f.key, listenerKind)
+// listener returns the inherited listener at an address and port, or nil.
+func (in *inheritance) listener(k balancer.Key) *net.TCPListener {
+	return in.listenerAt(k, listenerKind)
 }
 
 // sharedListener returns the inherited listener of the redirects to an unspecified address, or nil.
@@ -119,16 +119,17 @@ func (in *inheritance) open(fd int) *net.TCPListener {
 	return ln.(*net.TCPListener)
 }
 
-// packets returns the inherited UDP socket of a frontend, or nil.
-func (in *inheritance) packets(f *frontend, redirected bool) *net.UDPConn {
-	x, ok := in.sockets[f.key]
+// packets returns the inherited UDP socket at an address and port, or of a redirected frontend. It
+// returns nil if there is none.
+func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
+	x, ok := in.sockets[k]
 	if !ok || x.Kind != packetsKind || x.Redirected != redirected {
 		return nil
 	}
-	delete(in.sockets, f.key)
+	delete(in.sockets, k)
 	c, err := openConn[*net.UDPConn](x.files[0])
 	if err != nil {
-		in.d.log.Warn("a socket of the vipd before this one can't be used", "frontend", f.key, "err", err)
+		in.d.log.Warn("a socket of the vipd before this one can't be used", "frontend", k, "err", err)
 		return nil
 	}
 	return c
@@ -196,7 +197,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	}
 	if len(x.files) == 1 {
 		f.d.budget.take(2) // it has no backend yet
-		f.d.goServe(f, client, x.Client)
+		f.d.goServe(f, client, x.Client, x.to(f))
 		return nil
 	}
 	server, err := openConn[*net.TCPConn](x.files[1])
@@ -214,7 +215,7 @@ func (f *frontend) adoptConn(x inherited) error {
 		handover.Item{Files: pipes}.Close()
 		return fmt.Errorf("backend %s has no connections any more", x.Backend)
 	}
-	c := &conn{f: f, client: client, server: server, from: x.Client, since: x.Since, backend: conf.backends[i], seenAt: f.d.now()}
+	c := &conn{f: f, client: client, server: server, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], seenAt: f.d.now()}
 	c.backend.take(0)
 	c.traffic.counter = conf.counter
 	c.relaying = newRelaying(client, server, &c.traffic, f.d.pipes)
@@ -257,10 +258,25 @@ func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 // are adopted.
 func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
 
-// adoptFlowsLocked makes a frontend continue its inherited flows.
-func (f *frontend) adoptFlowsLocked() {
-	c := f.conf.Load()
+// to returns the VIP and port to which the client of a connection or flow sends. Earlier versions,
+// which had no ranges of ports, did not send the port.
+func (x *inherited) to(f *frontend) netip.AddrPort {
+	if x.Port == 0 {
+		return f.vip
+	}
+	return netip.AddrPortFrom(f.key.Addr, x.Port)
+}
+
+// adoptFlowsLocked makes the frontend continue the inherited flows of the socket.
+func (p *portSockets) adoptFlowsLocked() {
+	f, c := p.f, p.f.conf.Load()
+	var left []inherited
 	for _, x := range f.d.inherited.flows[f.key] {
+		port := x.to(f).Port()
+		if p.at.Port() != 0 && p.at.Port() != port {
+			left = append(left, x)
+			continue
+		}
 		i := c.index(x.Backend)
 		socket, err := openConn[*net.UDPConn](x.files[0])
 		if err != nil {
@@ -273,13 +289,15 @@ func (f *frontend) adoptFlowsLocked() {
 		b := c.backends[i]
 		b.take(0)
 		n := &flow{
-			client: x.Client, back: way{socket: f.packets, local: x.Local}, backend: b, socket: socket, since: x.Since, counter: c.counter,
+			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.Since, counter: c.counter,
 		}
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)
 		f.beginFlowLocked(n)
 	}
-	delete(f.d.inherited.flows, f.key)
+	if delete(f.d.inherited.flows, f.key); len(left) > 0 {
+		f.d.inherited.flows[f.key] = left
+	}
 }
 
 // discard closes the inherited items that no frontend has adopted. It resets connections, and

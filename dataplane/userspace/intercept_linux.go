@@ -2,12 +2,17 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/portmap"
 )
+
+// maxPorts is the maximum number of ports of a range with redirects.
+const maxPorts = 65535
 
 // newInterception returns the requested interception, and a description of it with the reason for
 // its choice.
@@ -37,5 +42,7 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 // Cleanup removes the redirects of an earlier process. It returns descriptions of the steps, which
 // a dry run does not execute.
 func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
-	return guard.CleanupRedirects(ctx, dryRun)
+	done, err := guard.CleanupRedirects(ctx, dryRun)
+	ranges, failed := portmap.Cleanup(dryRun, rangesTable)
+	return append(done, ranges...), errors.Join(err, failed)
 }

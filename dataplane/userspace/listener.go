@@ -36,33 +36,34 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 }
 
 // listen opens the TCP socket at the VIP with its filter, and starts its accept loop.
-func (f *frontend) listen() error {
-	conf := f.conf.Load()
-	if ln := f.d.inherited.listener(f); ln != nil {
-		f.acceptFrom(ln)
+func (p *portSockets) listen() error {
+	f, conf := p.f, p.f.conf.Load()
+	if ln := f.d.inherited.listener(p.key()); ln != nil {
+		p.acceptFrom(ln)
 		return refit(ln, conf)
 	}
 	lc := listenConfig(func(fd uintptr) error {
 		return errors.Join(inheritKeepAlive(fd), anyAddress(fd, f.key.Addr), fit(fd, conf))
 	})
-	ln, err := lc.Listen(context.Background(), network(f.key), f.vip.String())
+	ln, err := lc.Listen(context.Background(), network(f.key), p.at.String())
 	if err != nil {
-		return explainListen(f, err)
+		return explainListen(p.key(), err)
 	}
-	f.acceptFrom(ln.(*net.TCPListener))
+	p.acceptFrom(ln.(*net.TCPListener))
 	return nil
 }
 
-// acceptFrom starts the accept loop of the frontend's socket.
-func (f *frontend) acceptFrom(ln *net.TCPListener) {
-	f.listener = ln
+// acceptFrom starts the accept loop of the socket.
+func (p *portSockets) acceptFrom(ln *net.TCPListener) {
+	p.listener = ln
+	f := p.f
 	f.d.goAccept(ln, f, func(c *net.TCPConn, from netip.AddrPort) {
 		if !f.conf.Load().allows(f.d, from.Addr()) {
 			f.d.budget.give(2)
 			reset(c)
 			return
 		}
-		f.d.goServe(f, c, from)
+		f.d.goServe(f, c, from, p.at)
 	})
 }
 
@@ -113,15 +114,16 @@ func isOpen(ln *net.TCPListener) bool {
 	return err == nil && raw.Control(func(uintptr) {}) == nil
 }
 
-// goServe starts the goroutine of a connection, unless the dataplane is closing.
-func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
+// goServe starts the goroutine of a client's connection to an address, unless the dataplane is
+// closing.
+func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from, to netip.AddrPort) {
 	if !d.begin() {
 		d.budget.give(2)
 		reset(c)
 		return
 	}
 	f.descriptors.Add(2)
-	go d.served(f, func() { f.serve(c, from) })
+	go d.served(f, func() { f.serve(c, from, to) })
 }
 
 // served runs the goroutine of a connection, and returns its counts to the budgets.

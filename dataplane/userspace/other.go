@@ -20,6 +20,8 @@ const (
 	dropsClients = false
 	// holds is false because other programs can bind a closed port here.
 	holds = false
+	// maxPorts is the maximum number of ports of a range, because there are no redirects.
+	maxPorts = maxBoundPorts
 )
 
 // acceptedKeepAlive makes each accepted connection send keepalives.
@@ -65,14 +67,14 @@ type (
 	heir        struct{}
 )
 
-func (*inheritance) listener(*frontend) *net.TCPListener  { return nil }
-func (*inheritance) packets(*frontend, bool) *net.UDPConn { return nil }
-func (*inheritance) hasFlows(balancer.Key) bool           { return false }
-func (*Dataplane) adoptClients(*frontend)                 {}
-func (*Dataplane) adopt(*frontend)                        {}
-func (*Dataplane) discard()                               {}
-func (*frontend) adoptFlowsLocked()                       {}
-func (*conn) handOver() bool                              { return false }
+func (*inheritance) listener(balancer.Key) *net.TCPListener  { return nil }
+func (*inheritance) packets(balancer.Key, bool) *net.UDPConn { return nil }
+func (*inheritance) hasFlows(balancer.Key) bool              { return false }
+func (*Dataplane) adoptClients(*frontend)                    {}
+func (*Dataplane) adopt(*frontend)                           {}
+func (*Dataplane) discard()                                  {}
+func (*portSockets) adoptFlowsLocked()                       {}
+func (*conn) handOver() bool                                 { return false }
 
 // pipes and mover are placeholders, because these systems have no splice.
 type (

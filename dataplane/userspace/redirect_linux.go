@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"vipd/balancer"
-	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/inet"
@@ -23,6 +22,8 @@ import (
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
+	// origins finds the destinations of datagrams to ranges; nil means that it was not needed yet.
+	origins *conntrack.Conn
 }
 
 // redirectFamily is the redirect interception of a family.
@@ -30,6 +31,8 @@ type redirectFamily struct {
 	r      *redirect
 	name   inet.Family
 	kernel redirector
+	// ranges reports whether the kernel can redirect ranges of ports.
+	ranges bool
 	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
 	// shared is the socket of all TCP frontends; nil means that it was not needed yet.
 	shared *net.TCPListener
@@ -47,7 +50,7 @@ type redirectFamily struct {
 	sure bool
 }
 
-// redirector redirects connections of a family. [guard.Redirects] implements it.
+// redirector redirects connections of a family. redirects implements it.
 type redirector interface {
 	// Adopt keeps the redirects of an earlier process until the first Set.
 	Adopt()
@@ -69,13 +72,13 @@ func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
 	for _, family := range inet.Families() {
-		kernel, err := guard.NewRedirects(family)
+		kernel, err := newRedirects(family)
 		if err != nil {
 			reasons = errors.Join(reasons, err)
 			continue
 		}
 		r.families[family] = &redirectFamily{
-			r: r, name: family, kernel: kernel, cut: cut, closed: map[closedPort]*heldPort{},
+			r: r, name: family, kernel: kernel, ranges: kernel.ranges != nil, cut: cut, closed: map[closedPort]*heldPort{},
 			ports: map[balancer.Key]uint16{}, stale: map[balancer.Key]bool{},
 		}
 	}
@@ -88,6 +91,20 @@ func newRedirect(d *Dataplane) (*redirect, error) {
 // translates implements interception. Frontends of a family without redirects are bound.
 func (r *redirect) translates() (some, all bool) {
 	return true, len(r.families) == len(inet.Families())
+}
+
+// maxPorts implements interception. A frontend of a family without redirects is bound.
+func (r *redirect) maxPorts() int {
+	limit := maxPorts
+	for _, family := range inet.Families() {
+		switch y := r.families[family]; {
+		case y == nil:
+			limit = min(limit, maxBoundPorts)
+		case !y.ranges:
+			limit = 0
+		}
+	}
+	return limit
 }
 
 // open requests the redirect of f. If redirects do not work for its family, f is bound.
@@ -166,22 +183,22 @@ func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 	d := y.r.d
 	d.accepts = append(d.accepts, dnat.Accepts(ln.Addr().(*net.TCPAddr).AddrPort().Port()))
 	d.goAccept(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
-		f := y.frontendOf(c)
+		f, to := y.frontendOf(c)
 		if f == nil && d.inheriting.Load() { // its frontend may be applied soon
 			d.tasks.Go(func() { y.await(c, from) })
 			return
 		}
-		y.admit(f, c, from)
+		y.admit(f, c, from, to)
 	})
 }
 
-// frontendOf returns the frontend of a redirected connection, or nil.
-func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
+// frontendOf returns the frontend of a redirected connection, or nil, and its original destination.
+func (y *redirectFamily) frontendOf(c *net.TCPConn) (*frontend, netip.AddrPort) {
 	at, err := originalOf(c, y.name == inet.IPv4)
 	if err != nil {
-		return nil
+		return nil, at
 	}
-	return y.r.d.chains.at(keyAt(at, balancer.TCP))
+	return y.r.d.chains.at(keyAt(at, balancer.TCP)), at
 }
 
 // await waits for the frontend of a connection that the kernel had already queued when this process
@@ -189,14 +206,15 @@ func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
 func (y *redirectFamily) await(c *net.TCPConn, from netip.AddrPort) {
 	d := y.r.d
 	var f *frontend
+	var to netip.AddrPort
 	for pause := (backoff{}); f == nil && d.inheriting.Load() && pause.sleep(d.ctx.Done()); {
-		f = y.frontendOf(c)
+		f, to = y.frontendOf(c)
 	}
-	y.admit(f, c, from)
+	y.admit(f, c, from, to)
 }
 
 // admit serves a connection, or resets it.
-func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort) {
+func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from, to netip.AddrPort) {
 	d := y.r.d
 	switch {
 	case f == nil, !f.conf.Load().allows(d, from.Addr()):
@@ -204,7 +222,7 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 		d.budget.shortage.note()
 		d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
 	default:
-		d.goServe(f, c, from)
+		d.goServe(f, c, from, to)
 		return
 	}
 	d.budget.give(2)
@@ -216,26 +234,33 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	p := f.redirectedLocked()
 	if !f.wantPacketsLocked() && !y.r.d.inherited.hasFlows(f.key) {
-		if f.packets != nil {
+		if p.packets != nil {
 			y.r.d.loseLocked(f.key)
 		}
-		f.shutPacketsLocked()
+		f.flows.each(f.endFlowLocked)
+		p.shutPacketsLocked()
 		return 0, nil
 	}
-	if f.packets == nil {
-		if pc := y.r.d.inherited.packets(f, true); pc != nil {
-			f.receiveFrom(pc, y.anywhere(pc))
+	if f.key.Port.IsRange() {
+		if err := y.r.openOrigins(); err != nil {
+			return 0, err
 		}
 	}
-	if f.packets == nil {
+	if p.packets == nil {
+		if pc := y.r.d.inherited.packets(f.key, true); pc != nil {
+			p.receiveFrom(pc, y.anywhere(pc, p.at.Port()))
+		}
+	}
+	if p.packets == nil {
 		lc := listenConfig(func(fd uintptr) error { return wantDestination(fd, y.name == inet.IPv4) })
 		at := y.wildcard(balancer.UDP)
 		pc, err := lc.ListenPacket(context.Background(), network(at), at.AddrPort().String())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected datagrams: %w", err)
 		}
-		f.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn)))
+		p.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn), p.at.Port()))
 	}
 	if !f.conf.Load().serves {
 		return 0, nil // open only for its flows, which conntrack remembers
@@ -245,19 +270,19 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 
 // packetsPortLocked returns the port of the UDP socket, or 0.
 func (f *frontend) packetsPortLocked() uint16 {
-	if f.packets == nil {
+	if !f.receivesLocked() {
 		return 0
 	}
-	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	return f.ports[0].packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
 // anywhere returns the reading of a socket on every address. A reply needs the datagram's
 // destination address as its source, because conntrack translates it back.
-func (y *redirectFamily) anywhere(pc *net.UDPConn) reading {
+func (y *redirectFamily) anywhere(pc *net.UDPConn, port uint16) reading {
 	control := make([]byte, 256)
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, m, _, from, err := pc.ReadMsgUDPAddrPort(buf, control)
-		return n, from, way{socket: pc, local: destinationOf(control[:m], y.name == inet.IPv4)}, err
+		return n, from, way{socket: pc, local: destinationOf(control[:m], y.name == inet.IPv4), port: port}, err
 	}
 }
 

@@ -239,5 +239,8 @@ func (r *redirect) close(ctx context.Context) error {
 		}
 		clear(y.closed)
 	}
+	if r.origins != nil {
+		_ = r.origins.Close() // fails only if it is closed
+	}
 	return failed
 }

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"vipd/balancer"
@@ -22,7 +23,7 @@ func Render(frontends []*balancer.Frontend) string {
 		}
 		b.WriteByte('\n')
 		for _, x := range f.Backends {
-			fmt.Fprintf(&b, "  backend %s weight %d", x.Addr, x.Weight)
+			fmt.Fprintf(&b, "  backend %s weight %d", backendPorts(f, x.Addr), x.Weight)
 			if x.State != balancer.Active {
 				fmt.Fprintf(&b, " %s", x.State)
 			}
@@ -36,6 +37,12 @@ func Render(frontends []*balancer.Frontend) string {
 		}
 	}
 	return b.String()
+}
+
+// backendPorts formats the address of a backend, with all ports of a range.
+func backendPorts(f *balancer.Frontend, at netip.AddrPort) string {
+	ports := balancer.NewPortRange(at.Port(), at.Port()+uint16(f.Key.Port.Len()-1))
+	return balancer.Key{Addr: at.Addr(), Port: ports}.Place()
 }
 
 // options returns the settings of f that are not "none".

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -26,66 +27,57 @@ var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 // seconds.
 const trial = 4 * time.Second
 
-// wantPacketsLocked reports whether the UDP socket should be open. While no backend is active it
-// stays open for existing flows: see endIdleFlowsLocked.
+// wantPacketsLocked reports whether the UDP sockets should be open. While no backend is active they
+// stay open for existing flows: see endIdleFlowsLocked.
 func (f *frontend) wantPacketsLocked() bool {
 	c := f.conf.Load()
-	return c.serves || c.NoEndpoints == balancer.DropClients || f.packets != nil && len(f.flows.by) > 0
+	return c.serves || c.NoEndpoints == balancer.DropClients || f.receivesLocked() && len(f.flows.by) > 0
 }
 
-// openPacketsLocked opens or closes the UDP socket at the VIP according to the definition.
-func (f *frontend) openPacketsLocked() error {
-	c := f.conf.Load()
+// openPacketsLocked opens or closes the UDP socket at the VIP.
+func (p *portSockets) openPacketsLocked(want bool) error {
+	f, c := p.f, p.f.conf.Load()
 	switch {
-	case !f.wantPacketsLocked() && !f.d.inherited.hasFlows(f.key):
-		if pc := f.d.inherited.packets(f, false); pc != nil {
-			f.packets = pc
+	case !want:
+		if pc := f.d.inherited.packets(p.key(), false); pc != nil {
+			p.packets = pc
 		}
-		f.shutPacketsLocked()
-		return f.holdLocked(false)
-	case f.packets != nil:
-		return refit(f.packets, c)
+		p.shutPacketsLocked()
+		return p.holdLocked(false)
+	case p.packets != nil:
+		return refit(p.packets, c)
 	}
-	f.letGoLocked()
-	if pc := f.d.inherited.packets(f, false); pc != nil {
-		f.receiveFrom(pc, bound(pc))
+	p.letGoLocked()
+	if pc := f.d.inherited.packets(p.key(), false); pc != nil {
+		p.receiveFrom(pc, p.bound(pc))
 		return refit(pc, c)
 	}
 	lc := listenConfig(func(fd uintptr) error { return errors.Join(anyAddress(fd, f.key.Addr), fit(fd, c)) })
-	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
+	pc, err := lc.ListenPacket(context.Background(), network(f.key), p.at.String())
 	if err != nil {
-		return explainListen(f, err)
+		return explainListen(p.key(), err)
 	}
-	f.receiveFrom(pc.(*net.UDPConn), bound(pc.(*net.UDPConn)))
+	p.receiveFrom(pc.(*net.UDPConn), p.bound(pc.(*net.UDPConn)))
 	return nil
 }
 
-// receiveFrom starts the read loop of the frontend's socket.
-func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
-	f.packets = pc
+// receiveFrom starts the read loop of the socket.
+func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
+	p.packets = pc
 	widen(pc)
-	f.adoptFlowsLocked()
-	f.d.budget.take(1)
-	f.d.tasks.Go(func() { f.receive(pc, read) })
-}
-
-// shutPacketsLocked closes the socket and ends all flows.
-func (f *frontend) shutPacketsLocked() {
-	f.flows.each(f.endFlowLocked)
-	if f.packets != nil {
-		_ = f.packets.Close() // ends its read loop
-		f.packets = nil
-	}
+	p.adoptFlowsLocked()
+	p.f.d.budget.take(1)
+	p.f.d.tasks.Go(func() { p.f.receive(pc, read) })
 }
 
 // reading reads a datagram into a buffer, and returns its sender and the return path of replies.
 type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
 
 // bound returns the reading of a socket at one address.
-func bound(pc *net.UDPConn) reading {
+func (p *portSockets) bound(pc *net.UDPConn) reading {
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
-		return n, from, way{socket: pc}, err
+		return n, from, way{socket: pc, port: p.at.Port()}, err
 	}
 }
 
@@ -128,6 +120,9 @@ type way struct {
 	// local is the destination address of the datagrams if the socket has several addresses.
 	// Otherwise it is invalid.
 	local netip.Addr
+	// port is the port to which the clients of the socket send, or 0 if a redirect of a range leads
+	// to it.
+	port uint16
 }
 
 // forward sends a datagram to the backend, or to the next one if that refuses it.
@@ -144,6 +139,9 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			x.in.Add(uint64(len(b)))
 			x.counter.in.Add(uint64(len(b)))
 			return
+		case f.refusesPort(err):
+			f.endFlow(x, nil)
+			return
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
 		case !errors.Is(err, net.ErrClosed): // otherwise it was ended for a reason other than its backend
@@ -153,51 +151,80 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 }
 
 // flowOf returns the client's flow, and creates it if necessary. It returns nil if there is no
-// backend, or the client may not have a flow. Only the read loop of the frontend's socket calls it.
+// backend, or the client may not have a flow. Only the read loop of the socket calls it.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
-	f.mu.Lock()
-	x, may := f.flowLocked(back, client)
-	f.mu.Unlock()
-	if x != nil || !may || !f.d.roomForFlow(f) {
+	x, may := f.known(back, client, back.port)
+	if x != nil || !may {
 		return x
+	}
+	port := back.port
+	if port == 0 {
+		local := netip.AddrPortFrom(back.local, back.socket.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+		if port = f.d.tables.portOf(f, client, local); port == 0 {
+			return nil
+		}
+		if x, may = f.known(back, client, port); x != nil || !may {
+			return x
+		}
+	}
+	if !f.d.roomForFlow(f) {
+		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, may := f.flowLocked(back, client); !may { // the state has changed in the meantime
+	if _, may := f.flowLocked(back, client, port); !may { // the state has changed in the meantime
 		f.d.flows.give(f)
 		return nil
 	}
-	x = f.newFlowLocked(back, client, tried)
+	x = f.newFlowLocked(back, client, port, tried)
 	if x == nil {
 		f.d.flows.give(f)
 	}
 	return x
 }
 
-// flowLocked returns the client's flow, or nil and whether it may have a new one.
-func (f *frontend) flowLocked(back way, client netip.AddrPort) (x *flow, may bool) {
-	if x := f.flows.by[client]; x != nil {
-		if x.back == back {
-			return x, false
-		}
-		f.endFlowLocked(x) // the client uses another address now
-	}
+func (f *frontend) known(back way, client netip.AddrPort, port uint16) (x *flow, may bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.flowLocked(back, client, port)
+}
+
+// flowLocked returns the client's flow to a port, or nil and whether it may have a new one. If the
+// port is 0, it is unknown: then conntrack may redirect the client's datagrams to another port
+// after the flow was idle.
+func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *flow, may bool) {
 	c := f.conf.Load()
-	return nil, !f.removed && c.serves && f.packets == back.socket && c.allows(f.d, client.Addr())
+	may = !f.removed && c.serves && f.hasSocketLocked(back.socket) && c.allows(f.d, client.Addr())
+	x = f.flows.by[flowKey{client, back.port}]
+	switch {
+	case x == nil:
+	case x.back != back, port != 0 && x.port != port: // the client uses another address now
+		f.endFlowLocked(x)
+	case port == 0 && x.idle(f.d.now()):
+		return nil, true
+	default:
+		return x, false
+	}
+	return nil, may
+}
+
+// hasSocketLocked reports whether a UDP socket of f is open.
+func (f *frontend) hasSocketLocked(pc *net.UDPConn) bool {
+	return slices.ContainsFunc(f.ports, func(p *portSockets) bool { return p.packets == pc })
 }
 
 // newFlowLocked opens a flow to the chosen backend, in a place that was reserved for it. It returns
 // nil if there is no backend or no socket.
-func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backend) *flow {
+func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, tried []*backend) *flow {
 	b, c, err := f.chooseLocked(client, tried)
 	if err != nil {
 		return nil
 	}
 	var socket *net.UDPConn
-	if f.d.chains.leadBack(f.key, b.addr) {
+	if to := f.target(b.addr, port); f.d.chains.leadBack(f.key, to) {
 		err = errLoop
 	} else {
-		socket, err = net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(b.addr))
+		socket, err = net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(to))
 	}
 	if err != nil {
 		b.release()
@@ -206,7 +233,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	}
 	b.total.Add(1)
 	c.counter.connections.Add(1)
-	x := &flow{client: client, back: back, backend: b, socket: socket, since: time.Now(), counter: c.counter}
+	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter}
 	f.beginFlowLocked(x)
 	if f.d.followers.some() {
 		f.d.followers.tell(news{true, f.describeLocked(x)})
@@ -306,6 +333,9 @@ func refuses(err error) bool {
 	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
 
+// isRefusal reports whether err is the answer of a host that has no socket at a port.
+func isRefusal(err error) bool { return sockerr.Is(err, syscall.ECONNREFUSED) }
+
 // passing reports whether a read error is no reason to stop.
 func passing(err error) bool {
 	return sockerr.Is(err, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR)
@@ -317,7 +347,7 @@ func (f *frontend) endFlow(x *flow, err error) *backend {
 	b := x.backend
 	f.endFlowLocked(x)
 	f.mu.Unlock()
-	if refuses(err) {
+	if refuses(err) && !f.refusesPort(err) {
 		f.judge(b, err)
 	}
 	return b
@@ -351,12 +381,16 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 			}
 		})
 	}
-	if f.packets != nil && !f.wantPacketsLocked() {
-		f.shutPacketsLocked()
+	if !f.receivesLocked() || f.wantPacketsLocked() {
+		return
+	}
+	for _, p := range f.ports {
+		p.shutPacketsLocked()
 		if f.bound {
-			_ = f.holdLocked(false) // fails if another program has just taken the port: Observe reports it
-		} else {
-			f.d.loseLocked(f.key)
+			_ = p.holdLocked(false) // fails if another program has just taken the port: Observe reports it
 		}
+	}
+	if !f.bound {
+		f.d.loseLocked(f.key)
 	}
 }

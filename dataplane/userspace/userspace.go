@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,7 +128,7 @@ func New(o Options) (*Dataplane, error) {
 		timed:       map[*frontend]struct{}{},
 		counters:    map[counters.Port]*counter{},
 		remembering: remembering{all: map[balancer.AffinityMemory]*clientMemory{}},
-		chains:      chains{frontends: map[balancer.Key]*frontend{}},
+		chains:      chains{frontends: map[balancer.Key]*frontend{}, ranges: map[netip.Addr][]*frontend{}},
 	}
 	d.budget = newBudget(o.maxDescriptors)
 	d.pipes = newPipes(d.budget)
@@ -157,10 +158,11 @@ func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.told = 
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
 // Capabilities returns the features that userspace mode supports here. Without the right to filter
-// sockets, it can't leave clients without an answer.
+// sockets, it can't leave clients without an answer. Without redirects, each port needs a socket.
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	c := Capabilities()
 	c.DropsClients = d.filters
+	c.MaxPorts = d.tables.maxPorts()
 	return c
 }
 
@@ -175,6 +177,9 @@ func Capabilities() balancer.Capabilities {
 		Timeouts:        true,
 		MaxConnections:  true,
 		DropsClients:    dropsClients,
+		MaxPorts:        maxPorts,
+		MovesRanges:     true,
+		RangeAffinity:   true,
 		LoopbackVIPs:    true,
 		AffinityScopes:  []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope},
 		AffinityPrefix:  true,

@@ -1,0 +1,15 @@
+// Package portmap keeps maps from ranges of ports to numbers in nf_tables, for modes that need
+// frontends with ranges of ports: the packets of each range get a port to redirect to, or a mark.
+//
+// A map has its own table in each family, which exists only while the map has entries. So hosts
+// without ranges of ports have no additional rule. The chains have the priority that the caller
+// chooses. Each change is one transaction, so ranges can be divided and joined without a gap.
+//
+// The kernel refuses ranges that overlap. [Narrowest] divides the ports of an address among its
+// frontends.
+//
+//	redirects := portmap.New(conn, inet.IPv4, portmap.Redirects)
+//	err := redirects.Set(ctx, map[balancer.Key]uint32{{Addr: vip, Port: balancer.AllPorts, Proto: balancer.TCP}: 4000})
+//
+// Tables need Linux, and networks in concatenations (Linux 5.6).
+package portmap

@@ -1,0 +1,115 @@
+package userspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"vipd/balancer"
+	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/internal/portmap"
+)
+
+// rangesTable is the name of the table of redirects of ranges in each family.
+const rangesTable = "vipd-redirect-ranges"
+
+// rangesPriority is behind the priority of the redirects of single ports, which therefore win. So a
+// port of a range is never without a redirect while its own frontend is added or removed.
+const rangesPriority = -102
+
+// rangeRedirects redirects packets to the ports in the map.
+func rangeRedirects() portmap.Kind {
+	chain := func(name string, at nft.Point) nft.Chain {
+		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.NAT, Point: at, Priority: rangesPriority}}
+	}
+	return portmap.Kind{
+		Name: rangesTable, Data: nft.Dport, Chains: []nft.Chain{chain("prerouting", nft.Prerouting), chain("output", nft.Output)},
+		Rules: func(number nft.Lookup) (all []nft.Rule) {
+			for _, p := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+				all = append(all, nft.Rule{Do: []nft.Stmt{nft.Is{Field: nft.L4proto, Value: uint32(p.Number())}, nft.Redirect{To: number}}})
+			}
+			return all
+		},
+	}
+}
+
+// redirects are the redirects of single ports and of ranges. ranges is nil if the kernel does not
+// support them.
+type redirects struct {
+	single *guard.Redirects
+	ranges *portmap.Table
+}
+
+// newRedirects proves with a trial that redirects of single ports work.
+func newRedirects(family inet.Family) (*redirects, error) {
+	single, err := guard.NewRedirects(family)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nft.Open()
+	if err != nil {
+		return nil, fmt.Errorf("redirecting ranges of ports: %w", err)
+	}
+	r := &redirects{single: single, ranges: portmap.New(conn, family, rangeRedirects())}
+	if r.ranges.Works() != nil || conn.Listen() != nil {
+		r.ranges = nil
+		_ = conn.Close() // only the trial used it
+	}
+	return r, nil
+}
+
+// Adopt implements redirector.
+func (r *redirects) Adopt() {
+	r.single.Adopt()
+	if r.ranges != nil {
+		r.ranges.Adopt()
+	}
+}
+
+// Set implements redirector.
+func (r *redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
+	single, ranges := make(map[balancer.Key]uint16, len(ports)), map[balancer.Key]uint32{}
+	for k, port := range ports {
+		if k.Port.IsRange() {
+			ranges[k] = uint32(port)
+		} else {
+			single[k] = port
+		}
+	}
+	err := r.single.Set(ctx, single)
+	if r.ranges == nil {
+		return err
+	}
+	return errors.Join(err, r.ranges.Set(ctx, portmap.Narrowest(ranges)))
+}
+
+// Observe implements redirector.
+func (r *redirects) Observe(ctx context.Context) (damage string, err error) {
+	damage, err = r.single.Observe(ctx)
+	if r.ranges == nil {
+		return damage, err
+	}
+	ofRanges, failed := r.ranges.Observe()
+	return cmp.Or(damage, ofRanges), errors.Join(err, failed)
+}
+
+// Intact implements redirector.
+func (r *redirects) Intact() (string, error) {
+	damage, err := r.single.Intact()
+	if r.ranges == nil || damage != "" || err != nil {
+		return damage, err
+	}
+	return r.ranges.Intact()
+}
+
+// Close implements redirector.
+func (r *redirects) Close(ctx context.Context) error {
+	err := r.single.Close(ctx)
+	if r.ranges == nil {
+		return err
+	}
+	return errors.Join(err, r.ranges.Close())
+}
