@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// definitions measures the daemon on a directory of many services with ten endpoints each, a file a
-// service. It measures the time from its start until all are served, its maximum memory, and the
+// definitions measures the daemon on a directory with a file for each of many services with ten
+// endpoints. It measures the time from the start until all are served, the maximum memory, and the
 // time from noticing a changed file to serving it.
 func definitions(ctx context.Context, vipd string, services, changes int) (err error) {
 	dir, err := os.MkdirTemp("", "vipd-bench-")
@@ -48,7 +48,7 @@ func definitions(ctx context.Context, vipd string, services, changes int) (err e
 	}
 	var took []time.Duration
 	for i := range changes {
-		time.Sleep(quiet) // a change soon after another waits for sync.min_interval, which is not measured here
+		time.Sleep(quiet) // otherwise the next change would wait for sync.min_interval, which is not measured
 		before, count, err := programming(ctx)
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 // quiet is longer than sync.min_interval.
 const quiet = 300 * time.Millisecond
 
-// definitionsWeb is the address of that daemon's api.http.
+// definitionsWeb is the address of the measured daemon's api.http.
 const definitionsWeb = "127.0.0.1:17104"
 
 func writeDefinitions(dir string, services int) error {
@@ -118,11 +118,11 @@ func writeService(dir string, i, endpoints int) error {
 	return os.Rename(name+".new", name)
 }
 
-// until polls until so returns true.
-func until(ctx context.Context, within time.Duration, so func() bool) error {
+// until polls until done returns true.
+func until(ctx context.Context, within time.Duration, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	for !so() {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -86,7 +86,7 @@ func dial(ctx context.Context, address string) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// bulk sends bytes to address in a number of streams, and waits until the last byte has arrived at
+// bulk sends bytes to address over parallel streams, and waits until the last byte has arrived at
 // the server.
 func bulk(ctx context.Context, address string, streams int, bytes int64) error {
 	return together(streams, func(int) error {
@@ -112,7 +112,7 @@ func bulk(ctx context.Context, address string, streams int, bytes int64) error {
 	})
 }
 
-// connect opens n connections with a number of concurrent clients, each for one request.
+// connect opens n connections by concurrent clients. Each connection has one request.
 func connect(ctx context.Context, address string, clients, n int) error {
 	return together(clients, func(int) error {
 		for range n / clients {
@@ -133,8 +133,8 @@ func connect(ctx context.Context, address string, clients, n int) error {
 	})
 }
 
-// request sends n requests over kept connections, one for each client, and returns the duration of
-// each.
+// request sends n requests over persistent connections, one connection for each client. It returns
+// the duration of each request.
 func request(ctx context.Context, address string, clients, n int) ([]time.Duration, error) {
 	all := make([][]time.Duration, clients)
 	err := together(clients, func(i int) error {
@@ -165,7 +165,7 @@ func request(ctx context.Context, address string, clients, n int) ([]time.Durati
 }
 
 func exchange(c net.Conn, out, in []byte) error {
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // ends the run if a proxy hangs
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // so a hanging proxy ends the run
 		return err
 	}
 	if _, err := c.Write(out); err != nil {

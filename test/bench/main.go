@@ -16,8 +16,8 @@ type sizes struct {
 	bulk        int64 // bytes of one bulk transfer
 	connections int   // new connections
 	requests    int   // requests on kept connections
-	clients     int   // concurrent
-	services    int   // defined at once
+	clients     int   // concurrent clients
+	services    int   // number of defined services
 }
 
 func main() {
@@ -71,7 +71,7 @@ func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
 		for i := range proxies {
-			p := proxies[(i+round)%len(proxies)] // none is always first
+			p := proxies[(i+round)%len(proxies)] // the direct connection is always first
 			r, err := measure(ctx, p, s)
 			if err != nil {
 				return fmt.Errorf("measuring %s: %w", p.name, err)
@@ -83,11 +83,11 @@ func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	return nil
 }
 
-// result is one round of one proxy. CPU is only the proxy's.
+// result has the figures of one proxy in one round. CPU times are the proxy's.
 type result struct {
-	bulk1, bulk4               float64 // gigabit a second
-	bulkCPU                    float64 // seconds a gigabyte
-	connections, connectionCPU float64 // a second; microseconds each
+	bulk1, bulk4               float64 // gigabits per second
+	bulkCPU                    float64 // seconds per gigabyte
+	connections, connectionCPU float64 // connections per second; microseconds per connection
 	requests, requestCPU       float64
 	p50, p99                   time.Duration
 }
@@ -145,7 +145,7 @@ var columns = []struct {
 	{"p99 us", "%.0f", func(r result) float64 { return float64(r.p99.Microseconds()) }},
 }
 
-// printTable prints the medians, and for CPU the ratio to HAProxy's.
+// printTable prints the medians, and the ratio of CPU times to HAProxy's.
 func printTable(proxies []*proxy, results map[string][]result) {
 	fmt.Print("\n| |")
 	for _, p := range proxies {

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// proxy is a measured proxy: a process in front of the backend, or none.
+// proxy is a measured path to the backend. It is a proxy's process, or a direct connection.
 type proxy struct {
 	name    string
 	address string
 	command *exec.Cmd
 }
 
-// startAll starts the installed proxies; missing names the others. other is another build of vipd
-// for comparison, or "".
+// startAll starts the installed proxies, and returns the names of missing proxies. other is another
+// build of vipd for comparison, or "".
 func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []*proxy, missing []string, err error) {
 	proxies = append(proxies, &proxy{name: "direct", address: backend})
 	type candidate struct {
@@ -126,7 +126,7 @@ stream {
 `, dir, backend)
 }
 
-// await waits until the proxy accepts.
+// await waits until the proxy accepts connections.
 func (p *proxy) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -138,7 +138,7 @@ func (p *proxy) await(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s does not accept: %w", p.address, err)
 		}
-		time.Sleep(20 * time.Millisecond) // between two polls
+		time.Sleep(20 * time.Millisecond) // interval of polls
 	}
 }
 
@@ -149,7 +149,7 @@ func (p *proxy) stop() {
 	}
 }
 
-// during runs work, and returns the CPU time of the proxy and the duration.
+// during runs work, and returns its duration and the proxy's CPU time.
 func (p *proxy) during(work func() error) (cpu, took time.Duration, err error) {
 	before, err := p.cpu()
 	if err != nil {

@@ -83,7 +83,7 @@ func (w *world) start(at *lab.NS, name string, args ...string) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // its context may have ended it
+		_ = cmd.Process.Kill() // the context may already have ended the process
 		_ = cmd.Wait()
 	})
 }
@@ -123,7 +123,7 @@ health = { type = "tcp", interval = "200ms", timeout = "150ms", fall = 1 }
 	}
 }
 
-// serve starts both servers.
+// serve starts both servers. end stops them.
 func (w *world) serve() (end func()) {
 	w.t.Helper()
 	four := w.server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
@@ -131,8 +131,9 @@ func (w *world) serve() (end func()) {
 	return func() { four.Close(); six.Close() }
 }
 
-// routed waits until the router has routes to the VIPs, or has none, and returns the time.
-func (w *world) routed(want bool) time.Duration {
+// waitForRoutes waits until the router has routes to the VIPs or, if want is false, has none. It
+// returns the time of the wait.
+func (w *world) waitForRoutes(want bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	lab.Eventually(w.t, 30*time.Second, fmt.Sprintf("routes to the VIPs: %t", want), func() error {
@@ -147,8 +148,8 @@ func (w *world) routed(want bool) time.Duration {
 	return time.Since(began)
 }
 
-// ask connects to both VIPs from the router until they answer. On a busy machine a health check or
-// a liveness check of BGP may be late, and routes may be missing for a moment.
+// ask connects to both VIPs from the router until they answer. On a busy machine a check of vipd or
+// BGP may be late, so routes may be missing for a moment.
 func (w *world) ask() {
 	w.t.Helper()
 	for _, vip := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
@@ -195,20 +196,20 @@ func TestRecipes(t *testing.T) {
 			speaker.start(w)
 			end := w.serve()
 			vipctl := w.vipd()
-			w.routed(true)
+			w.waitForRoutes(true)
 			w.ask()
 			vipctl("node", "standby", "gw1")
-			t.Logf("from standby to the routes' end: %s", w.routed(false).Round(time.Millisecond))
+			t.Logf("from standby to the routes' end: %s", w.waitForRoutes(false).Round(time.Millisecond))
 			vipctl("node", "resume", "gw1")
-			w.routed(true)
+			w.waitForRoutes(true)
 			w.ask()
 			end()
-			t.Logf("from the last endpoint's death to the routes' end: %s, of which a check takes up to 200 ms", w.routed(false).Round(time.Millisecond))
+			t.Logf("from the last endpoint's death to the routes' end: %s, of which a check takes up to 200 ms", w.waitForRoutes(false).Round(time.Millisecond))
 			end = w.serve()
-			t.Logf("from the endpoints' return to the routes' return: %s, of which two checks take up to 250 ms", w.routed(true).Round(time.Millisecond))
+			t.Logf("from the endpoints' return to the routes' return: %s, of which two checks take up to 250 ms", w.waitForRoutes(true).Round(time.Millisecond))
 			w.ask()
 			end()
-			w.routed(false)
+			w.waitForRoutes(false)
 		})
 	}
 }
@@ -236,10 +237,10 @@ func (w *world) frr() {
 	if err := errors.Join(err, os.MkdirAll(dir, 0o755), os.Chown(dir, id, id)); err != nil {
 		w.t.Fatal(err)
 	}
-	// Like FRR's service, each daemon gets its part of the file.
+	// Each daemon gets its part of the file, as in FRR's service.
 	bgp, bfd, found := strings.Cut(recipe(w.t, "frr.conf"), "\nbfd\n")
 	if !found {
-		w.t.Fatal("the recipe lacks a section bfd")
+		w.t.Fatal("frr.conf has no section bfd, want one")
 	}
 	for _, d := range []struct{ name, conf string }{{"zebra", "!\n"}, {"bfdd", "bfd\n" + bfd}, {"bgpd", bgp + "\n"}} {
 		name, conf := d.name, dir+"/"+d.name+".conf"

@@ -24,7 +24,7 @@ func newGateways(t *testing.T, mode string) *gateways {
 	g.router = g.Add("router")
 	front, back := g.Bridge("front"), g.Bridge("back")
 	front.Join(g.router, "10.9.0.1/24")
-	for i := range 24 { // so many that the kernel sends all of them to one gateway once in ten million times
+	for i := range 24 { // with so many clients, the kernel sends all of them to one gateway only once in ten million runs
 		client := fmt.Sprintf("10.77.0.%d", 1+i)
 		g.router.AddAddr("lo", client+"/32")
 		g.clients = append(g.clients, netip.AddrPortFrom(netip.MustParseAddr(client), 0))
@@ -72,8 +72,8 @@ func (g *gateways) lead(to ...int) {
 	g.router.Exec("ip", args...)
 }
 
-// endpoints connects each client, and returns its endpoint, and the number of gateways that were
-// used.
+// endpoints connects each client. It returns the endpoint of each, and the number of gateways that
+// were used.
 func (g *gateways) endpoints() (byClient map[netip.AddrPort]string, by int, err error) {
 	byClient = map[netip.AddrPort]string{}
 	through := map[netip.Addr]bool{}
@@ -126,7 +126,7 @@ func maglev(t *testing.T, mode string) {
 		served[server] = true
 	}
 	if len(served) < 2 {
-		t.Errorf("%d clients use %d of 4 endpoints", len(g.clients), len(served))
+		t.Errorf("endpoints of %d clients = %d, want 4", len(g.clients), len(served))
 	}
 	g.lead(0, 1, 2)
 	g.same("by ECMP", want, 2)
@@ -134,7 +134,8 @@ func maglev(t *testing.T, mode string) {
 	g.same("without gw1", want, 2)
 }
 
-// same checks that each client reaches its endpoint, and that at least some gateways are used.
+// same checks that each client reaches the wanted endpoint, and that at least a number of gateways
+// are used.
 func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) {
 	g.t.Helper()
 	var got map[netip.AddrPort]string
@@ -147,6 +148,6 @@ func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) 
 		}
 	}
 	if moved > 0 || by < least {
-		g.t.Errorf("%s: %d of %d clients have another endpoint; their packets used %d gateways", when, moved, len(want), by)
+		g.t.Errorf("%s: clients with another endpoint = %d of %d, want 0; gateways in use = %d", when, moved, len(want), by)
 	}
 }

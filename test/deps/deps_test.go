@@ -15,9 +15,9 @@ type ban struct {
 	from string
 	// but are exceptions in from.
 	but []string
-	// what is the forbidden import.
+	// what is the forbidden folder or module.
 	what string
-	// tests reports whether the ban also holds for _test.go files.
+	// tests reports whether the ban also applies to _test.go files.
 	tests bool
 	why   string
 }
@@ -73,13 +73,13 @@ func bans() []ban {
 	}
 }
 
-// kits are the packages that exist for tests; they may use each other.
+// kits returns the packages that exist for tests. They may import each other.
 func kits() []string {
 	return []string{"test", "dataplane/dataplanetest", "dataplane/internal/ipvsnl/ipvsnltest", "store/storetest"}
 }
 
-// names reports whether the ban forbids an import: a folder or module with everything below it, or
-// one package of the standard library (log is not log/slog).
+// names reports whether the ban forbids an import. A folder or module includes everything below it;
+// a package of the standard library does not (log is not log/slog).
 func (b ban) names(imported string) bool {
 	if b.standard() {
 		return imported == b.what
@@ -116,10 +116,10 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// TestModesKnowNotEachOther reads the modes' imports. No mode may import another mode: shared code
-// is in dataplane/internal, or in the guard. The modes are the imports of cmd/internal/modes from
-// dataplane, except for the host and the guard.
-func TestModesKnowNotEachOther(t *testing.T) {
+// TestModesImportNoMode reads the modes' imports. No mode may import another mode, because shared
+// code is in dataplane/internal or in the guard. The modes are the packages of dataplane that
+// cmd/internal/modes imports, except the host and the guard.
+func TestModesImportNoMode(t *testing.T) {
 	_, files := readTree(t)
 	modes := map[string]bool{}
 	for _, f := range files {
@@ -130,7 +130,7 @@ func TestModesKnowNotEachOther(t *testing.T) {
 		}
 	}
 	if len(modes) < 2 {
-		t.Fatalf("imports of cmd/internal/modes = %v", modes)
+		t.Fatalf("imports of cmd/internal/modes = %v, want all modes", modes)
 	}
 	for _, f := range files {
 		mine, ok := strings.CutPrefix(f.folder(), "dataplane/")
@@ -159,7 +159,7 @@ func TestPartsOfEtcd(t *testing.T) {
 		}
 		allowed, known := may[part]
 		if !known {
-			t.Errorf("%s is in an unknown package: add the packages that it may import", f.path)
+			t.Errorf("%s is in a package without a rule, want the packages that it may import in this test", f.path)
 		}
 		for _, imported := range f.imports {
 			if other, ok := strings.CutPrefix(imported, parent); imported+"/" == parent || ok && !slices.Contains(allowed, other) {
@@ -169,8 +169,8 @@ func TestPartsOfEtcd(t *testing.T) {
 	}
 }
 
-// TestErrorsOfSockets checks code that runs on Windows. It must use package sockerr, which knows
-// the error numbers there.
+// TestErrorsOfSockets reads code that runs on Windows. It must use package sockerr, which knows the
+// error numbers of Windows.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
@@ -192,8 +192,8 @@ func TestErrorsOfSockets(t *testing.T) {
 }
 
 // TestModelImportsStandardLibraryOnly reads balancer's imports. A program that embeds the balancer
-// must get no dependency, and the model's results must depend only on its arguments. The packages
-// of balancer/lib serve the floors above and may do I/O.
+// must get no dependency, and results must depend only on arguments. The packages of balancer/lib
+// serve other layers and may do I/O.
 func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
@@ -212,9 +212,9 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// TestBansBite tests the table of bans. Each ban must cover an invented import, and must not cover
-// the same import by an exception.
-func TestBansBite(t *testing.T) {
+// TestBansApply tests the table of bans. Each ban must cover an invented import, unless an
+// exception makes it.
+func TestBansApply(t *testing.T) {
 	for _, b := range bans() {
 		from := b.from
 		if from == "" {
@@ -230,7 +230,7 @@ func TestBansBite(t *testing.T) {
 			}
 		}
 		if f := (file{path: from + "/x.go"}); b.covers(f, b.what+"other") {
-			t.Errorf("%s is mistaken for %s", b.what+"other", b.what)
+			t.Errorf("the ban of %[2]s covers %[1]s, want only the folder and everything below it", b.what+"other", b.what)
 		}
 		if b.why == "" {
 			t.Errorf("the ban of %s has no reason", b.what)
@@ -238,8 +238,9 @@ func TestBansBite(t *testing.T) {
 	}
 }
 
-// TestNames checks that a folder's name describes its subject.
-func TestNames(t *testing.T) {
+// TestFolderNames reads the names of folders. None may be a word that does not describe the
+// content.
+func TestFolderNames(t *testing.T) {
 	_, files := readTree(t)
 	for _, f := range files {
 		for _, part := range strings.Split(f.folder(), "/") {
@@ -250,8 +251,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestEveryPackageSaysWhatItIs checks that each folder has a doc.go with the package's comment.
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+// TestEveryPackageHasDoc reads all folders. Each must have a doc.go with the package's comment.
+func TestEveryPackageHasDoc(t *testing.T) {
 	_, files := readTree(t)
 	documented := map[string]string{}
 	for _, f := range files {

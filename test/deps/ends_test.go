@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestOnlyMainEnds checks that only main.go ends a program, so that deferred calls run and tests
-// can start the daemon.
-func TestOnlyMainEnds(t *testing.T) {
+// TestOnlyMainExits looks for calls that end a program. Only main.go may have them, so that
+// deferred calls run and tests can start the daemon.
+func TestOnlyMainExits(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
 		if f.test || within("test", f.folder()) || path.Base(f.path) == "main.go" && f.syntax.Name.Name == "main" {
-			continue // test kits end test programs like a TestMain
+			continue // test kits may end test programs, like a TestMain
 		}
 		for _, call := range endings(f.syntax) {
 			t.Errorf("%s calls %s: return an error instead; only main.go sets an exit code", set.Position(call.Pos()), call.Sel.Name)
@@ -39,10 +39,10 @@ func endings(syntax *ast.File) []*ast.SelectorExpr {
 	return found
 }
 
-// TestNoHiddenStart checks that nothing runs at import time, and that no package has state that two
-// daemons in one test would share. Values set by the linker (version) or embedded by the compiler
-// are not state.
-func TestNoHiddenStart(t *testing.T) {
+// TestNoGlobalState looks for functions that run at import time, and for package variables. Two
+// daemons in one test must not share state. Values set by the linker (version) or embedded by the
+// compiler are not state.
+func TestNoGlobalState(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
 		for _, d := range f.syntax.Decls {
@@ -56,8 +56,8 @@ func TestNoHiddenStart(t *testing.T) {
 	}
 }
 
-// reportVariables reports package variables that are neither errors nor assertions (var _ T = ...)
-// nor explained by a comment, because these are most likely accidental state.
+// reportVariables reports package variables that are probably accidental state. It accepts errors,
+// assertions (var _ T = ...), and variables with a comment.
 func reportVariables(t *testing.T, vars *ast.GenDecl, at func(ast.Node) string) {
 	t.Helper()
 	for _, s := range vars.Specs {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDependenciesHaveAReason compares the direct requirements in go.mod with the list in
-// docs/contributing.md.
+// TestDependenciesHaveAReason compares the direct requirements in go.mod with docs/contributing.md.
+// Each must have a reason there.
 func TestDependenciesHaveAReason(t *testing.T) {
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {
@@ -24,15 +24,15 @@ func TestDependenciesHaveAReason(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) { // others end in "// indirect"
 		required[m[1]] = true
 		if !strings.Contains(section, "`"+m[1]+"`") {
-			t.Errorf("docs/contributing.md lacks the reason for %s", m[1])
+			t.Errorf("docs/contributing.md has no reason for %s, want one", m[1])
 		}
 	}
 	if len(required) < 10 {
-		t.Fatalf("go.mod requires %d modules directly: the pattern no longer matches it", len(required))
+		t.Fatalf("direct requirements in go.mod = %d, want more: the pattern may no longer match", len(required))
 	}
 	for _, m := range regexp.MustCompile("`([a-z.]+\\.[a-z]+/[^`]+)`").FindAllStringSubmatch(section, -1) {
 		if !required[m[1]] {
-			t.Errorf("docs/contributing.md lists %s, which go.mod does not require directly", m[1])
+			t.Errorf("docs/contributing.md lists %s, want only direct requirements in go.mod", m[1])
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 var update = flag.Bool("update", false, "write the texts of the programs into the golden file")
 
 // TestTexts compares all texts of the programs with the golden file, so that a review shows each
-// change. Texts are literals of three words or more on one line: longer ones are helps and scripts,
-// which have their own golden files.
+// change. Texts are literals on one line with at least three words. Longer literals are help texts
+// and scripts, which have their own golden files.
 func TestTexts(t *testing.T) {
 	_, files := readTree(t)
 	var all strings.Builder
@@ -74,8 +74,8 @@ func textsOf(f *ast.File) (all []string) {
 	return all
 }
 
-// literal returns the text of a literal, or of a sum with a literal; other terms become an
-// ellipsis.
+// literal returns the text of a literal, or of a sum that contains one. It replaces other terms by
+// an ellipsis.
 func literal(x ast.Expr) string {
 	switch x := x.(type) {
 	case *ast.BasicLit:

@@ -18,13 +18,14 @@ import (
 
 // file is one Go file of the tree, for any system.
 type file struct {
-	path    string // from the top of the tree, with slashes
+	path    string // relative to the top of the tree, with slashes
 	test    bool
 	syntax  *ast.File
 	imports []string
 }
 
-// folder returns the file's folder from the top of the tree; for package vipd/a/b it is a/b.
+// folder returns the file's folder, relative to the top of the tree. For package vipd/a/b it is
+// a/b.
 func (f file) folder() string { return path.Dir(f.path) }
 
 // tree has every Go file of the module, without exceptions.
@@ -33,7 +34,7 @@ type tree struct {
 	files []file
 }
 
-// readTree parses the tree once for all tests, which only read it.
+// readTree parses the tree once for all tests. They must not change it.
 func readTree(t *testing.T) (*token.FileSet, []file) {
 	t.Helper()
 	all, err := parsed()
@@ -41,7 +42,7 @@ func readTree(t *testing.T) (*token.FileSet, []file) {
 		t.Fatal(err)
 	}
 	if len(all.files) < 20 {
-		t.Fatalf("read only %d files: the walk misses parts of the tree", len(all.files))
+		t.Fatalf("files of the tree = %d, want more", len(all.files))
 	}
 	return all.set, all.files
 }
@@ -93,7 +94,7 @@ func parse() (all tree, err error) {
 	return all, err
 }
 
-// within reports whether a path is the folder or below it; "" is the whole tree.
+// within reports whether a path is the folder or below it. The folder "" contains all paths.
 func within(folder, p string) bool {
 	return folder == "" || p == folder || strings.HasPrefix(p, folder+"/")
 }

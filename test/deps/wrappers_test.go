@@ -6,11 +6,12 @@ import (
 	"testing"
 )
 
-// TestDataplaneWrappersUnwrap checks that each struct around a dataplane.Dataplane has a method
-// Unwrap. Without it, dataplane.As does not find the optional interfaces of the inner dataplane.
+// TestDataplaneWrappersUnwrap looks for structs that embed a dataplane.Dataplane. Each must have a
+// method Unwrap, because otherwise dataplane.As does not find the optional interfaces of the inner
+// dataplane.
 func TestDataplaneWrappersUnwrap(t *testing.T) {
 	set, files := readTree(t)
-	unwraps := map[string]bool{} // by folder and type
+	unwraps := map[string]bool{} // key: folder and type
 	for _, f := range files {
 		for _, d := range f.syntax.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil && fn.Name.Name == "Unwrap" {
@@ -27,7 +28,7 @@ func TestDataplaneWrappersUnwrap(t *testing.T) {
 			}
 			wrappers++
 			if !unwraps[path.Join(f.folder(), spec.Name.Name)] {
-				t.Errorf("%s: %s embeds a Dataplane but lacks a method Unwrap", set.Position(spec.Pos()), spec.Name.Name)
+				t.Errorf("%s: %s embeds a Dataplane and has no method Unwrap, want one", set.Position(spec.Pos()), spec.Name.Name)
 			}
 			return true
 		})

@@ -11,36 +11,36 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Fault is a mistake of a Server.
+// Fault is a kind of wrong answer of a Server.
 type Fault string
 
-// The mistakes.
+// These are the kinds of faults.
 const (
-	// None answers correctly. An answer that is too large for UDP is truncated.
+	// None is a correct answer. It is truncated if it is too large for UDP.
 	None Fault = ""
-	// Failure, Refusal and Missing answer SERVFAIL, REFUSED and NXDOMAIN.
+	// Failure, Refusal and Missing are the answers SERVFAIL, REFUSED and NXDOMAIN.
 	Failure Fault = "SERVFAIL"
 	Refusal Fault = "REFUSED"
 	Missing Fault = "NXDOMAIN"
-	// Silence answers nothing.
+	// Silence is no answer.
 	Silence Fault = "silence"
-	// Empty answers without records.
+	// Empty is an answer without records.
 	Empty Fault = "empty"
-	// WrongID answers with another number, twice, and not correctly.
+	// WrongID is two answers with another ID, and no correct answer.
 	WrongID Fault = "wrong ID"
-	// WrongFirst answers with another number and a wrong address before the correct answer.
+	// WrongFirst is an answer with another ID and a wrong address, followed by the correct answer.
 	WrongFirst Fault = "wrong ID first"
-	// OtherQuestion answers another question.
+	// OtherQuestion is an answer to another question.
 	OtherQuestion Fault = "other question"
-	// Garbage answers with bytes that are not a message.
+	// Garbage is an answer of bytes that are not a message.
 	Garbage Fault = "garbage"
-	// Truncation sets the truncated flag of each answer over UDP, and leaves out the records.
+	// Truncation is an answer over UDP with the truncated flag and without records.
 	Truncation Fault = "truncation"
-	// TCPRefused is Truncation, and closes connections without an answer.
+	// TCPRefused is like Truncation, but also closes TCP connections without an answer.
 	TCPRefused Fault = "no TCP"
-	// NoEDNS answers FORMERR to questions with EDNS.
+	// NoEDNS is the answer FORMERR to questions with EDNS.
 	NoEDNS Fault = "no EDNS"
-	// HalfGlue leaves out the IPv6 addresses of hosts in SRV records.
+	// HalfGlue is an answer without the IPv6 addresses of hosts in SRV records.
 	HalfGlue Fault = "half glue"
 )
 
@@ -113,22 +113,22 @@ func (s *Server) Set(t testing.TB, lines ...string) {
 	s.records = records
 }
 
-// Break makes the server answer questions about name with a mistake. The name "*" means all names
-// without a mistake of their own. A type may precede the name: "AAAA db.example.org.".
+// Break makes the server answer questions about name with a fault. The name "*" means all names
+// without their own fault. A type may precede the name, as in "AAAA db.example.org.".
 func (s *Server) Break(name string, fault Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[name] = fault
 }
 
-// Lazy makes the server leave out the records that an alias leads to.
+// Lazy makes the server omit the records of an alias's target.
 func (s *Server) Lazy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lazy = true
 }
 
-// Asked returns the number of questions about name, and OverTCP the number of all over TCP.
+// Asked returns the number of questions about name.
 func (s *Server) Asked(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +203,7 @@ func pack(m *dns.Msg) []byte {
 	return text
 }
 
-// reply returns the correct answer, and the mistake to make.
+// reply returns the correct answer, and the fault to apply to it.
 func (s *Server) reply(question *dns.Msg, udp bool) (*dns.Msg, Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +241,7 @@ func (s *Server) reply(question *dns.Msg, udp bool) (*dns.Msg, Fault) {
 	return reply, None
 }
 
-// find returns the records of a kind at name, with the aliases on the way.
+// find returns the records of a kind at name, and the aliases that lead to them.
 func (s *Server) find(name string, kind uint16) (found []dns.RR) {
 	for range 30 {
 		next := ""

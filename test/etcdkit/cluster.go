@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// Options configures etcd for a test. The zero value is one member without TLS and users.
+// Options configures etcd for a test. The zero value is a single member without TLS and users.
 type Options struct {
 	// Members is the number of members. Default 1.
 	Members int
@@ -54,7 +54,7 @@ type Cluster struct {
 	t        testing.TB
 	options  Options
 	host     string
-	password string // of root, if there are users
+	password string // password of root, if there are users
 }
 
 // Start starts etcd and waits until it serves.
@@ -104,7 +104,7 @@ func (c *Cluster) Kill() {
 }
 
 // Start restarts all members after Kill, and waits until they serve. They start together, because a
-// single one would wait for the others.
+// single member would wait for the others.
 func (c *Cluster) Start() {
 	c.t.Helper()
 	for _, m := range c.Members {
@@ -115,8 +115,8 @@ func (c *Cluster) Start() {
 	}
 }
 
-// flags returns flags for a fast start on an idle machine: if there is no other member that could
-// lose an election, elections start after 100 ms.
+// flags returns flags for a member. A single member starts its election after 100 ms, because no
+// other member can be elected.
 func (c *Cluster) flags(m *Member, peers string) []string {
 	heartbeat, election := 10, 100
 	if c.options.Members > 1 {
@@ -185,7 +185,8 @@ func (c *Cluster) root() *clientv3.Client {
 	return c.client("", "root", c.password)
 }
 
-// client returns a client. With authentication it waits until the cluster has a leader.
+// client returns a client of an endpoint. With authentication it waits until the cluster has a
+// leader.
 func (c *Cluster) client(endpoint, user, password string) (client *clientv3.Client) {
 	c.t.Helper()
 	wait.For(c.t, wait.Patience, "a client of etcd", func() bool {
@@ -224,8 +225,8 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 	}
 }
 
-// sure retries an operation until etcd accepts it, or reports that it is already done. During an
-// election, possible at any time on a busy machine, etcd refuses writes, or leaves their outcome
+// sure retries an operation until etcd accepts it or reports that it is already done. During an
+// election, which a busy machine may cause at any time, etcd refuses writes or leaves their outcome
 // open.
 func sure(ctx context.Context, done error, do func() error) error {
 	for {
@@ -237,7 +238,7 @@ func sure(ctx context.Context, done error, do func() error) error {
 		if !errors.As(err, &e) || e.Code() != codes.Unavailable || ctx.Err() != nil {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond) // between two attempts
+		time.Sleep(50 * time.Millisecond) // interval of attempts
 	}
 }
 
@@ -249,7 +250,7 @@ type User struct {
 	Read, Write []string
 }
 
-// EnableAuth turns authentication on. From then on only root, which the kit uses, and users have
+// EnableAuth enables authentication. After that, only users and root, which the kit uses, have
 // access.
 func (c *Cluster) EnableAuth(users ...User) {
 	c.t.Helper()
@@ -293,7 +294,8 @@ func end(key string) string {
 	return ""
 }
 
-// Grant gives a user of EnableAuth the right to read another folder, which ends in /, or key.
+// Grant gives a user of EnableAuth the right to read another folder, which ends in /, or another
+// key.
 func (c *Cluster) Grant(user, key string) {
 	c.t.Helper()
 	c.do("granting a right", func(ctx context.Context, client *clientv3.Client) error {
@@ -301,7 +303,7 @@ func (c *Cluster) Grant(user, key string) {
 	})
 }
 
-// Revoke revokes such a right.
+// Revoke revokes a right that Grant gave.
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {
@@ -322,13 +324,13 @@ func freePorts(t testing.TB, host string, n int) (addrs []string) {
 				t.Fatal(err)
 			}
 			addrs = append(addrs, l.Addr().String())
-			defer func() { _ = l.Close() }() // after all are found, so they differ
+			defer func() { _ = l.Close() }() // closed after all ports are found, so they differ
 		}
 	})
 	return addrs
 }
 
-// Compact compacts all revisions before the present one, and returns it.
+// Compact compacts all revisions before the current one, and returns the current one.
 func (c *Cluster) Compact() int64 {
 	c.t.Helper()
 	var revision int64
@@ -364,7 +366,7 @@ func (c *Cluster) MoveLeader() {
 	})
 }
 
-// moveFrom transfers leadership if the member at endpoint has it.
+// moveFrom transfers the leadership to another member if the member at endpoint is the leader.
 func moveFrom(ctx context.Context, client *clientv3.Client, endpoint string) bool {
 	status, err := client.Status(ctx, endpoint)
 	if err != nil || status.Leader != status.Header.MemberId {

@@ -11,7 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCluster tests members that survive a crash of one, TLS, and users.
+// TestCluster starts three members with TLS and users, and kills one. The other members must serve,
+// and users must have only their rights.
 func TestCluster(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3, TLS: true})
 	client := c.Client()
@@ -28,7 +29,7 @@ func TestCluster(t *testing.T) {
 	wait.For(t, wait.Patience, "root to write", func() bool {
 		_, err := root.Put(t.Context(), "/a", "2")
 		if err != nil {
-			t.Log(err) // for example an election
+			t.Log(err) // the error may be due to an election
 		}
 		return err == nil
 	})
@@ -54,13 +55,13 @@ func TestRelay(t *testing.T) {
 	}
 	r.Cut()
 	if get() == nil {
-		t.Error("a cut link forwards data")
+		t.Error("a cut link forwarded data, want an error")
 	}
 	r.Heal()
 	wait.For(t, wait.Patience, "an answer after healing", func() bool { return get() == nil })
 	r.Freeze()
 	if get() == nil {
-		t.Error("a frozen link forwards data")
+		t.Error("a frozen link forwarded data, want a timeout")
 	}
 	r.Heal()
 	wait.For(t, wait.Patience, "an answer after thawing", func() bool { return get() == nil })

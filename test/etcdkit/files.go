@@ -24,13 +24,15 @@ type Files struct {
 	pool   *x509.CertPool
 	client tls.Certificate
 	ca     *x509.Certificate
-	key    *ecdsa.PrivateKey // of ca
+	key    *ecdsa.PrivateKey // key of ca
 }
 
-// NewFiles creates an authority, and its certificates for a server on this host and for clients.
+// NewFiles creates a certificate authority, and certificates for a server on this host and for
+// clients.
 func NewFiles(t testing.TB) Files { return newFiles(t, "127.0.0.1") }
 
-// newFiles creates an authority, and its certificates for the server at host and for clients.
+// newFiles creates a certificate authority, and certificates for the server at host and for
+// clients.
 func newFiles(t testing.TB, host string) Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -87,7 +89,7 @@ func (c *Cluster) Reissue() (former Files) {
 	return former
 }
 
-// leaf returns a certificate. For etcd, a certificate with a name would be a user.
+// leaf returns a template of a certificate. etcd treats a certificate with a name as a user.
 func leaf(serial int64, name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},

@@ -33,10 +33,10 @@ type Member struct {
 // Addr returns HOST:PORT for clients.
 func (m *Member) Addr() string { return m.client }
 
-// Pid returns its process id, which changes with each Start.
+// Pid returns the member's process ID, which changes with each Start.
 func (m *Member) Pid() int { return m.process.Pid }
 
-// launch starts the process. It ends with the test, and with the test's process.
+// launch starts the process. The process ends with the test, or with the test's process.
 func (m *Member) launch() {
 	m.t.Helper()
 	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -54,7 +54,7 @@ func (m *Member) launch() {
 		err := m.within(cmd.Start)
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // its log has the result
+			_ = cmd.Wait() // the log has the result
 		}
 		_ = log.Close()
 		close(ended)
@@ -74,38 +74,38 @@ func (m *Member) within(f func() error) error {
 	return m.host.Do(f)
 }
 
-// wait waits until it serves.
+// wait waits until the member serves.
 func (m *Member) wait() {
 	m.t.Helper()
 	defer func() {
 		if m.t.Failed() {
 			text, _ := os.ReadFile(m.log)
-			m.t.Logf("etcd says:\n%s", text)
+			m.t.Logf("log of etcd:\n%s", text)
 		}
 	}()
 	wait.For(m.t, wait.Patience, "etcd to serve", m.ready)
 }
 
-// Start restarts it after Kill, Stop or Wipe, and waits until it serves.
+// Start restarts the member after Kill, Stop or Wipe, and waits until it serves.
 func (m *Member) Start() {
 	m.t.Helper()
 	m.launch()
 	m.wait()
 }
 
-// Kill kills it.
+// Kill kills the member.
 func (m *Member) Kill() { m.end(syscall.SIGKILL) }
 
-// Stop stops it gracefully.
+// Stop stops the member gracefully.
 func (m *Member) Stop() { m.end(syscall.SIGTERM) }
 
 func (m *Member) end(signal os.Signal) {
-	_ = m.process.Signal(signal) // it may have ended
+	_ = m.process.Signal(signal) // the process may have ended
 	<-m.ended
 }
 
-// Pause stops its process until Resume or Kill: connections stay open and nothing answers. On
-// Linux, it returns when the process has stopped.
+// Pause stops the member's process until Resume or Kill. Connections stay open, and nothing
+// answers. On Linux, Pause returns when the process has stopped.
 func (m *Member) Pause() {
 	_ = m.process.Signal(pause)
 	wait.For(m.t, time.Minute, "etcd to stop", func() bool {
@@ -114,10 +114,10 @@ func (m *Member) Pause() {
 	})
 }
 
-// Resume undoes Pause.
+// Resume continues the process after Pause.
 func (m *Member) Resume() { _ = m.process.Signal(resume) }
 
-// Wipe deletes its data. It must not run.
+// Wipe deletes the member's data. The member must not run.
 func (m *Member) Wipe() {
 	m.t.Helper()
 	if err := os.RemoveAll(m.dir); err != nil {
@@ -125,7 +125,7 @@ func (m *Member) Wipe() {
 	}
 }
 
-// Backup copies its data to a directory of the test. It must not run.
+// Backup copies the member's data to a directory of the test. The member must not run.
 func (m *Member) Backup() (dir string) {
 	m.t.Helper()
 	dir = filepath.Join(m.t.TempDir(), "backup")
@@ -135,7 +135,7 @@ func (m *Member) Backup() (dir string) {
 	return dir
 }
 
-// Restore replaces its data with a Backup. It must not run.
+// Restore replaces the member's data with a Backup. The member must not run.
 func (m *Member) Restore(dir string) {
 	m.t.Helper()
 	m.Wipe()
@@ -151,9 +151,9 @@ const peerPort = "2380"
 // themselves. Clients still reach it.
 type Loss string
 
-// Inbound drops packets to the member's port, and Outbound drops packets to the others' ports;
-// replies on connections in the other direction still pass. Both drops all packets from and to such
-// ports.
+// Inbound drops packets to the member's port, and Outbound drops packets to other members' ports.
+// Replies on connections in the other direction still pass. Both drops all packets from and to
+// these ports.
 const (
 	Inbound  Loss = "inbound"
 	Outbound Loss = "outbound"
@@ -179,7 +179,7 @@ func (m *Member) CutPeers(l Loss) {
 	m.nft(rules)
 }
 
-// HealPeers undoes CutPeers.
+// HealPeers ends the loss of CutPeers.
 func (m *Member) HealPeers() {
 	m.t.Helper()
 	m.nft("delete table inet peers")

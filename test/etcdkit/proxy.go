@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// StartProxy starts etcd's gRPC proxy in front of the members at urls, by default all, and waits
-// until it serves. It returns a Member without data.
+// StartProxy starts etcd's gRPC proxy for the members at urls, by default for all, and waits until
+// it serves. The returned Member has no data.
 func (c *Cluster) StartProxy(urls ...string) *Member {
 	c.t.Helper()
 	if len(urls) == 0 {

@@ -12,7 +12,7 @@ type Relay struct {
 	target   string
 
 	mu     sync.Mutex // guards the fields below
-	change sync.Cond  // of frozen
+	change sync.Cond  // signals changes of frozen
 	cut    bool
 	frozen bool
 	conns  map[net.Conn]bool
@@ -36,8 +36,8 @@ func NewRelay(t testing.TB, target string) *Relay {
 	return NewRelayOn(t, listener, target)
 }
 
-// NewRelayOn is NewRelay with a given listener, which may be in another network namespace than the
-// member. The relay closes it.
+// NewRelayOn is like NewRelay, but accepts a listener, which may be in another network namespace
+// than the member. The relay closes the listener.
 func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 	t.Helper()
 	r := &Relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
@@ -53,10 +53,10 @@ func (r *Relay) Addr() string { return r.listener.Addr().String() }
 // Cut ends all connections and refuses new connections.
 func (r *Relay) Cut() { r.set(true, false) }
 
-// Freeze keeps connections open and passes nothing, like a firewall that drops.
+// Freeze keeps connections open and forwards no bytes, like a firewall that drops packets.
 func (r *Relay) Freeze() { r.set(false, true) }
 
-// Heal undoes Cut and Freeze.
+// Heal ends Cut and Freeze.
 func (r *Relay) Heal() { r.set(false, false) }
 
 // Bytes returns the number of bytes received from the member so far.
@@ -85,7 +85,7 @@ func (r *Relay) set(cut, frozen bool) {
 
 func (r *Relay) endLocked() {
 	for conn := range r.conns {
-		_ = conn.Close() // its pipe sees that
+		_ = conn.Close() // the connection's pipe detects the close
 	}
 	clear(r.conns)
 }
@@ -113,7 +113,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// keep records a connection, so Cut can end it. It returns false if connections are cut.
+// keep records a connection, so that Cut can end it. It returns false if connections are cut.
 func (r *Relay) keep(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,7 @@ func (r *Relay) serve(client net.Conn) {
 	delete(r.conns, server)
 }
 
-// pipe copies until either end is closed, and then closes both.
+// pipe copies bytes until either end is closed, and then closes both.
 func (r *Relay) pipe(to, from net.Conn, fromServer bool) {
 	buffer := make([]byte, 64<<10)
 	for {

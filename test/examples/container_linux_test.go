@@ -17,8 +17,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestContainer runs vipd as in examples/docker, on addresses as in compose.yaml. It runs as
-// nobody, without any capability, in a root directory that has only the programs.
+// TestContainer runs vipd as in examples/docker, with the addresses in compose.yaml. vipd must
+// serve as nobody, without any capability, in a root directory that has only the programs.
 func TestContainer(t *testing.T) {
 	lab.Require(t)
 	l := lab.New(t)
@@ -80,7 +80,7 @@ func start(t *testing.T, cmd *exec.Cmd, on *lab.NS) {
 	})
 }
 
-// image creates a root directory like the Dockerfile.
+// image creates a root directory with the content of the Dockerfile's image.
 func image(t *testing.T, bin string) string {
 	t.Helper()
 	root := t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTour runs the tour of make demo. The tour checks its own claims.
+// TestTour runs the tour of make demo. The tour must find its own statements confirmed.
 func TestTour(t *testing.T) {
 	tree := program.New(t)
 	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
@@ -21,7 +21,7 @@ func TestTour(t *testing.T) {
 	t.Log(out)
 }
 
-// TestRunTwice starts and ends make run's program twice, with another start while it runs.
+// TestRunTwice starts and ends make run's program twice. A start while the program runs must fail.
 func TestRunTwice(t *testing.T) {
 	tree := program.New(t)
 	for range 2 {

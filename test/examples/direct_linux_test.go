@@ -18,7 +18,8 @@ import (
 )
 
 // TestIPVSDirect serves examples/direct.toml on the host of a lab. A client and two servers are on
-// its network, and a third server is behind a router. The file's own commands set the servers up.
+// its network, and a third server is behind a router. After the file's own commands set up the
+// servers, all must serve the client.
 func TestIPVSDirect(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ip", "sysctl", "modprobe", "iptables", "ip6tables", "ipset", "ipvsadm")
@@ -33,7 +34,7 @@ func TestIPVSDirect(t *testing.T) {
 	for i, name := range []string{"s1", "s2"} {
 		s := l.Add(name)
 		lan.Join(s, fmt.Sprintf("192.168.1.%d/24", 11+i), fmt.Sprintf("fd00:1::%d/64", 11+i))
-		follow(s, onLAN)
+		runAll(s, onLAN)
 		s.Echo("tcp", name, netip.MustParseAddrPort("10.96.0.10:80"))
 		s.Echo("tcp", name, netip.MustParseAddrPort("[fd00:96::10]:80"))
 	}
@@ -46,7 +47,7 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Route("172.16.0.0/24", "192.168.1.2")
 	l.Host().Route("fd00:2::/64", "fd00:1::2")
 	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems have it; the commands must cope
-	follow(far, onFar)
+	runAll(far, onFar)
 	far.Echo("tcp", "far", netip.MustParseAddrPort("10.96.0.11:80"))
 	far.Echo("tcp", "far", netip.MustParseAddrPort("[fd00:96::11]:80"))
 
@@ -74,23 +75,23 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
-			t.Errorf("%s from the host = %+v (%v), want an answer to the host's own address", vip, a, err)
+			t.Errorf("answer of %s to the host = %+v, error = %v, want an answer to its own address", vip, a, err)
 		}
 	}
 	if err := daemon.Stop(wait.Patience); err != nil {
 		t.Error(err)
 	}
 	if _, err := askOnce(t, client, "10.96.0.10:80"); err != nil {
-		t.Errorf("while vipd is stopped: %v", err)
+		t.Errorf("error while vipd is stopped = %v, want none", err)
 	}
 	out := e.do(t, here, "sudo bin/vipctl cleanup")
 	if left := l.Host().Exec("ipvsadm", "-Sn"); strings.TrimSpace(left) != "" {
-		t.Errorf("cleanup printed\n%sand left\n%s", out, left)
+		t.Errorf("output of cleanup =\n%sremains =\n%s\nwant none", out, left)
 	}
 }
 
-// copied returns a directory with the example and the programs, and the commands in the example's
-// comments, in groups.
+// copied returns a directory with the example and the programs, and the groups of commands in the
+// example's comments.
 func copied(t *testing.T) (example, [][]string) {
 	t.Helper()
 	e := example{&program.Tree{Top: t.TempDir()}, "direct"}
@@ -124,8 +125,8 @@ func copied(t *testing.T) (example, [][]string) {
 	return e, blocks
 }
 
-// follow runs commands in a server's namespace.
-func follow(on *lab.NS, commands []string) {
+// runAll runs commands in a server's namespace.
+func runAll(on *lab.NS, commands []string) {
 	for _, command := range commands {
 		words := strings.Fields(command)
 		on.Exec(words[0], words[1:]...)
@@ -140,7 +141,7 @@ func find(t *testing.T, commands []string, start string) []string {
 			return strings.Fields(strings.TrimPrefix(command, "sudo "))
 		}
 	}
-	t.Fatalf("direct.toml lacks %q; it has %q", start, commands)
+	t.Fatalf("commands in direct.toml = %[2]q, want one that starts with %[1]q", start, commands)
 	return nil
 }
 

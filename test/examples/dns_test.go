@@ -59,7 +59,7 @@ func answerPackets(t *testing.T, packets net.PacketConn, name string) {
 	}
 }
 
-// answerStreams serves connections in sequence, with one question each, like dig's.
+// answerStreams serves connections one after another. Each has one question, like dig's.
 func answerStreams(t *testing.T, listener net.Listener, name string) {
 	for {
 		conn, err := listener.Accept()

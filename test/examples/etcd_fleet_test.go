@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testFleet runs vipd on the cluster with the configuration and rights of ./users. Operators and
-// registrars must be able to work with theirs.
+// testFleet runs vipd on the cluster with the configuration and rights that ./users created.
+// Operators and registrars must be able to work with their rights.
 func (e *etcdExample) testFleet(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "ip", "curl")
@@ -36,7 +36,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	e.follow("vipctl wait", ctl...)
 	e.answers("10.96.0.10", "s1", "s2")
 	if out := e.do("vipctl get nodes", ctl...); !strings.Contains(out, "host1") {
-		t.Errorf("output of vipctl get nodes = %s", out)
+		t.Errorf("output of vipctl get nodes = %s, want this node", out)
 	}
 	api := strings.TrimSpace(e.do(`vipctl get services api -o json | jq -r '.[0].vips[0]'`, append(ctl, "VIPCTL_ETCD=")...))
 	config := filepath.Join(e.out, "users", "api1", "vipd.toml")
@@ -51,7 +51,7 @@ func (e *etcdExample) testFleet(t *testing.T) {
 		return strings.Contains(e.do("vipctl describe service api", ctl...), "1 of 1 nodes: connected (host1)")
 	})
 	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
-		t.Errorf("a registrar applies: %v\n%s", err, out)
+		t.Errorf("error of apply as a registrar = %v, want permission denied\n%s", err, out)
 	}
 	if err := p.Stop(wait.Patience); err != nil {
 		t.Error(err)
@@ -62,8 +62,8 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	})
 }
 
-// host starts vipd as a user of ./users until the end of the test, and returns the environment of
-// an operator.
+// host starts vipd as a user that ./users created, until the end of the test. It returns the
+// environment of an operator.
 func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 	t.Helper()
 	folder := t.TempDir()
@@ -83,7 +83,7 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 		e.do("vipctl --config " + config + " cleanup")
 		password := strings.TrimSpace(e.read(filepath.Join(folder, "password")))
 		if strings.Contains(p.Output(), password) {
-			t.Error("vipd's log has its password")
+			t.Error("vipd's log has its password, want no password")
 		}
 	})
 	e.await(p, "the fleet sees this node")

@@ -20,15 +20,15 @@ import (
 	"vipd/test/wait"
 )
 
-// etcdExample is examples/etcd, run by its own scripts as in docs/fleet.md: three members on
-// loopback addresses, with the settings of their hosts except for directories.
+// etcdExample is a cluster of examples/etcd, which its own scripts run as in docs/fleet.md. It has
+// three members on loopback addresses. Their settings are those of their hosts, except directories.
 type etcdExample struct {
-	// t is the current part of the test, and whole the entire test.
+	// t is the current part of the test, and whole is the entire test.
 	t, whole testing.TB
 	// top represents /root in docs/fleet.md. folder is /root/etcd, a copy of the example, and out
 	// is /root/vipd-etcd, the output of its scripts.
 	top, folder, out string
-	// network replaces 192.168.1 there.
+	// network replaces 192.168.1 in the example.
 	network string
 	guide   *guide
 	members []*etcdMember
@@ -44,7 +44,7 @@ type etcdMember struct {
 	running        *process.Process
 }
 
-// newEtcd creates the example's files for addresses of this machine, and starts nothing.
+// newEtcd creates the example's files for addresses of this machine. It starts no member.
 func newEtcd(t testing.TB) *etcdExample {
 	t.Helper()
 	lab.Need(t, "etcd", "etcdctl", "openssl", "jq")
@@ -76,17 +76,17 @@ func (e *etcdExample) install(m *etcdMember) {
 	text := e.read(filepath.Join(folder, "etcd.default"))
 	for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
 		if !strings.Contains(text, old) {
-			e.t.Fatalf("etcd.default lacks %s", old)
+			e.t.Fatalf("etcd.default has no %s, want it", old)
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
-	// On one machine members connect from 127.0.0.1, whatever address they listen on, and the
-	// machine may be busy.
+	// Members on one machine connect from 127.0.0.1, whatever address they listen on. The times are
+	// for a busy machine.
 	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\nETCD_HEARTBEAT_INTERVAL=200\nETCD_ELECTION_TIMEOUT=2000\n")
 }
 
-// follow runs the operator's block of docs/fleet.md that contains a text, with additional
-// environment, and returns its output.
+// follow runs the operator's block of docs/fleet.md that contains text, with additional environment
+// variables. It returns the output.
 func (e *etcdExample) follow(text string, env ...string) string {
 	e.t.Helper()
 	return e.do(e.here(e.guide.block(e.t, "operator", text)), env...)
@@ -123,8 +123,9 @@ func (e *etcdExample) write(path, text string) {
 	}
 }
 
-// run runs a command line in the example's directory, with additional environment, and returns its
-// output. It retries if etcd has just lost its leader on a busy machine, because etcdctl does not.
+// run runs a command line in the example's directory, with additional environment variables, and
+// returns its output. On a busy machine etcd may lose its leader, so run retries, which etcdctl
+// does not do.
 func (e *etcdExample) run(line string, env ...string) (out string, err error) {
 	for range 5 {
 		out, err = e.try(line, env...)
@@ -181,12 +182,12 @@ func (e *etcdExample) start(members ...*etcdMember) {
 			e.t.Fatal(err)
 		}
 		if _, complaint, ok := strings.Cut(m.running.Output(), "unrecognized environment variable"); ok {
-			e.t.Errorf("etcd rejects a setting: %.100s", complaint)
+			e.t.Errorf("log of etcd = %.100s, want no rejected setting", complaint)
 		}
 	}
 }
 
-// background starts a program that ends with the test at the latest.
+// background starts a program, and ends it with the test.
 func background(t testing.TB, cmd *exec.Cmd) *process.Process {
 	t.Helper()
 	p, err := process.Start(nil, cmd)
@@ -230,12 +231,13 @@ func (e *etcdExample) as(user string) []string {
 	}
 }
 
-// only limits etcdctl to one member.
+// only returns etcdctl's option for a single member.
 func (e *etcdExample) only(member int) string {
 	return "ETCDCTL_ENDPOINTS=https://" + e.members[member].address + ":2379"
 }
 
-// TestEtcd sets a cluster up as in docs/fleet.md, and checks the rights of its users.
+// TestEtcd sets up a cluster as in docs/fleet.md. Each user must have exactly its rights, and the
+// procedures of the document must work.
 func TestEtcd(t *testing.T) {
 	e := newEtcd(t)
 	e.start(e.members...)
@@ -259,7 +261,7 @@ func TestEtcd(t *testing.T) {
 			ran++
 		})
 	}
-	if ran == len(parts) { // not with -run
+	if ran == len(parts) { // with -run, some parts don't run
 		e.guide.finished(t, "operator")
 	}
 }
@@ -306,7 +308,7 @@ func (e *etcdExample) testRights(t *testing.T) {
 		t.Run(user, func(t *testing.T) {
 			for _, command := range rights.yes {
 				if out, err := e.run("etcdctl "+command, e.as(user)...); err != nil {
-					t.Errorf("%s can't: %v\n%s", user, err, out)
+					t.Errorf("error as %s = %v, want none\n%s", user, err, out)
 				}
 			}
 			for _, command := range rights.no {
@@ -334,9 +336,9 @@ func unreadable() []string {
 	return []string{"get /vipd/ownership/key", "get --prefix /vipd/ownership/k", "get --prefix /vipd/ownership/", "get --prefix /vipd/", "get --prefix /"}
 }
 
-// testReaders gives readers the right to the heartbeat key, like earlier versions of the example. A
-// second run of ./users must revoke it. After an operator has replaced the key, readers must still
-// see the owners of VIPs.
+// testReaders gives readers the right to read the heartbeat key, like earlier versions of the
+// example. A second run of ./users must revoke that right. After an operator has replaced the key,
+// readers must still see the owners of VIPs.
 func (e *etcdExample) testReaders(t *testing.T) {
 	const secret = "/vipd/ownership/key"
 	e.do(`./ctl put ` + secret + ` '{"key":"c2VjcmV0"}' && ./ctl put /vipd/ownership/vips/10.96.0.1 '{"node":"host1"}' && ./ctl del --prefix /vipd/services/`)
@@ -345,7 +347,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	e.do("for role in viewer drainer; do ./ctl role grant-permission $role read --prefix=true /vipd/; done")
 	for _, user := range users {
 		if out := e.do("etcdctl get "+secret, e.as(user)...); !strings.Contains(out, "c2VjcmV0") {
-			t.Fatalf("%s can't read the key with its earlier right: %s", user, out)
+			t.Fatalf("output as %s with the earlier right = %s, want the key", user, out)
 		}
 	}
 	e.do("./users viewer vic && ./users drainer deploy")
@@ -374,7 +376,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 		t.Errorf("vipctl ownership rekey: %v\n%s", err, out)
 	}
 	if out := e.do("./ctl get " + secret); strings.Contains(out, "c2VjcmV0") || !strings.Contains(out, `"key"`) {
-		t.Errorf("key after vipctl ownership rekey =\n%s", out)
+		t.Errorf("key after vipctl ownership rekey =\n%s\nwant another", out)
 	}
 	e.do("./ctl del --prefix /vipd/ownership/ && ./ctl del /vipd/services/web")
 }
@@ -384,10 +386,10 @@ func (e *etcdExample) testReaders(t *testing.T) {
 func (e *etcdExample) testStrangers(t *testing.T) {
 	nameless := e.as("ann")[:5]
 	if out, err := e.run("etcdctl get /vipd/services/web", nameless...); err == nil || !strings.Contains(out, "user name is empty") && !strings.Contains(out, "permission denied") {
-		t.Errorf("with a certificate and no name: error = %v\n%s", err, out)
+		t.Errorf("error with a certificate and no name = %v, want a refusal\n%s", err, out)
 	}
 	if out, err := e.run("etcdctl get /vipd/services/web", append(e.as("ann"), "ETCDCTL_PASSWORD=guess")...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("with a wrong password: error = %v\n%s", err, out)
+		t.Errorf("error with a wrong password = %v, want a refusal\n%s", err, out)
 	}
 	user, member := filepath.Join(e.out, "users", "ann"), e.members[0]
 	tls := func(port, ca, certificate string) string {
@@ -405,7 +407,7 @@ func (e *etcdExample) testStrangers(t *testing.T) {
 		"server of another authority":    {tls("2379", e.out+"/peer-ca.crt", "-cert "+user+"/client.crt -key "+user+"/client.key"), false},
 		"member's certificate as user's": {tls("2379", user+"/ca.crt", "-cert "+peer+".crt -key "+peer+".key"), false},
 	} {
-		// With TLS 1.3 the server's refusal arrives after the client's part of the handshake.
+		// With TLS 1.3, the client's handshake succeeds before the server's refusal arrives.
 		out, err := e.run(strings.Replace(test.line, "openssl s_client", "openssl s_client -tls1_2", 1))
 		if (err == nil) != test.ok {
 			t.Errorf("%s: error = %v, want success = %t\n%s", name, err, test.ok, out)
@@ -422,7 +424,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		}
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("mode of %s = %v", path, info.Mode())
+			t.Errorf("mode of %s = %v, want only the owner's rights", path, info.Mode())
 		}
 		return err
 	})
@@ -433,26 +435,27 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		e.do("openssl verify -x509_strict -CAfile $OUT/" + authority + " $OUT/" + file)
 		out := e.do("openssl x509 -noout -subject -in $OUT/" + file)
 		if strings.Contains(out, "CN") {
-			t.Errorf("%s: etcd would use the CN as a user: %s", file, out)
+			t.Errorf("subject of %s = %s, want no CN, which etcd would use as a user", file, out)
 		}
 	}
 }
 
-// testMemberLost kills a member. The other two must continue, and it must catch up when it returns.
+// testMemberLost kills a member. The other two must continue to serve, and the member must have
+// their data after it returns.
 func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.members[0].running.Kill()
 	e.do("etcdctl put /vipd/services/meanwhile {}", e.as("ann")...)
 	e.start(e.members[0])
 	out := e.do("./ctl get --consistency s /vipd/services/meanwhile", e.only(0))
 	if !strings.Contains(out, "{}") {
-		t.Errorf("value of the restored member = %q", out)
+		t.Errorf("value at the restored member = %q, want the last", out)
 	}
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
-		t.Errorf("./ctl endpoint health: %s", out)
+		t.Errorf("output of ./ctl endpoint health = %s, want all members healthy", out)
 	}
 }
 
-// testRemovedUser removes a user, who must lose access.
+// testRemovedUser removes a user. The user must no longer have access.
 func (e *etcdExample) testRemovedUser(t *testing.T) {
 	e.do("./users operator gone")
 	env := append(e.as("gone"), e.as("ann")[2:5]...) // a certificate is not revoked
@@ -462,16 +465,16 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 		t.Errorf("got %v\n%s", err, out)
 	}
 	if out := e.do("./ctl role list"); strings.Contains(out, "node-away") {
-		t.Errorf("a role still exists: %s", out)
+		t.Errorf("roles = %s, want the user's role removed", out)
 	}
 }
 
-// testNewSecrets replaces a password and certificates.
+// testNewSecrets replaces a password and certificates. Only the new secrets may be accepted.
 func (e *etcdExample) testNewSecrets(t *testing.T) {
 	old := e.as("vic")
 	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
 	if out, err := e.run("etcdctl get --prefix /vipd/services/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("with the old password: error = %v\n%s", err, out)
+		t.Errorf("error with the old password = %v, want a refusal\n%s", err, out)
 	}
 	e.do("etcdctl get --prefix /vipd/services/", append(e.as("vic"), e.only(0))...)
 	serial := func(command string) string {
@@ -481,11 +484,12 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	}
 	served := serial("openssl s_client -connect " + e.members[0].address + ":2379 -cert $OUT/users/vic/client.crt -key $OUT/users/vic/client.key </dev/null 2>&1 | openssl x509 -noout -serial")
 	if file := serial("openssl x509 -noout -serial -in $OUT/members/etcd1/server.crt"); served != file || served == "" {
-		t.Errorf("certificate of etcd = %q, of its file = %q", served, file)
+		t.Errorf("certificate of etcd = %q, want %q, as in its file", served, file)
 	}
 }
 
-// testProxy runs the unit's command, and connects users through it.
+// testProxy runs the command of the proxy's unit, and connects users through the proxy. They must
+// have the same rights as without it.
 func (e *etcdExample) testProxy(t *testing.T) {
 	e.follow("./users proxy")
 	folder := filepath.Join(e.out, "users", "proxy1")
@@ -505,18 +509,19 @@ func (e *etcdExample) testProxy(t *testing.T) {
 	e.do("etcdctl put /vipd/nodes/host1/status 1 && etcdctl get --prefix /vipd/services/", through("node-host1")...)
 	for user, command := range map[string]string{"vic": "put /vipd/services/web x", "node-host1": "put /vipd/nodes/host2.example.com/status x", "api1": "put /vipd/endpoints/web/1 x"} {
 		if out, err := e.run("etcdctl "+command, through(user)...); err == nil || !strings.Contains(out, "permission denied") {
-			t.Errorf("through a proxy %s may %s: %v\n%s", user, command, err, out)
+			t.Errorf("error of %[2]s as %[1]s through a proxy = %[3]v, want permission denied\n%[4]s", user, command, err, out)
 		}
 	}
 	if out, err := e.run("etcdctl get --prefix /vipd/", through("ann")[:5]...); err == nil {
-		t.Errorf("through a proxy a certificate is sufficient: %s", out)
+		t.Errorf("output without a user through a proxy = %s, want a refusal", out)
 	}
 	if out, err := e.run(fmt.Sprintf("timeout 60 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
-		t.Errorf("a proxy accepts a client without a certificate: %s", out)
+		t.Errorf("output of a proxy without a certificate = %s, want a refusal", out)
 	}
 }
 
-// testMemberReplaced moves the third member to another address.
+// testMemberReplaced moves the third member to another address. All members must be healthy
+// afterwards.
 func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	old := e.members[2]
 	e.follow("./ctl member remove")
@@ -527,19 +532,19 @@ func (e *etcdExample) testMemberReplaced(t *testing.T) {
 	e.start(m)
 	e.do("etcdctl put /vipd/services/three {}", e.as("ann")...)
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 || !strings.Contains(out, m.address) {
-		t.Errorf("./ctl endpoint health: %s", out)
+		t.Errorf("output of ./ctl endpoint health = %s, want all members healthy", out)
 	}
-	for _, m := range e.members { // a restore creates a cluster of these
+	for _, m := range e.members { // the restore creates a cluster of these members
 		e.install(m)
 	}
 }
 
-// testRestore takes a snapshot, loses everything, and restores it. All data must return, including
-// users. A member that was left out must not join.
+// testRestore saves a snapshot, deletes all data, and restores the snapshot. All data must return,
+// including users. A member that was not restored must not join.
 func (e *etcdExample) testRestore(t *testing.T) {
 	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
-	e.members[0].running.Kill() // the next member provides it
+	e.members[0].running.Kill() // the next member provides the snapshot
 	e.follow("./backup")
 	e.do("cp $OUT/today.db " + snapshot)
 	e.do("etcdctl put /vipd/services/later {}", e.as("ann")...)
@@ -552,10 +557,10 @@ func (e *etcdExample) testRestore(t *testing.T) {
 	e.start(e.members...)
 	out := e.do("etcdctl get --prefix /vipd/services/", e.as("vic")...)
 	if !strings.Contains(out, "/vipd/services/kept") || strings.Contains(out, "/vipd/services/later") {
-		t.Errorf("keys after the restore =\n%s", out)
+		t.Errorf("keys after the restore =\n%s\nwant the saved keys", out)
 	}
 	if out, err := e.run("etcdctl put /vipd/services/kept x", e.as("vic")...); err == nil {
-		t.Errorf("a viewer writes after the restore: %s", out)
+		t.Errorf("output of a viewer's write after the restore = %s, want permission denied", out)
 	}
 	e.do("etcdctl put /vipd/services/kept '{}'", e.as("ann")...)
 }

@@ -46,7 +46,7 @@ func TestExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run, ok := cases[name]
 			if !ok {
-				t.Fatalf("%s has no test: add it to TestExamples", file)
+				t.Fatalf("test of %s = none, want one in TestExamples", file)
 			}
 			e, mode := example{tree, name}, "userspace"
 			if run == nil {
@@ -67,8 +67,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// commands returns the command lines in the file's comments: indented by three spaces, with a
-// description after two or more.
+// commands returns the command lines in the file's comments. They are indented by three spaces; two
+// or more spaces separate a description.
 func (e example) commands(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.Top, "examples", e.name+".toml"))
@@ -85,12 +85,12 @@ func (e example) commands(t *testing.T) []string {
 	return lines
 }
 
-// say runs the documented command that starts with the given words, and returns its output.
+// say runs the documented command that starts with start, and returns its output.
 func (e example) say(t *testing.T, start string) string {
 	t.Helper()
 	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })
 	if i < 0 {
-		t.Fatalf("%s.toml lacks %q; it has %q", e.name, start, e.commands(t))
+		t.Fatalf("commands of %[1]s.toml = %[3]q, want one that starts with %[2]q", e.name, start, e.commands(t))
 	}
 	command := e.commands(t)[i]
 	limit := wait.Patience
@@ -98,7 +98,7 @@ func (e example) say(t *testing.T, start string) string {
 	case "curl":
 		command = strings.Replace(command, "curl ", "curl -sS -m 60 ", 1)
 	case "nc":
-		limit = 2 * time.Second // nc stays in conversation until it is ended
+		limit = 2 * time.Second // nc runs until it is ended
 	case "psql": // the servers here are not databases, but a connection is a connection
 		command = strings.NewReplacer("psql -h ", "nc -N -w 60 ", " -p ", " ").Replace(command) + " </dev/null"
 	}
@@ -113,11 +113,11 @@ func (e example) say(t *testing.T, start string) string {
 	return out
 }
 
-// sayUntil repeats a command until every server has answered it, and fails on any other answer.
+// sayUntil repeats a command until every server has answered it. Any other answer fails the test.
 func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 	t.Helper()
 	seen := map[string]bool{}
-	for range 40 * len(servers) { // the choice may be random: four times as many requests missed one of three servers once in 43 runs
+	for range 40 * len(servers) { // the choice may be random, so one of three servers may get none of 12 requests
 		out := e.say(t, start)
 		for again := 0; out == "" && again < 10; again++ { // nc waits a second for a datagram, in which a busy machine may not answer
 			out = e.say(t, start)
@@ -155,7 +155,8 @@ func webTier(t *testing.T, e example) {
 		e.Echo(t, name, "--http", fmt.Sprintf("127.10.1.%d:8080", 11+i))
 	}
 	e.Daemon(t, e.name)
-	// All are opened before any is used, so the number of connections differs.
+	// All connections are opened before a request is sent, so that the least-connections scheduler
+	// sees them.
 	var clients []net.Conn
 	for range 12 {
 		c, err := net.Dial("tcp", "127.10.1.1:8080")
@@ -190,7 +191,7 @@ func database(t *testing.T, e example) {
 	e.Echo(t, "primary", "--tcp", "127.10.3.11:5432")
 	e.Echo(t, "standby", "--tcp", "127.10.3.12:5432")
 	e.Daemon(t, e.name)
-	// A change takes effect within sync.min_interval, and then holds for every connection.
+	// A change takes effect within sync.min_interval, and from then on applies to every connection.
 	ask := func(want string) {
 		t.Helper()
 		wait.For(t, wait.Patience, "an answer of the "+want, func() bool {

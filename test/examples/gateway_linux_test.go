@@ -18,13 +18,14 @@ import (
 	"vipd/test/wait"
 )
 
-// gatewayGuide is the set-up of docs/gateway.md: its service, and the commands of each host.
+// gatewayGuide is the set-up in docs/gateway.md. It has the service, and the commands of each host.
 type gatewayGuide struct {
 	service  string
 	commands map[string]string
 }
 
-// readGatewayGuide reads the first TOML block, and the shell blocks by the words after "sh".
+// readGatewayGuide reads the first TOML block, and the shell blocks of each host, whose name
+// follows "sh".
 func readGatewayGuide(t *testing.T) gatewayGuide {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/gateway.md")
@@ -47,17 +48,17 @@ func readGatewayGuide(t *testing.T) gatewayGuide {
 	}
 	for _, host := range []string{"gateway foreground", "gateway", "endpoint", "client"} {
 		if g.commands[host] == "" {
-			t.Fatalf("docs/gateway.md lacks commands for %q", host)
+			t.Fatalf("docs/gateway.md has no commands for %q, want some", host)
 		}
 	}
 	return g
 }
 
-// TestGateway builds the picture of docs/gateway.md in namespaces, and runs every command on its
-// host. Clients must reach both servers, which must see the client's own address.
+// TestGateway builds the network in docs/gateway.md's picture, and runs every command on its host.
+// Clients must reach both servers, which must see the client's own address.
 func TestGateway(t *testing.T) {
 	lab.Need(t, "ip", "curl")
-	program.Bin(t) // builds the programs before the commands, which have a time limit
+	program.Bin(t) // build the programs first, because the commands have a time limit
 	g := readGatewayGuide(t)
 	l := lab.New(t)
 	client := l.Add("client")
@@ -79,7 +80,7 @@ func TestGateway(t *testing.T) {
 	wait.For(t, time.Minute, "answers of both servers", func() bool {
 		out, err := shell(t, client, ask)
 		if err != nil {
-			t.Logf("%s: %v", out, err)
+			t.Logf("output = %s, error = %v, want an answer", out, err)
 			return false
 		}
 		name, from, _ := strings.Cut(strings.TrimSpace(out), " ")
@@ -106,13 +107,13 @@ func serveWeb(t *testing.T, on *lab.NS, name string) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, _, _ := net.SplitHostPort(r.RemoteAddr) // the address of a TCP connection
+		from, _, _ := net.SplitHostPort(r.RemoteAddr) // the address of a TCP connection can be split
 		fmt.Fprintln(w, name, from)
 	})}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		_ = server.Close() // its connections end with the test
+		_ = server.Close() // connections end with the test
 		<-ended
 	})
 }
@@ -139,7 +140,7 @@ func startGateway(t *testing.T, g gatewayGuide) {
 		}
 		cleanup := exec.Command(filepath.Join(bin, "vipctl"), "--config", "vipd.toml", "cleanup")
 		cleanup.Dir = folder
-		if out, err := cleanup.CombinedOutput(); err != nil { // the tests after this one share the host
+		if out, err := cleanup.CombinedOutput(); err != nil { // later tests share the host
 			t.Errorf("vipctl cleanup: %v\n%s", err, out)
 		}
 	})

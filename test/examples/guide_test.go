@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// guide has the shell blocks of docs/fleet.md. The words after "sh" in a block's opening line name
-// the reader: quick (one machine), operator (the machine with the scripts), or hosts (all others,
-// by ssh; those are not run here). Further words are explained where they are used.
+// guide has the shell blocks of docs/fleet.md. The word after "sh" in a block's opening line is the
+// reader: quick (one machine), operator (the machine with the scripts), or hosts (all others, by
+// ssh, which the tests don't run). Further words are explained at their use.
 type guide struct{ blocks []*guideBlock }
 
 type guideBlock struct {
@@ -54,16 +54,16 @@ func (g *guide) block(t testing.TB, whose, text string) string {
 			return b.text
 		}
 	}
-	t.Fatalf("docs/fleet.md lacks a block of %s with %q", whose, text)
+	t.Fatalf("docs/fleet.md has no block of %s with %q, want one", whose, text)
 	return ""
 }
 
-// finished fails the test if a block of the reader was not followed.
+// finished fails the test if a block of the reader was not run.
 func (g *guide) finished(t testing.TB, whose string) {
 	t.Helper()
 	for _, b := range g.blocks {
 		if b.whose == whose && !b.followed {
-			t.Errorf("docs/fleet.md:%d: no test runs this:\n%s", b.line, b.text)
+			t.Errorf("docs/fleet.md:%d: block was not run, want a test that runs it:\n%s", b.line, b.text)
 		}
 	}
 }

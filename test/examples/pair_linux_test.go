@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPair runs make demo-pair's script. Each fault must leave one owner, and the client must reach
-// a server before and after.
+// TestPair runs the script of make demo-pair. After each fault there must be one owner, and the
+// client must reach a server before and after it.
 func TestPair(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "ip", "ping", "curl", "awk")
@@ -22,20 +22,20 @@ func TestPair(t *testing.T) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(tree.Top, "examples", "pair", "demo")).CombinedOutput()
 	if err != nil {
-		t.Fatalf("demo: %v\n%s", err, out)
+		t.Fatalf("error of the demo = %v, want none\n%s", err, out)
 	}
 	for _, want := range []string{
 		`A client asks: web2[12] `, `planned.* +\d+ ms`, `kill -9 .* +\d+ ms`, `cut off the LAN +\d+ ms`, `asks again: web2[12] `,
 		`one host owns the VIP: gw[12]\n$`,
 	} {
 		if !regexp.MustCompile(want).Match(out) {
-			t.Errorf("output of demo lacks %q:\n%s", want, out)
+			t.Errorf("output of the demo has no %q, want it:\n%s", want, out)
 		}
 	}
 	t.Logf("%s", out)
 }
 
-// TestPairFiles makes vipctl and keepalived check the files of the pair.
+// TestPairFiles checks the files of the pair with vipctl and keepalived. Both must accept them.
 func TestPairFiles(t *testing.T) {
 	l := lab.New(t)
 	lab.Need(t, "ip", "keepalived")

@@ -11,8 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetOnOneMachine follows docs/fleet.md's section about trying a fleet, without privilege. A
-// foreground block runs next to the following blocks.
+// TestFleetOnOneMachine runs the commands in docs/fleet.md's section about trying a fleet, without
+// privilege. A foreground block runs concurrently with the following blocks.
 func TestFleetOnOneMachine(t *testing.T) {
 	lab.Need(t, "etcd", "curl")
 	tree, guide := program.New(t), readGuide(t)
@@ -29,7 +29,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 		script := strings.ReplaceAll(b.text, "curl ", "curl -sS -m 60 ")
 		out, err := tree.Shell(t, "set -euo pipefail; "+vars+script, wait.Patience)
 		if err != nil {
-			t.Fatalf("docs/fleet.md:%d: %v", b.line, err)
+			t.Fatalf("docs/fleet.md:%d: error = %v, want none", b.line, err)
 		}
 		for line := range strings.Lines(script) {
 			if strings.HasPrefix(line, "export ") {
@@ -64,7 +64,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 	stop(t, again, "signal: terminated")
 }
 
-// stop ends a program like Ctrl-C. how is its expected message; "" means a clean end.
+// stop sends a program the signal of Ctrl-C. how is the expected error; "" means exit status 0.
 func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// serveRedis answers the commands of the example's check at an address, with the role of this name
-// at each moment. ECHO returns the address.
+// serveRedis answers the commands of the example's check at an address. The role depends on whether
+// primary is the address. ECHO returns the address.
 func serveRedis(t *testing.T, address string, primary *atomic.Value) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -57,9 +57,9 @@ func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
 	}
 }
 
-// redis changes the primary while the example runs. New connections must follow it, open
-// connections to the old primary must end, and check-now must show all checks and their steps. Then
-// an agent drains the primary, and the primary loses its Sentinel. Both must show.
+// redis changes the primary while the example runs. New connections must reach the new primary,
+// open connections to the old one must end, and check-now must show all checks and their steps.
+// Then an agent drains the primary, and its Sentinel fails. The description must show both.
 func redis(t *testing.T, e example) {
 	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"
 	var primary atomic.Value
@@ -93,7 +93,7 @@ func redis(t *testing.T, e example) {
 	primary.Store(second)
 	connect(second)
 	if _, err := io.ReadAll(before); err != nil && !strings.Contains(err.Error(), "reset") {
-		t.Errorf("connection to the old primary: %v, want its end", err)
+		t.Errorf("error of the connection to the old primary = %v, want EOF", err)
 	}
 	primary.Store(first)
 	out, err := e.Shell(t, "bin/vipctl --socket build/redis/run/vipd.sock check-now redis 127.10.8.12", wait.Patience)
@@ -123,7 +123,7 @@ func described(t *testing.T, e example, texts ...string) {
 	})
 }
 
-// serveAgent answers each connection with the present line.
+// serveAgent answers each connection with the current line.
 func serveAgent(t *testing.T, address string, line *atomic.Value) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)

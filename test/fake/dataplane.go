@@ -33,7 +33,7 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 // Digest covers every field.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
-// Traits returns no requirements of the host.
+// Traits returns the zero value, because the fake needs nothing from the host.
 func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{} }
 
 // Counters returns nothing, because there is no traffic.
@@ -66,14 +66,15 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// Apply makes the changes, except for faults.
+// Apply makes the changes, except injected failures.
 func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
 	d.kernel.applies++
 	stop, lost := len(batch), false
 	if d.kernel.faultLocked() {
-		// Any part of the batch is applied; if it is everything, only the answer is lost.
+		// A failed call applies a random part of the batch. If it applies everything, only the
+		// answer is lost.
 		stop, lost = d.kernel.random.IntN(len(batch)+1), true
 	}
 	failed := dataplane.KeyErrors{}

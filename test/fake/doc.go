@@ -1,6 +1,6 @@
 // Package fake provides an in-memory dataplane and host, for tests of everything above them. They
-// are strict: they refuse the same changes as a kernel. They can also fail: a seeded share of all
-// calls, chosen keys, or everything.
+// are strict, and refuse the same changes as a kernel. Tests can make them fail for a seeded share
+// of all calls, for chosen keys, or always.
 //
 // A Kernel outlives a process: pass the same Kernel to a second Dataplane and Host to simulate a
 // restart, and change it directly to simulate drift.

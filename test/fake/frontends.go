@@ -6,7 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// Frontend returns a frontend such as 10.96.0.10:80/tcp with one backend, changed by edits.
+// Frontend returns a frontend with a key such as 10.96.0.10:80/tcp and one backend, after it
+// applies the edits.
 func Frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {

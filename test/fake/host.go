@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Host holds addresses in a Kernel. It is strict about its order: an address must outlive the
-// frontends on it.
+// Host is a dataplane.Host that holds addresses in a Kernel. It returns an error if an address is
+// removed before the frontends on it.
 type Host struct {
 	NoHost
 	kernel *Kernel

@@ -12,13 +12,13 @@ import (
 	"vipd/dataplane"
 )
 
-// ErrInjected is an injected failure.
+// ErrInjected is the error of an injected failure.
 var ErrInjected = errors.New("injected fault")
 
 // Kernel is the state that outlives a dataplane and a host. Its methods are safe for concurrent
 // use.
 type Kernel struct {
-	mu        *sync.Mutex // shared by kernels of the same host
+	mu        *sync.Mutex // shared by all kernels of a host
 	frontends map[balancer.Key]dataplane.Digest
 	addresses map[netip.Addr]bool
 	writes    int
@@ -29,12 +29,12 @@ type Kernel struct {
 
 // Faults configures injected failures.
 type Faults struct {
-	// Share is the share of all calls that fail, 0 to 1. A failing Apply has applied a random part
-	// of its batch, or all of it with only the answer lost.
+	// Share is the share of all calls that fail, from 0 to 1. A failing Apply applies a random part
+	// of its batch, or all of it.
 	Share float64
-	// Keys whose changes always fail.
+	// Keys are the keys whose changes always fail.
 	Keys map[balancer.Key]bool
-	// ByKey makes Apply report each key's own outcome, instead of failing as a whole.
+	// ByKey makes Apply report an error for each failed key, instead of one error for the batch.
 	ByKey bool
 }
 
@@ -47,11 +47,11 @@ func newKernel(mu *sync.Mutex, addresses map[netip.Addr]bool) *Kernel {
 	return &Kernel{mu: mu, frontends: map[balancer.Key]dataplane.Digest{}, addresses: addresses, random: rand.New(rand.NewPCG(1, 2))}
 }
 
-// Beside returns the kernel of another dataplane on the same host: it has its own frontends and
-// faults, and k's addresses.
+// Beside returns the kernel of another dataplane on the same host. It has its own frontends and
+// faults, but shares k's addresses.
 func (k *Kernel) Beside() *Kernel { return newKernel(k.mu, k.addresses) }
 
-// Fail sets the faults, drawn from seed.
+// Fail sets the faults. seed determines the calls that fail.
 func (k *Kernel) Fail(f Faults, seed uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

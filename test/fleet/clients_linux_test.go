@@ -12,13 +12,15 @@ import (
 	"vipd/test/wait"
 )
 
-// once opens one connection of a client to a VIP, and returns the name of the server.
-func once(from *lab.NS, vip string) (string, error) {
+// connectOnce opens one connection from a client to a VIP, and returns the name of the server.
+func connectOnce(from *lab.NS, vip string) (string, error) {
 	return onceWithin(from, vip+":80", wait.Scaled(10*time.Second))
 }
 
-// patiently is once for a connection that must not fail, even on a busy machine.
-func patiently(from *lab.NS, at string) (string, error) { return onceWithin(from, at, wait.Bound(0)) }
+// connectPatiently is like connectOnce, for a connection that must not fail even on a busy machine.
+func connectPatiently(from *lab.NS, at string) (string, error) {
+	return onceWithin(from, at, wait.Bound(0))
+}
 
 func onceWithin(from *lab.NS, at string, within time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -28,20 +30,20 @@ func onceWithin(from *lab.NS, at string, within time.Duration) (string, error) {
 		return "", err
 	}
 	defer func() {
-		_ = c.(*net.TCPConn).SetLinger(0) // without TIME_WAIT, so that ports don't run out
+		_ = c.(*net.TCPConn).SetLinger(0) // avoids TIME_WAIT, so that ports don't run out
 		_ = c.Close()
 	}()
 	answer, err := lab.AskWithin(c, within)
 	return answer.Server, err
 }
 
-// loop is a closed loop of clients at every node: each connects to web, sends a request,
-// disconnects, and starts again. None may ever fail.
+// loop runs clients at every node in a closed loop. Each connects to web, sends a request,
+// disconnects, and starts again. No connection may fail.
 type loop struct {
 	*world
-	done   []atomic.Int64 // by node
+	done   []atomic.Int64 // number of connections by node
 	failed atomic.Bool
-	stop   func() // ends the loop and waits
+	stop   func() // ends the loop, and waits for the clients
 }
 
 // clients starts two clients on each node, and two behind it.
@@ -53,13 +55,13 @@ func (w *world) clients() *loop {
 		for _, from := range []*lab.NS{n.ns, n.ns, n.behind, n.behind} {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					if _, err := patiently(from, webVIP+":80"); err != nil {
-						w.t.Errorf("%s: a client in %s: %v", time.Now().Format("15:04:05.000"), from.Name, err)
+					if _, err := connectPatiently(from, webVIP+":80"); err != nil {
+						w.t.Errorf("%s: error of a client in %s = %v, want none", time.Now().Format("15:04:05.000"), from.Name, err)
 						l.failed.Store(true)
 						return
 					}
 					l.done[i].Add(1)
-					select { // the load is limited, not the number of clients
+					select { // limits the load of each client
 					case <-ctx.Done():
 					case <-time.After(50 * time.Millisecond):
 					}
@@ -72,8 +74,8 @@ func (w *world) clients() *loop {
 	return l
 }
 
-// more waits until each node has served n more connections.
-func (l *loop) more(n int64) {
+// waitForMore waits until each node has served n more connections.
+func (l *loop) waitForMore(n int64) {
 	l.t.Helper()
 	for i := range l.done {
 		until := l.done[i].Load() + n

@@ -18,16 +18,17 @@ import (
 type fault struct {
 	name       string
 	begin, end func()
-	// lost has the nodes that lose etcd because of the fault, and report that.
+	// lost has the nodes that lose etcd because of the fault, and must report that.
 	lost []*node
-	// quiet and busy report whether it happens while nothing changes, and while services change.
+	// quiet reports whether the fault is caused while nothing changes. busy reports whether it is
+	// caused while services change.
 	quiet, busy bool
-	// length is its minimum duration.
+	// length is the minimum duration of the fault.
 	length time.Duration
 }
 
-// faults returns the faults; long is the duration of an outage of all of etcd. Unless thorough,
-// vipd uses each kind of network fault once.
+// faults returns the faults. long is the duration of an outage of all of etcd. Unless thorough is
+// true, each kind of network fault occurs once.
 func (w *world) faults(long time.Duration, thorough bool) []fault {
 	var leader int
 	all := func(do func(*node)) func() { return func() { w.each(do) } }
@@ -47,7 +48,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // like a virtual machine that is migrated: the clock of its leases and streams jumps
+	return append(faults, fault{ // as when a virtual machine is migrated, the clock of leases and streams jumps
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})
@@ -78,9 +79,10 @@ func (w *world) leader() (leader int) {
 	return leader
 }
 
-// bears causes a fault twice. First nothing changes, and no vipd may write anything to the kernel.
-// Then services change and the changes are compacted, and all nodes must have the same state again.
-func (w *world) bears(f fault, l *loop) {
+// survives causes a fault twice. During the first, nothing changes, and no vipd may write to the
+// kernel. During the second, services change and the changes are compacted; afterwards all nodes
+// must have the same state.
+func (w *world) survives(f fault, l *loop) {
 	w.t.Helper()
 	began, connections := time.Now(), l.total()
 	defer func() {
@@ -106,9 +108,9 @@ func (w *world) bears(f fault, l *loop) {
 	}
 }
 
-// written shows whether a vipd has written anything to the kernel.
+// written is a state from which a test can see whether a vipd has written to the kernel.
 type written struct {
-	changes float64 // the number of changes that it has counted
+	changes float64 // number of changes that vipd has counted
 	kernel  string
 }
 
@@ -117,17 +119,17 @@ func (n *node) written() written {
 	return written{n.metric("vipd_sync_changes_total") + n.metric("vipd_drift_repairs_total"), n.kernel()}
 }
 
-// kernel returns the state of the node's kernel: rules with their handles, which change when rules
-// are written again, sets and addresses.
+// kernel returns the state of the node's kernel: addresses, sets, and rules with their handles. A
+// rule that is written again gets another handle.
 func (n *node) kernel() string {
 	n.t.Helper()
 	return n.ns.Exec("nft", "--handle", "--stateless", "list", "ruleset") + n.ns.Exec("ipset", "save") + n.ns.Exec("ip", "address")
 }
 
-// handles matches those of nft.
+// handles matches the handles in nft's output.
 var handles = regexp.MustCompile(` # handle \d+`)
 
-// unwritten checks that no node has written anything to the kernel since.
+// unwritten checks that no node has written to the kernel since a state.
 func (w *world) unwritten(since map[*node]written, what string) {
 	w.t.Helper()
 	w.each(func(n *node) {
@@ -138,7 +140,7 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during runs do while a fault lasts and traffic continues.
+// during causes a fault, and runs do until it ends. Traffic must continue meanwhile.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -147,12 +149,12 @@ func (w *world) during(f fault, l *loop, do func()) {
 		n.await("etcd to be lost: "+f.name, func(s status) bool { return !s.Store.Connected && s.Store.Error != "" && s.Ready })
 	}
 	do()
-	l.more(20)
+	l.waitForMore(20)
 	if left := f.length - time.Since(began); left > 0 {
-		time.Sleep(left) // the rest of its duration
+		time.Sleep(left) // the remaining duration of the fault
 	}
 	f.end()
-	l.more(20)
+	l.waitForMore(20)
 }
 
 // touch writes an unchanged endpoint, which changes only the revision.
@@ -161,8 +163,8 @@ func (w *world) touch() (revision int64) {
 	return w.endpoint("web", "a", 1)
 }
 
-// change changes both services without interrupting web, compacts, and changes something again. It
-// returns the last revision, and move's server.
+// change changes both services without interrupting web, compacts etcd, and makes another change.
+// It returns the last revision, and the server of move.
 func (w *world) change() (revision int64, to int) {
 	w.t.Helper()
 	to = w.next()
@@ -179,8 +181,8 @@ func (w *world) settled(revision int64) {
 	w.each(func(n *node) { n.applies(revision) })
 }
 
-// equal waits until every node reports the same services, endpoints and frontends. Drains end after
-// a while.
+// equal waits until every node reports the same services, endpoints and frontends. Drains of
+// different length must end first.
 func (w *world) equal(after string) {
 	w.t.Helper()
 	for _, what := range []string{"services", "endpoints", "frontends"} {
@@ -201,7 +203,7 @@ func (w *world) equal(after string) {
 	}
 }
 
-// drained waits until no endpoint drains, and until that is saved.
+// drained waits until no endpoint drains, and that state is saved.
 func (n *node) drained() {
 	n.t.Helper()
 	wait.For(n.t, patience, n.name+": all drains to end", func() bool {
@@ -227,7 +229,7 @@ func (n *node) drained() {
 	})
 }
 
-// state returns the output of vipctl get, without counts of the node.
+// state returns the output of vipctl get, without the node's counts.
 func (n *node) state(what string) (state any) {
 	n.t.Helper()
 	out, err := n.ctl("get", what, "-o", "json")
@@ -258,8 +260,8 @@ func uncounted(v any) any {
 	return v
 }
 
-// restarts restarts every vipd while etcd is down. It must serve the last state of etcd, and write
-// nothing when etcd returns. In iptables mode traffic must continue all the time.
+// restarts restarts every vipd while etcd is down. Each must serve the last state of etcd, and
+// write nothing to the kernel when etcd returns. In iptables mode traffic must never stop.
 func (w *world) restarts(mode string, l *loop) {
 	w.t.Helper()
 	w.etcd.Kill()
@@ -288,7 +290,7 @@ func (w *world) restarts(mode string, l *loop) {
 	if mode == "userspace" {
 		l = w.clients()
 	}
-	l.more(20)
+	l.waitForMore(20)
 	w.etcd.Start()
 	w.settled(w.touch())
 	w.unwritten(before, "etcd came back after a restart")

@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleet runs three vipd through all cases, in each mode that every kernel has.
+// TestFleet runs all cases on three vipds, in each mode that every kernel supports.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs half a minute, which is too long for -short")
@@ -23,17 +23,17 @@ func TestFleet(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			w := newWorld(t, bin, 3)
 			w.start(mode)
-			w.knowTheirRights()
-			w.keepTheirPorts()
-			w.keepTheirAddresses()
+			w.readOnlyNode()
+			w.foreignPorts()
+			w.foreignAddresses()
 			_, last := w.moves(20, 200*time.Millisecond)
-			t.Logf("from a put to its effect at every node: %s", last)
+			t.Logf("time from a put to its effect at every node = %s", last)
 			holds(t, "95 of 100 changes are in effect", kernelWithin, last.at(0.95))
 			l := w.clients()
 			if mode == "iptables" { // the way to the mode is the same
 				w.keepsUp(l)
 				for _, f := range w.faults(3*time.Second, false) {
-					w.bears(f, l)
+					w.survives(f, l)
 				}
 			}
 			w.restarts(mode, l)
@@ -42,9 +42,9 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// knowTheirRights checks a vipd that may only read. It must serve like the others, and report the
+// readOnlyNode checks a vipd that may only read etcd. It must serve like the others, and report the
 // missing rights.
-func (w *world) knowTheirRights() {
+func (w *world) readOnlyNode() {
 	w.t.Helper()
 	for i, n := range w.nodes {
 		n.await("its problems to be those of its rights", func(s status) bool {
@@ -56,10 +56,10 @@ func (w *world) knowTheirRights() {
 	}
 }
 
-// keepTheirAddresses claims the address of the first node for a service, and makes it the endpoint
-// of another one. The other nodes must refuse the claim and name the node, and the node must refuse
-// the endpoint.
-func (w *world) keepTheirAddresses() {
+// foreignAddresses claims the address of the first node for a service, and makes it an endpoint of
+// another service. The other nodes must refuse the claim and name the node, and the node must
+// refuse the endpoint.
+func (w *world) foreignAddresses() {
 	w.t.Helper()
 	const own = "10.1.0.1"
 	w.put("/services/claim", `{"vips":["`+own+`"],"ports":[{"port":80}]}`)
@@ -88,9 +88,9 @@ func (w *world) keepTheirAddresses() {
 // hostPort is the port of a program on each node.
 const hostPort = 30099
 
-// keepTheirPorts opens node ports from etcd. The ports of a node's own programs, and of etcd, must
-// be refused.
-func (w *world) keepTheirPorts() {
+// foreignPorts requests node ports from etcd. Ports that a node's own programs or etcd use must be
+// refused.
+func (w *world) foreignPorts() {
 	w.t.Helper()
 	w.put("/services/ports", `{"vips":["`+webVIP+`"],"ports":[{"name":"a","port":1080,"target_port":8080,"node_port":30100},`+
 		fmt.Sprintf(`{"name":"b","port":1081,"target_port":8080,"node_port":%d},{"name":"c","port":1082,"target_port":8080,"node_port":2380}]}`, hostPort))
@@ -103,9 +103,9 @@ func (w *world) keepTheirPorts() {
 			return reported(fmt.Sprintf("node port %d/tcp is not opened: a program of this node listens on it", hostPort)) && reported("node port 2380/tcp is not opened: it is a port of etcd")
 		})
 		at := fmt.Sprintf("10.1.%d.1", i)
-		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := patiently(n.behind, at+":30100"); return err == nil && who == "e1" })
-		if who, err := patiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
-			w.t.Errorf("answer at port %d of %s, where a program listens = %q: %v", hostPort, n.name, who, err)
+		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := connectPatiently(n.behind, at+":30100"); return err == nil && who == "e1" })
+		if who, err := connectPatiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
+			w.t.Errorf("answer at port %d of %s = %q, error = %v, want the host's program", hostPort, n.name, who, err)
 		}
 	}
 	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {
@@ -113,21 +113,21 @@ func (w *world) keepTheirPorts() {
 	}
 }
 
-// keepsUp makes 200 changes a second for a short time. No node may lag behind.
+// keepsUp makes 200 changes per second for a short time. No node may lag behind.
 func (w *world) keepsUp(l *loop) {
 	w.t.Helper()
 	const services, endpoints = 5, 10
 	fill(w.t, w.client, services, endpoints)
-	// A change may have to wait for the previous sync.
+	// A change may wait for the previous sync.
 	var during spread
 	changes, end := w.stream(200, services, endpoints, func() { _, during = w.moves(10, 100*time.Millisecond) })
 	w.t.Logf("while there are 200 changes a second, %d in all, one is in effect at every node after %s; the last after %s", changes, during, end)
 	holds(w.t, "9 of 10 changes are in effect", 2*kernelWithin, during.at(0.9))
-	l.more(20)
+	l.waitForMore(20)
 }
 
-// BenchmarkFleet measures a fleet, and stops etcd for a minute. The operation is the whole
-// measurement.
+// BenchmarkFleet measures a fleet, including an outage of etcd for a minute. The whole measurement
+// is one operation.
 func BenchmarkFleet(b *testing.B) {
 	lab.Require(b)
 	bin := program.Bin(b)
@@ -140,14 +140,14 @@ func BenchmarkFleet(b *testing.B) {
 				all.report(b, "node")
 				last.report(b, "all")
 				if got := last.at(0.99); got > kernelWithin {
-					b.Errorf("99 of 100 changes applied within %s, want %s", got, kernelWithin)
+					b.Errorf("time for 99 of 100 changes = %s, want %s", got, kernelWithin)
 				}
 				if mode == "userspace" { // the source is the same
 					continue
 				}
 				l := w.clients()
 				for _, f := range w.faults(time.Minute, true) {
-					w.bears(f, l)
+					w.survives(f, l)
 				}
 				b.ReportMetric(float64(l.total()), "connections")
 				w.restarts(mode, l)
@@ -156,8 +156,8 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each: its
-// start, a changed endpoint, and the same during 200 changes a second for a minute.
+// BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each. It
+// measures the start, and a changed endpoint with and without 200 other changes per second.
 func BenchmarkLargeFleet(b *testing.B) {
 	const services, endpoints = 10_000, 10
 	lab.Require(b)

@@ -31,18 +31,19 @@ func buildFollower(t testing.TB) string {
 	return filepath.Join(program.Build(t, "./test/fleet/follower"), "follower")
 }
 
-// follower is that program, running.
+// follower is a running program of test/fleet/follower.
 type follower struct {
 	t     testing.TB
 	pid   int
-	first time.Duration // until every source had the complete first state
+	first time.Duration // time until every source had the complete first state
 
 	in   io.Writer
 	out  *bufio.Scanner
-	stop func() // ends it and waits
+	stop func() // ends the program, and waits for its end
 }
 
-// follow starts it, and waits until all sources follow. It ends with the test, or with stop.
+// follow starts the program, and waits until all sources follow. The program ends with the test, or
+// with stop.
 func follow(t testing.TB, binary string, endpoints []string, args ...string) *follower {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"-endpoints", strings.Join(endpoints, ","), "-prefix", prefix}, args...)...)
@@ -78,10 +79,10 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 func (f *follower) line(format string, into ...any) {
 	f.t.Helper()
 	if !f.out.Scan() {
-		f.t.Fatalf("the follower has ended: %v", f.out.Err())
+		f.t.Fatalf("error of reading from the follower = %v, want an answer", f.out.Err())
 	}
 	if _, err := fmt.Sscanf(f.out.Text(), format, into...); err != nil {
-		f.t.Fatalf("output of the follower = %q: %v", f.out.Text(), err)
+		f.t.Fatalf("output of the follower = %q, error = %v, want an answer", f.out.Text(), err)
 	}
 }
 
@@ -93,7 +94,7 @@ func (f *follower) ask(question string) {
 	}
 }
 
-// reach waits until every source has everything up to a revision.
+// reach waits until every source has received all changes up to a revision.
 func (f *follower) reach(revision int64) {
 	f.t.Helper()
 	f.ask(fmt.Sprint("reach ", revision))
@@ -107,7 +108,7 @@ func (f *follower) heap() (bytes int64) {
 	return bytes
 }
 
-// seen returns how long after each put every source saw it.
+// seen returns the time from each put until each source received it.
 func (f *follower) seen(puts *puts) (all spread) {
 	f.t.Helper()
 	f.ask("samples")
@@ -122,7 +123,7 @@ func (f *follower) seen(puts *puts) (all spread) {
 	}
 	for _, samples := range bySource {
 		for revision, put := range puts.began {
-			for _, s := range samples { // in order
+			for _, s := range samples { // samples are in order
 				if s.revision >= revision {
 					all = append(all, time.Duration(s.at-put.UnixNano()))
 					break
@@ -131,7 +132,7 @@ func (f *follower) seen(puts *puts) (all spread) {
 		}
 	}
 	if want := len(bySource) * len(puts.began); len(all) != want {
-		f.t.Errorf("%d of %d changes were received", len(all), want)
+		f.t.Errorf("received changes = %d, want %d", len(all), want)
 	}
 	return all
 }
@@ -141,16 +142,16 @@ type sample struct {
 	revision, at int64
 }
 
-// puts are changes at a steady pace.
+// puts has the start times of changes at a steady pace.
 type puts struct {
 	mu    sync.Mutex
-	began map[int64]time.Time // by revision
+	began map[int64]time.Time // key: revision
 	last  int64
 	took  spread
 }
 
-// change makes n changes at a rate, whether or not earlier changes are complete. keyValue returns
-// the key and value of the i-th change.
+// change makes n changes at a fixed pace, even if earlier changes are not complete. keyValue
+// returns the key and value of the i-th change.
 func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, keyValue func(i int) (key, value string)) *puts {
 	t.Helper()
 	p := &puts{began: map[int64]time.Time{}}
@@ -180,7 +181,7 @@ func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, ke
 	return p
 }
 
-// fill writes services with separate endpoints.
+// fill writes services whose endpoints have their own keys.
 func fill(t testing.TB, client *clientv3.Client, services, endpoints int) {
 	t.Helper()
 	const writers = 4

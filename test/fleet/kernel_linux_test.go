@@ -11,18 +11,17 @@ import (
 	"vipd/test/wait"
 )
 
-// kernelWithin is the target: the time until every node has applied a changed endpoint.
+// kernelWithin is the target for the time until every node has applied a changed endpoint.
 const kernelWithin = 250 * time.Millisecond
 
-// moves moves the endpoint of move n times. It returns the times from the start of each put until a
-// connection at each node has reached the new server: all has the times of all nodes, and last the
-// time of the last node. Changes happen at any time within a sync interval, after a pause of up to
-// most.
+// moves changes the endpoint of move n times, after random pauses of up to most. It measures the
+// time from the start of each put until a connection at a node reaches the new server. all has the
+// times of all nodes, and last has the longest time of each change.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
 		to := w.next()
-		time.Sleep(rand.N(most)) // a part of the pattern of changes
+		time.Sleep(rand.N(most)) // the pause is a part of the measured pattern
 		took := make([]time.Duration, len(w.nodes))
 		began := time.Now()
 		var waiting sync.WaitGroup
@@ -32,7 +31,7 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 		w.endpoint("move", "a", to)
 		waiting.Wait()
 		if slices.Contains(took, 0) {
-			w.t.FailNow() // the reason was reported
+			w.t.FailNow() // meets has reported the reason
 		}
 		slowest := time.Duration(0)
 		for _, d := range took {
@@ -44,14 +43,14 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	return all, last
 }
 
-// next returns the next server of move, which differs from the present one.
+// next returns the next server of move, which differs from the current server.
 func (w *world) next() int {
 	w.moved++
 	return 3 + w.moved%2
 }
 
-// stream changes endpoints of other services at a rate, while do runs. end is the time from the
-// last change until every node has applied it.
+// stream changes endpoints of other services at a rate while do runs. end is the time from the last
+// change until every node has applied it.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})
@@ -83,11 +82,12 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	return changes, time.Since(began)
 }
 
-// meets connects to move until a server answers, and returns the time since began. A connection to
-// the previous server may end with its drain. It returns 0 if that server never answers.
+// meets connects to move until the server answers, and returns the time since began. A connection
+// to the previous server may fail at the end of its drain. It returns 0 if the server never
+// answers.
 func (n *node) meets(server string, began time.Time) time.Duration {
 	for deadline := began.Add(wait.Scaled(patience)); ; {
-		got, err := once(n.ns, moveVIP)
+		got, err := connectOnce(n.ns, moveVIP)
 		now := time.Now()
 		switch {
 		case err == nil && got == server:
@@ -96,6 +96,6 @@ func (n *node) meets(server string, began time.Time) time.Duration {
 			n.t.Errorf("%s: answer = %q (%v), want %s", n.name, got, err, server)
 			return 0
 		}
-		time.Sleep(time.Millisecond) // leaves CPU time to the change under test
+		time.Sleep(time.Millisecond) // leaves CPU time for applying the change
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"vipd/test/wait"
 )
 
-// registrars is the number of registrars in TestMemberCut, and ttl the duration of their leases.
+// registrars is the number of registrars in TestMemberCut. ttl is the duration of their leases.
 const (
 	registrars = 6
 	ttl        = 10 * time.Second
@@ -40,9 +40,9 @@ type cutFleet struct {
 	sources [9]*watch.Source
 }
 
-// TestMemberCut cuts each member off from the others for longer than leases live, in each
-// direction, while clients still reach it. Writes and reads must succeed, no registrar may lose its
-// key, and sources must see all changes.
+// TestMemberCut cuts each member off from the others, in each direction and for longer than a
+// lease, while clients still reach it. Writes and reads must succeed, no registrar may lose its
+// key, and sources must receive all changes.
 func TestMemberCut(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft", "ip")
@@ -90,7 +90,7 @@ func (f *cutFleet) registered(t *testing.T) map[string]int64 {
 	return created
 }
 
-// follow starts sources with different first members, including the member that is cut off.
+// follow starts sources that connect to different members, including the member that is cut off.
 func (f *cutFleet) follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -101,7 +101,7 @@ func (f *cutFleet) follow(t *testing.T) {
 			f.t.Fatal(err)
 		}
 		f.sources[i] = s
-		running.Go(func() { _ = s.Watch(ctx, func(store.Snapshot) {}) }) // its only error is that it already runs
+		running.Go(func() { _ = s.Watch(ctx, func(store.Snapshot) {}) }) // Watch fails only if it already runs
 	}
 }
 
@@ -121,15 +121,16 @@ func (f *cutFleet) register(address string) {
 		_ = cmd.Wait()
 		text, _ := os.ReadFile(log.Name())
 		if strings.Contains(string(text), "held by another") {
-			f.t.Errorf("registrar of %s reports a rival that does not exist", address)
+			f.t.Errorf("registrar of %s reports another registrar, want no report", address)
 		}
 		if f.t.Failed() {
-			f.t.Logf("registrar of %s:\n%s", address, text)
+			f.t.Logf("log of the registrar of %s:\n%s", address, text)
 		}
 	})
 }
 
-// proxiedEnv sets a web proxy that does not exist, and that must not be used for etcd.
+// proxiedEnv returns an environment with a web proxy that does not exist. vipctl must not use it
+// for etcd.
 func proxiedEnv() []string {
 	const nobody = "http://10.6.0.254:9"
 	return append(os.Environ(), "http_proxy="+nobody, "https_proxy="+nobody, "HTTPS_PROXY="+nobody, "all_proxy="+nobody)
@@ -143,8 +144,8 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// cut cuts one member off. During the cut, commands must succeed and sources must receive each
-// change. A command that fails while the other members have no leader is repeated.
+// cut cuts one member off. Meanwhile commands must succeed, and sources must receive each change. A
+// command is repeated if it fails while the other members have no leader.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
@@ -162,7 +163,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 				return true
 			}
 			if gap := w.gap(began); gap < leaderless {
-				t.Fatalf("vipctl %q: %v after %s, while etcd answered others after at most %s\n%s", args, err, time.Since(began), gap, out)
+				t.Fatalf("error of vipctl %q = %v after %s, want none, because others waited at most %s\n%s", args, err, time.Since(began), gap, out)
 			}
 			return false
 		})
@@ -172,25 +173,25 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 		run(service(81+n), "apply", "-f", "-")
 		run("", "get", "services")
 		f.seen(t)
-		time.Sleep(500 * time.Millisecond) // not a wait: the cut lasts longer than leases live
+		time.Sleep(500 * time.Millisecond) // the cut must last longer than a lease
 	}
 	gap := w.gap(began)
 	heal()
 	if after := f.registered(t); !maps.Equal(before, after) && gap < leaderless {
-		t.Errorf("creation revisions of registrars' keys = %v, before the cut %v", after, before)
+		t.Errorf("creation revisions of registrars' keys = %v, want %v as before the cut", after, before)
 	}
 }
 
-// service returns a file with a service on a port.
+// service writes a file with a service on a port, and returns its path.
 func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
-// leaderless is the maximum time without an answer of the other members. Later failures are caused
-// by them.
+// leaderless is the time without an answer of the other members after which failures are their
+// fault.
 const leaderless = 2 * time.Second
 
-// witness sends requests to the other members, each through its own client.
+// witness sends requests to the members that are not cut off, each through its own client.
 type witness struct {
 	mu       sync.Mutex
 	answered []time.Time
@@ -210,7 +211,7 @@ func (f *cutFleet) witness(t *testing.T, cut *etcdkit.Member) *witness {
 			t.Fatal(err)
 		}
 		running.Go(func() {
-			defer func() { _ = client.Close() }() // an error needs no reaction
+			defer func() { _ = client.Close() }() // the client is no longer used
 			for ctx.Err() == nil {
 				w.ask(ctx, client)
 			}
@@ -228,10 +229,10 @@ func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 		w.answered = append(w.answered, time.Now())
 		w.mu.Unlock()
 	}
-	time.Sleep(50 * time.Millisecond) // the pace of writes
+	time.Sleep(50 * time.Millisecond) // interval of writes
 }
 
-// gap returns the longest time without an answer since then.
+// gap returns the longest time without an answer since a time.
 func (w *witness) gap(since time.Time) (longest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

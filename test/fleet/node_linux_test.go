@@ -24,16 +24,16 @@ type node struct {
 	*world
 	name   string
 	ns     *lab.NS
-	behind *lab.NS // a client's namespace, which reaches the VIPs through the node
+	behind *lab.NS // namespace of a client that reaches the VIPs through the node
 	relays []*etcdkit.Relay
 	dir    string
 
 	vipd  *lab.Cmd
-	local *http.Client // of its socket
-	web   *http.Client // of its web address, in the namespace
+	local *http.Client // client of its socket
+	web   *http.Client // client of its web address, in the namespace
 }
 
-// status is the part of vipctl status that tests read.
+// status has the fields of vipctl status that tests read.
 type status struct {
 	Ready bool
 	Mode  struct {
@@ -99,10 +99,10 @@ func (n *node) start(mode string) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the process has its own descriptor
+	defer func() { _ = log.Close() }() // the process has its own descriptor of the log
 	cmd := n.ns.Command(context.Background(), filepath.Join(n.bin, "vipd"), "--config", n.config(), "--log-level", "debug")
 	cmd.Stdout, cmd.Stderr = log, log
-	// The namespaces share /run; real hosts would not wait for each other's lock.
+	// The namespaces share /run, but nodes must not wait for each other's lock.
 	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(n.dir, "xtables.lock"))
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
@@ -111,7 +111,7 @@ func (n *node) start(mode string) {
 	n.t.Cleanup(func() {
 		n.stop()
 		if n.t.Failed() {
-			n.t.Logf("the end of what %s logged:\n%s", n.name, n.tail(60))
+			n.t.Logf("last lines of the log of %s:\n%s", n.name, n.tail(60))
 		}
 	})
 }
@@ -120,14 +120,14 @@ func (n *node) config() string { return filepath.Join(n.dir, "vipd.toml") }
 func (n *node) log() string    { return filepath.Join(n.dir, "log") }
 func (n *node) socket() string { return filepath.Join(n.dir, "run", "vipd.sock") }
 
-// tail returns the last lines of its log.
+// tail returns the last lines of the node's log.
 func (n *node) tail(lines int) string {
 	text, _ := os.ReadFile(n.log())
 	all := strings.SplitAfter(string(text), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "")
 }
 
-// stop stops vipd gracefully, and waits. It may be called again.
+// stop stops vipd gracefully, and waits for its end. It may be called several times.
 func (n *node) stop() {
 	n.t.Helper()
 	if n.vipd == nil {
@@ -137,15 +137,15 @@ func (n *node) stop() {
 	n.vipd = nil
 	timer := time.AfterFunc(wait.Scaled(patience), func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
-	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 	if err := cmd.Wait(); err != nil {
-		n.t.Errorf("%s: vipd ended: %v", n.name, err)
+		n.t.Errorf("%s: error of vipd = %v, want none", n.name, err)
 	}
 	n.local.CloseIdleConnections()
 	n.web.CloseIdleConnections()
 }
 
-// ctl runs vipctl at the node, and returns its output.
+// ctl runs vipctl on the node, and returns its output.
 func (n *node) ctl(args ...string) (string, error) {
 	out, err := n.ns.Command(n.t.Context(), filepath.Join(n.bin, "vipctl"), append([]string{"--socket", n.socket()}, args...)...).CombinedOutput()
 	return string(out), err
@@ -169,7 +169,7 @@ func (n *node) await(what string, is func(status) bool) (last status) {
 	n.t.Helper()
 	defer func() {
 		if n.t.Failed() {
-			n.t.Logf("the last status of %s: %+v", n.name, last)
+			n.t.Logf("last status of %s = %+v", n.name, last)
 		}
 	}()
 	wait.For(n.t, patience, n.name+": "+what, func() bool { last = n.status(); return is(last) })
@@ -199,7 +199,7 @@ func (n *node) applies(revision int64) {
 	})
 }
 
-// metric returns a metric without labels.
+// metric returns the value of a metric without labels.
 func (n *node) metric(name string) float64 {
 	n.t.Helper()
 	response, err := n.web.Get("http://127.0.0.1:9890/metrics")

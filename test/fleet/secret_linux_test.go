@@ -7,20 +7,20 @@ import (
 	"path/filepath"
 )
 
-// keepsSecret searches for the daemons' password in everything that other users may read: logs,
-// vipctl's output, metrics, processes' arguments and environments, and vipd's files.
+// keepsSecret searches for the daemons' password in everything that other users may read. That is
+// logs, vipctl's output, metrics, processes' arguments and environments, and vipd's files.
 func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {
 		if bytes.Contains(text, []byte(w.secret)) {
-			w.t.Errorf("the password is in %s", where)
+			w.t.Errorf("the password is in %s, want it nowhere", where)
 		}
 	}
 	w.each(func(n *node) {
 		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services", "-o", "json"}, {"describe", "service", "web"}, {"doctor", "--config", n.config()}} {
 			out, err := n.ctl(args...)
 			if out == "" {
-				w.t.Errorf("output of vipctl %q is empty: %v", args, err)
+				w.t.Errorf("output of vipctl %q is empty, want some: %v", args, err)
 			}
 			look("what vipctl says: "+args[0], []byte(out))
 		}
@@ -34,8 +34,8 @@ func (w *world) keepsSecret() {
 			looked++
 			return err
 		})
-		if err != nil || looked < 3 { // log, vipd.toml, the state
-			w.t.Errorf("looked at %d files of %s: %v", looked, n.name, err)
+		if err != nil || looked < 3 { // at least the log, vipd.toml and the state
+			w.t.Errorf("checked files = %d of %s, error = %v, want at least 3", looked, n.name, err)
 		}
 	})
 	found := 0
@@ -47,7 +47,7 @@ func (w *world) keepsSecret() {
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
-				continue // it has ended
+				continue // the process has ended
 			}
 			if what == "cmdline" && bytes.Contains(text, []byte("/vipd\x00")) {
 				found++
@@ -56,6 +56,6 @@ func (w *world) keepsSecret() {
 		}
 	}
 	if found < len(w.nodes) {
-		w.t.Errorf("found %d of %d vipd among the processes", found, len(w.nodes))
+		w.t.Errorf("vipd processes = %d, want %d", found, len(w.nodes))
 	}
 }

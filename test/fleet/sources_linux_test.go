@@ -9,19 +9,20 @@ import (
 	"vipd/test/wait"
 )
 
-// These are the targets.
+// These are the targets of the measurements.
 const (
-	// seenWithin is the time for a change to reach every one of 500 sources.
+	// seenWithin is the time for a change to reach each of 500 sources.
 	seenWithin = 250 * time.Millisecond
-	// firstWithin and firstMemory are for the complete first state of 10,000 services with 10
-	// endpoints each.
+	// firstWithin and firstMemory are the time and memory for the complete first state of 10,000
+	// services with 10 endpoints each.
 	firstWithin = 5 * time.Second
 	firstMemory = 400 << 20
-	// lagWithin is the time to publish a change among 200 a second.
+	// lagWithin is the time to publish a change while 200 changes per second are made.
 	lagWithin = 250 * time.Millisecond
 )
 
-// TestSources measures sources and etcd without vipd, for a short time.
+// TestSources measures sources and etcd without vipd, for a short time. Times and memory must be
+// within a multiple of the targets.
 func TestSources(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs half a minute, which is too long for -short")
@@ -29,7 +30,7 @@ func TestSources(t *testing.T) {
 	binary := buildFollower(t)
 	t.Run("many sources", func(t *testing.T) {
 		w := watchers{sources: 500, changes: 50, pace: 100 * time.Millisecond}.measure(t, binary)
-		t.Logf("500 sources: first state after %s; a change is seen within %s (the put itself %s)", w.first, w.seen, w.put)
+		t.Logf("time of 500 sources until the first state = %s, for a change = %s (the put itself %s)", w.first, w.seen, w.put)
 		holds(t, "99 of 100 see a change", seenWithin, w.seen.at(0.99))
 	})
 	t.Run("many services", func(t *testing.T) {
@@ -40,17 +41,17 @@ func TestSources(t *testing.T) {
 			t.Errorf("memory of the first state = %.0f MiB, want at most %.0f MiB", mib(l.memory), mib(firstMemory))
 		}
 		if l.changeBytes > 1000 {
-			t.Errorf("traffic of a changed endpoint = %d bytes", l.changeBytes)
+			t.Errorf("traffic of a changed endpoint = %d bytes, want less", l.changeBytes)
 		}
 		if l.heapMore > l.heap/10 {
-			t.Errorf("memory after changes grew from %d by %d bytes", l.heap, l.heapMore)
+			t.Errorf("growth of memory from %d bytes by changes = %d bytes, want less", l.heap, l.heapMore)
 		}
 		holds(t, "the first state", firstWithin, l.first)
 		holds(t, "publishing a change", lagWithin, l.lag.at(0.99))
 	})
 }
 
-// BenchmarkSources measures them for a minute. The operation is the whole measurement.
+// BenchmarkSources measures sources and etcd for a minute. The whole measurement is one operation.
 func BenchmarkSources(b *testing.B) {
 	binary := buildFollower(b)
 	b.Run("500 sources", func(b *testing.B) {
@@ -90,28 +91,28 @@ type watchers struct {
 	sources, changes int
 	pace             time.Duration
 	idle             time.Duration // idle time for etcd's CPU share; 0 means not measured
-	storm            bool          // etcd is restarted
+	storm            bool          // whether etcd is restarted
 }
 
-// watched has the figures.
-type watched struct {
-	first         time.Duration // until all had the first state, while all connect at once
-	firstCPU      time.Duration // of etcd, for the first state
+// watcherFigures has the figures of 500 sources.
+type watcherFigures struct {
+	first         time.Duration // time until all had the first state after connecting at once
+	firstCPU      time.Duration // CPU time of etcd for the first state
 	seen, put     spread
 	idle          float64       // idle etcd's CPU share of one core
-	changeCPU     time.Duration // etcd's, for one change to one source
-	sourceMemory  int64         // etcd's, for one source
-	processMemory int64         // of the one process, for one source
-	back          time.Duration // until all follow again after a restart of etcd
+	changeCPU     time.Duration // CPU time of etcd for one change to one source
+	sourceMemory  int64         // memory of etcd for one source
+	processMemory int64         // memory of the follower's process for one source
+	back          time.Duration // time until all follow again after a restart of etcd
 	backCPU       time.Duration
 }
 
-// measure lets sources follow one etcd.
-func (w watchers) measure(t testing.TB, binary string) (r watched) {
+// measure starts sources that follow one etcd, and measures them.
+func (w watchers) measure(t testing.TB, binary string) (r watcherFigures) {
 	t.Helper()
 	const services, endpoints = 20, 10
 	c := etcdkit.Start(t, etcdkit.Options{})
-	defer c.Kill() // the next measurement has the machine for itself
+	defer c.Kill() // the next measurement must have the machine for itself
 	member, client := c.Members[0], c.Client()
 	fill(t, client, services, endpoints)
 	before, _ := memory(t, member.Pid())
@@ -154,20 +155,20 @@ type large struct {
 	stream              time.Duration
 }
 
-// largely has the figures.
-type largely struct {
+// largeFigures has the figures of a source that follows 10,000 services.
+type largeFigures struct {
 	first          time.Duration
-	memory         int64 // the maximum until the first state is complete
+	memory         int64 // maximum memory until the first state is complete
 	lag            spread
-	end            time.Duration // from the last change until it was published
-	heap, heapMore int64         // in use before the changes, and the increase after them
+	end            time.Duration // time from the last change until it was published
+	heap, heapMore int64         // heap in use before the changes, and its growth by them
 	rssMore        int64
-	changeCPU      time.Duration // of the source, for one change
-	firstBytes     int64         // from etcd, for the first state
-	changeBytes    int64         // and for one change
+	changeCPU      time.Duration // CPU time of the source for one change
+	firstBytes     int64         // bytes from etcd for the first state
+	changeBytes    int64         // bytes from etcd for one change
 }
 
-func (l large) measure(t testing.TB, binary string) (r largely) {
+func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	defer c.Kill()

@@ -50,7 +50,7 @@ func memory(t testing.TB, pid int) (now, most int64) {
 		}
 	}
 	if most == 0 {
-		t.Fatal("the kernel does not report a process's memory")
+		t.Fatal("memory of a process is unknown, want the kernel to report it")
 	}
 	return now, most
 }
@@ -72,8 +72,8 @@ func (s spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, at most %s of %d", round(s.at(0.5)), round(s.at(0.99)), round(s.at(1)), len(s))
 }
 
-// holds checks that a time is within five times its target. Like all limits it detects hangs;
-// benchmarks have the figures.
+// holds checks that a time is at most five times its target. The limit only detects hangs;
+// benchmarks measure the figures.
 func holds(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()
 	if bound := wait.Bound(5 * aim); got > bound {

@@ -16,18 +16,18 @@ import (
 	"vipd/test/wait"
 )
 
-// patience is the time limit of fast reactions on a busy machine. A source that has failed for some
-// time pauses for up to 15 s.
+// patience is the time limit of fast reactions on a busy machine. It is long because a source that
+// has failed for some time pauses for up to 15 s.
 const patience = time.Minute
 
-// These are the services. web's endpoints stay unless a test changes them; move has one endpoint
-// that alternates.
+// These are the services. The endpoints of web change only if a test changes them. move has one
+// endpoint, which tests move between servers.
 const (
 	webVIP  = "10.96.0.10"
 	moveVIP = "10.96.0.11"
 )
 
-// world is a fleet with its surroundings.
+// world is a fleet with its network, clients, servers and etcd.
 type world struct {
 	*lab.Lab
 	t       testing.TB
@@ -37,7 +37,7 @@ type world struct {
 	servers *lab.NS
 	nodes   []*node
 	secret  string // the password of vipd
-	// moved counts the changes of services, and streamed the changes of their endpoints by streams.
+	// moved counts the changes of services. streamed counts the changes of endpoints by stream.
 	moved, streamed int
 }
 
@@ -90,7 +90,7 @@ func (w *world) users(nodes int) (users []etcdkit.User) {
 	return users
 }
 
-// endpoint writes an endpoint of a service, at a server.
+// endpoint writes an endpoint of a service with the address of a server.
 func (w *world) endpoint(service, id string, i int) (revision int64) {
 	w.t.Helper()
 	return w.put("/endpoints/"+service+"/"+id, fmt.Sprintf(`{"address":%q}`, server(i)))
@@ -109,7 +109,7 @@ func (w *world) put(key, value string) (revision int64) {
 	return revision
 }
 
-// remove deletes a key in the same way.
+// remove deletes a key. Like put, it retries while the cluster has no leader.
 func (w *world) remove(key string) {
 	w.t.Helper()
 	w.try("remove "+key, func(ctx context.Context) error {
@@ -123,14 +123,14 @@ func (w *world) try(what string, operation func(context.Context) error) {
 	var err error
 	defer func() {
 		if w.t.Failed() && err != nil {
-			w.t.Logf("%s: %v", what, err)
+			w.t.Logf("%s: error = %v, want none", what, err)
 		}
 	}()
 	wait.For(w.t, patience, "etcd to "+what, func() bool {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
 		defer cancel()
 		if err = operation(ctx); err != nil {
-			w.client = w.etcd.Client() // the previous client does not survive an expired token
+			w.client = w.etcd.Client() // a client fails for good after its token has expired
 		}
 		return err == nil
 	})
@@ -145,7 +145,7 @@ func (w *world) start(mode string) {
 	w.each(func(n *node) { n.ready() })
 }
 
-// each calls do for every node in sequence.
+// each calls do for every node, one after another.
 func (w *world) each(do func(*node)) {
 	w.t.Helper()
 	for _, n := range w.nodes {

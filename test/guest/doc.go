@@ -5,9 +5,9 @@
 //
 // The command starts in the current folder with the current environment, and with VIPD_GUEST=1. The
 // command's stdout and stderr, and its exit status, are the guest's. All files are readable;
-// changes are lost, except below the folder of -w. There is no input, and no network except what
-// the command itself makes. With one processor, the default, time in an emulated guest is the time
-// of executed instructions; with more, it is the host's.
+// changes are lost, except below the folder of -w. There is no input, and no network except links
+// that the command itself creates. With one processor, the default, time in an emulated guest is
+// the time of executed instructions; with more, it is the host's.
 //
 //	go run ./test/guest -- sh -c 'modprobe ip_vs conn_tab_bits=20 && ipvsadm -ln'
 //	CGO_ENABLED=0 go test -c -o build/lab.test ./test/lab && go run ./test/guest -- build/lab.test -test.v -test.run IPVS

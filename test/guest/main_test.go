@@ -17,10 +17,10 @@ func TestParse(t *testing.T) {
 		t.Errorf("options = %+v, %v, want %+v", o, err, want)
 	}
 	if !slices.Equal(command, []string{"ls", "-l"}) || printed.Len() > 0 {
-		t.Errorf("command = %q, output = %q", command, printed.String())
+		t.Errorf("command = %q, output = %q, want the command and no output", command, printed.String())
 	}
 	if _, command, err := parse([]string{"ls", "-t", "x"}, &printed); err != nil || !slices.Equal(command, []string{"ls", "-t", "x"}) {
-		t.Errorf("the command's own flags = %q, %v", command, err)
+		t.Errorf("command = %q, error = %v, want the command's own flags", command, err)
 	}
 }
 
@@ -45,6 +45,6 @@ func TestWrongUse(t *testing.T) {
 	}
 	var complaints strings.Builder
 	if status := run(t.Context(), []string{"-h"}, nil, &complaints); status != 0 || !strings.Contains(complaints.String(), "FOLDER") {
-		t.Errorf("guest -h: status = %d, %q", status, complaints.String())
+		t.Errorf("guest -h: status = %d, stderr = %q, want 0 and the usage", status, complaints.String())
 	}
 }

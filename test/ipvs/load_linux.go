@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Load finds IPVS in the kernel, or loads its module, which needs root. The error has the reason
-// why it is missing. It also loads the schedulers, because a kernel that loads them on demand may
-// hang while it removes other tests' network namespaces.
+// Load loads IPVS's module unless the kernel already has IPVS, which needs root. The error has the
+// reason why IPVS is missing. It also loads the schedulers, because a kernel that loads them on
+// demand may hang while it removes other tests' network namespaces.
 func Load() error {
 	const table = "/proc/thread-self/net/ip_vs"
 	_, err := os.Stat(table)
@@ -21,7 +21,7 @@ func Load() error {
 	}
 	for _, module := range []string{"ip_vs_lblc", "ip_vs_lblcr"} {
 		if _, absent := os.Stat("/sys/module/" + module); err == nil && absent != nil {
-			_ = modprobe(module) // a kernel may lack it; tests check that
+			_ = modprobe(module) // some kernels don't have the scheduler; tests check that
 		}
 	}
 	return err

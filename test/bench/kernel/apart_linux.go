@@ -38,9 +38,9 @@ func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) 
 	return cmd, nil
 }
 
-// furnish makes new namespaces usable: /proc and /sys show them, /run (which has the lock of
+// setUp makes new namespaces usable. /proc and /sys show them, /run (which has the lock of
 // iptables-legacy) is empty, lo is up, and router settings do not depend on the machine.
-func furnish() error {
+func setUp() error {
 	mounts := []struct {
 		kind, at string
 		flags    uintptr

@@ -16,20 +16,21 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// request is an order to a box.
+// request is a request to a box.
 type request struct {
 	Do string `json:"do"`
-	// Backend, Spec and Peer (the address of the sender's link) belong to "load".
+	// Backend, Spec and Peer (the address of the sender's link) are arguments of "load".
 	Backend backend `json:"backend,omitempty"`
 	Spec    spec    `json:"spec"`
 	Peer    string  `json:"peer,omitempty"`
-	// Measure and N are for "change", the n-th of its kind; Measure and For are for "use".
+	// Measure and N are arguments of "change", which makes the Nth change of a kind. Measure and
+	// For are arguments of "use".
 	Measure measure       `json:"measure,omitempty"`
 	N       int           `json:"n,omitempty"`
 	For     time.Duration `json:"for,omitempty"`
 }
 
-// answer is a box's answer: an error, or a number in the requested unit.
+// answer is a box's answer to a request. It has an error, or a number in the requested unit.
 type answer struct {
 	Err    string  `json:"err,omitempty"`
 	Number float64 `json:"number"`
@@ -39,8 +40,8 @@ type answer struct {
 type box struct {
 	spec    spec
 	backend backend
-	link    netlink.Link     // the sender's end of the cable to it
-	peer    net.HardwareAddr // of the box's end
+	link    netlink.Link     // the sender's end of the link
+	peer    net.HardwareAddr // address of the box's end
 
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -49,7 +50,7 @@ type box struct {
 
 // newBox starts a box that has only its links. It ends with ctx.
 func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
-	x := &box{spec: s, backend: b, peer: net.HardwareAddr{0x02, 0, 0, 0, byte(n), 1}} // locally administered
+	x := &box{spec: s, backend: b, peer: net.HardwareAddr{0x02, 0, 0, 0, byte(n), 1}} // a locally administered address
 	if x.cmd, err = apart(ctx, boxRole); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	return x, nil
 }
 
-// ask sends an order, and waits until it is complete.
+// ask sends a request, and waits for the answer.
 func (x *box) ask(q request) (float64, error) {
 	if err := json.NewEncoder(x.in).Encode(q); err != nil {
 		return 0, fmt.Errorf("asking %s of %s: %w", q.Do, x, err)
@@ -102,17 +103,17 @@ func (x *box) String() string {
 
 // close ends the box with everything in it.
 func (x *box) close() error {
-	_ = x.in.Close() // the box then ends by itself
+	_ = x.in.Close() // closing the pipe ends the box
 	err := x.cmd.Wait()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() < 0 {
-		return nil // killed, because ctx has ended
+		return nil // the box was killed because ctx has ended
 	}
 	return err
 }
 
 // serve runs the box's side: it executes requests until its input ends.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	if err := furnish(); err != nil {
+	if err := setUp(); err != nil {
 		return err
 	}
 	h := &host{}
@@ -136,7 +137,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 }
 
-// host is the box's own state.
+// host is the state of a box in its own process.
 type host struct {
 	backend backend
 	subject subject

@@ -12,13 +12,13 @@ import (
 // follow NAT's part of POSTROUTING, and NAT's own tables don't allow drops.
 const (
 	dropTable = "bench-drop"
-	// dropPriority is after source NAT's 100 (NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h), and
-	// before the confirmation of new connections at the end.
+	// dropPriority is after source NAT (100, NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h), and
+	// before the confirmation of new connections.
 	dropPriority = 300
 	nfDrop       = 0 // NF_DROP of linux/netfilter.h
 )
 
-// shut makes the namespace drop outgoing packets, and open reverses that.
+// shut makes the namespace drop outgoing packets.
 func shut() error {
 	table := nfMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, text(unix.NFTA_TABLE_NAME, dropTable))
 	hook := nl.NewRtAttr(unix.NFTA_CHAIN_HOOK|unix.NLA_F_NESTED, nil)
@@ -57,7 +57,7 @@ func message(kind, flags int, family byte, resource uint16, attributes ...*nl.Rt
 	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	m = binary.NativeEndian.AppendUint16(m, uint16(kind))
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.NLM_F_REQUEST|flags))
-	m = append(m, make([]byte, 8)...) // no sequence number, because there is one answer; no port
+	m = append(m, make([]byte, 8)...) // no sequence number and port are needed, because there is only one answer
 	return append(m, body...)
 }
 

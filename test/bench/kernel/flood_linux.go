@@ -26,15 +26,15 @@ type flood struct {
 	messages []unix.Mmsghdr
 	to       []netip.Addr
 	random   *rand.Rand
-	count    uint32 // packets so far; each has a different source
+	count    uint32 // number of packets so far, from which the source is derived
 }
 
-// burst is the number of frames that one system call sends.
+// burst is the number of frames sent by one system call.
 const burst = 64
 
-// newFlood opens a flood into x of packets to random destinations among the addresses.
+// newFlood opens a flood into x. Its packets go to random addresses in to.
 func newFlood(x *box, to []netip.Addr) (*flood, error) {
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // protocol 0: it receives nothing
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // with protocol 0 the socket receives nothing
 	if err != nil {
 		return nil, fmt.Errorf("opening a packet socket: %w", err)
 	}
@@ -44,7 +44,7 @@ func newFlood(x *box, to []netip.Addr) (*flood, error) {
 	}
 	f := &flood{fd: fd, frames: make([][frameSize]byte, burst), messages: make([]unix.Mmsghdr, burst), to: to,
 		random: rand.New(rand.NewPCG(1, uint64(len(to)))),
-		count:  rand.Uint32(), // the box remembers another flood's connections for a while
+		count:  rand.Uint32(), // a random start, because the box still remembers connections of earlier floods
 	}
 	vectors := make([]unix.Iovec, burst)
 	for i := range f.frames {
@@ -75,7 +75,7 @@ func (f *flood) send(n int) (took time.Duration, err error) {
 		for i := range part {
 			f.address(&f.frames[i])
 		}
-		// A raw system call, because the runtime's own work would be included otherwise.
+		// A raw system call excludes the work of Go's runtime.
 		began := time.Now()
 		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(f.fd), uintptr(unsafe.Pointer(&f.messages[0])), uintptr(part), 0, 0, 0)
 		took += time.Since(began)
@@ -91,7 +91,7 @@ func (f *flood) send(n int) (took time.Duration, err error) {
 func (f *flood) address(frame *[frameSize]byte) {
 	f.count++
 	ip, tcp := frame[ethernetSize:ethernetSize+ipSize], frame[ethernetSize+ipSize:]
-	// The factor is odd, so the addresses cover their whole network before one repeats.
+	// The factor is odd, so all addresses of the network are used before the first is repeated.
 	binary.BigEndian.PutUint32(ip[12:], clientBase+f.count*0x9e3779b1&(1<<clientBits-1))
 	to := f.to[f.random.IntN(len(f.to))].As4()
 	copy(ip[16:], to[:])

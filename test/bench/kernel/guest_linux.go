@@ -19,8 +19,8 @@ import (
 // connections sets the size of IPVS's connection table to vipd's: 1<<20 buckets.
 const connections = "conn_tab_bits=20"
 
-// hasIPVS reports whether this kernel has IPVS, or can load it. It does not load it, because that
-// needs options. Within a guest it never requests another guest.
+// hasIPVS reports whether this kernel has IPVS, or can load it. It does not load IPVS, because the
+// module needs options. Within a guest it returns true, so no second guest starts.
 func hasIPVS() bool {
 	return isLoaded() || exec.Command("modprobe", "-qn", "ip_vs").Run() == nil || emulated()
 }
@@ -41,13 +41,13 @@ func loadIPVS() error {
 	return nil
 }
 
-// emulated reports whether this is a guest. A guest with KVM is only measured longer than
-// necessary.
+// emulated reports whether this is a guest. Guests with KVM count as emulated, so they are measured
+// longer than necessary.
 func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
 
 // preferSoftirqs gives the kernel's threads for delayed packets a higher priority than the sender.
-// Otherwise the sender would prevail, and no packet would be processed. It is only for a guest,
-// whose kernel is discarded and whose packets are that slow.
+// Otherwise the sender would use all CPU time, and no packet would be processed. It is used only in
+// guests, which are that slow and whose kernel is discarded.
 func preferSoftirqs() error {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
@@ -56,7 +56,7 @@ func preferSoftirqs() error {
 	for _, name := range names {
 		comm, err := os.ReadFile(name)
 		if err != nil || !strings.HasPrefix(string(comm), "ksoftirqd/") {
-			continue // it has ended, or is another
+			continue // the process has ended, or is not such a thread
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err != nil {
@@ -80,8 +80,8 @@ func inGuest(ctx context.Context, o options, args []string) error {
 		return err
 	}
 	fmt.Println("In a guest, because this kernel has no IPVS. It is emulated: its figures say nothing, but their ratios do.")
-	// With two CPUs the guest uses the host's clock. With one, its time counts executed
-	// instructions, so a table that exceeds the CPU's cache would cost no more than a small table.
+	// With two CPUs the guest uses the host's clock. With one CPU its clock counts instructions, so
+	// cache misses would cost nothing and a large table would seem as fast as a small one.
 	settings := vm.Options{CPUs: 2, Memory: 3072, Limit: time.Hour, Stdout: os.Stdout, Stderr: os.Stderr,
 		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "guest: "+format+"\n", args...) }}
 	if o.full {

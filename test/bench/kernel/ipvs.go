@@ -4,17 +4,18 @@ import "fmt"
 
 // ipvsSizes configures the loads for ipvs mode's table.
 type ipvsSizes struct {
-	paths     [2]int // services whose first packets are compared
-	changes   []int  // services of which one is changed, ascending
+	paths     [2]int // numbers of services whose first packets are compared
+	changes   []int  // numbers of loaded services when one is changed, ascending
 	usual     int    // services
-	tool      []int  // services that ipvsadm loads
-	list      int    // services of a list like kube-proxy's
-	tree      int    // services of iptables mode
-	endpoints int    // of each service
+	tool      []int  // number of services that ipvsadm loads
+	list      int    // number of services in a list like kube-proxy's
+	tree      int    // number of services in iptables mode
+	endpoints int    // number of endpoints per service
 }
 
-// fullIPVSSizes returns the sizes for published figures. With patient, the lists and the loads by
-// ipvsadm are as large as the others, which needs most of an hour in an emulated kernel.
+// fullIPVSSizes returns the sizes for published figures. If patient is true, the lists and the
+// loads by ipvsadm are as large as the others. Such a run needs most of an hour in an emulated
+// kernel.
 func fullIPVSSizes(patient bool) ipvsSizes {
 	s := ipvsSizes{
 		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,
@@ -30,11 +31,11 @@ func quickIPVSSizes() ipvsSizes {
 	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, endpoints: 3}
 }
 
-// ipvsBackend is the variant of iptables for ipvs mode's guard and the comparisons: Debian's
-// default. It is the only column of the table.
+// ipvsBackend is the variant of iptables for ipvs mode's guard and the comparisons. It is Debian's
+// default, and the only column of the table.
 const ipvsBackend = nft
 
-// atMost returns a limit in the table of ipvs mode.
+// atMost returns limits for the table of ipvs mode.
 func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 
 // ipvsPlan returns the rows of ipvs mode.

@@ -22,13 +22,14 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// TestQuick measures everything at small sizes. Figures must be plausible: costs that must grow do.
+// TestQuick measures everything at small sizes. Each row must have a figure, and costs that must
+// grow with the number of rules must do so.
 func TestQuick(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // nft has stricter expectations
-				t.Skip("make soak runs it: nft shows the same")
+			if b == legacy && !wait.Soaking() { // the test with nft is stricter
+				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
 			rows := plan(quickSizes())
 			all := map[string]figure{}
@@ -49,15 +50,15 @@ func TestQuick(t *testing.T) {
 				return cheaper(b, all)
 			}
 			wrong := measure(rows)
-			for again := 0; len(wrong) > 0 && again < 2; again++ { // other work has disturbed the measurement
-				t.Logf("measuring what is compared once more: %q", wrong)
+			for again := 0; len(wrong) > 0 && again < 2; again++ { // other work may have disturbed the measurement
+				t.Logf("repeating the measurement of %q", wrong)
 				wrong = measure(slices.DeleteFunc(chosen(rows, regexp.MustCompile("^list of|list of 500$|^complete, 600$")), func(r row) bool { return !r.what.isPath() }))
 			}
 			_, compared := all[oneRule]
 			if compared && len(wrong) > 0 {
 				t.Error(strings.Join(wrong, "\n"))
 			}
-			rows = slices.DeleteFunc(rows, func(r row) bool { _, exists := all[r.name]; return r.what.isPath() && !exists }) // on a busy machine
+			rows = slices.DeleteFunc(rows, func(r row) bool { _, exists := all[r.name]; return r.what.isPath() && !exists }) // a busy machine loses packets, so these rows may be missing
 			for _, r := range rows {
 				f := all[r.name]
 				t.Logf("%s: %s", r.name, f.cell(r.what))
@@ -78,7 +79,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// cheaper lists costs that should grow but don't.
+// cheaper lists costs that must grow with the number of rules but do not.
 func cheaper(b backend, all map[string]figure) (wrong []string) {
 	more := func(one, than string, times float64) {
 		if a, b := all[one].Value, all[than].Value; a < b*times {
@@ -96,15 +97,15 @@ func cheaper(b backend, all map[string]figure) (wrong []string) {
 	return wrong
 }
 
-// TestPacketsAreFirstPackets sends packets through a box. The kernel must translate every packet,
-// but it only does so for the first packet of a connection. While the box drops, no packet may
-// leave or be remembered.
+// TestPacketsAreFirstPackets sends packets through a box. The kernel must look up the DNAT rule for
+// every packet, which it does only for the first packet of a connection. While the box drops, no
+// packet may leave and no connection may be remembered.
 func TestPacketsAreFirstPackets(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // nft has stricter expectations
-				t.Skip("make soak runs it: nft shows the same")
+			if b == legacy && !wait.Soaking() { // the test with nft is stricter
+				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
 			x := loaded(t, b, spec{floorLayout, 1, 10})
 			f, err := newFlood(x, vips(1))
@@ -123,20 +124,20 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := translated(t, x) - before; n != 1000 {
-				t.Errorf("translated packets = %d of 1000", n)
+				t.Errorf("translated packets = %d, want 1000", n)
 			}
 			if err := prove(x, f); err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
-				t.Errorf("prove of a drop = %v, want the error that no packets arrived", err)
+				t.Errorf("error of prove while packets are dropped = %v, want that no packets arrived", err)
 			}
 			if _, err := x.ask(request{Do: "open"}); err != nil {
 				t.Fatal(err)
 			}
 			if err := prove(x, f); err != nil {
-				t.Errorf("after the drop has ended: %v", err)
+				t.Errorf("error of prove after the drop = %v, want none", err)
 			}
 			f.to = vips(2)[1:]
 			if err := prove(x, f); err == nil {
-				t.Error("packets to an address without a VIP count as translated")
+				t.Error("error of prove for an address without a VIP = nil, want one")
 			}
 		})
 	}
@@ -158,18 +159,18 @@ func translated(t *testing.T, x *box) (n int) {
 			return n
 		}
 	}
-	t.Fatalf("%s has no DNAT rule:\n%s", x, out)
+	t.Fatalf("rules of %s =\n%s\nwant a DNAT rule", x, out)
 	return 0
 }
 
-// TestListChanges makes changes of every kind. Afterwards the list must serve exactly the right
+// TestListChanges makes changes of every kind. Afterwards the list must serve exactly the current
 // services.
 func TestListChanges(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // nft has stricter expectations
-				t.Skip("make soak runs it: nft shows the same")
+			if b == legacy && !wait.Soaking() { // the test with nft is stricter
+				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
 			const services, endpoints = 20, 3
 			x := loaded(t, b, spec{listLayout, services, endpoints})
@@ -189,11 +190,11 @@ func TestListChanges(t *testing.T) {
 				}
 				service := []int{services / 2, services, services + 1, services + 1}[i]
 				if err := reached(service); (err == nil) != want {
-					t.Errorf("service %d after %s: %v, want it served = %t", service, kind, err, want)
+					t.Errorf("error of service %d after %s = %v, want served = %t", service, kind, err, want)
 				}
 			}
 			if err := reached(0); err != nil {
-				t.Errorf("a service that did not change: %v", err)
+				t.Errorf("error of an unchanged service = %v, want none", err)
 			}
 		})
 	}
@@ -228,8 +229,8 @@ func needs(t *testing.T, b backend) {
 	lab.Need(t, "ipset")
 }
 
-// TestFigures computes figures. A ratio must be computed for each round, and be compared with the
-// limit instead of the value.
+// TestFigures computes figures from samples. A ratio must be the median of the rounds' ratios, and
+// the limit must apply to the ratio.
 func TestFigures(t *testing.T) {
 	rows := []row{
 		{name: "a", what: anyVIP},

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are the links of a box. in leads to the sender, and out to the endpoints at the link's
-// other end, far. No host is at far: the kernel counts what arrives there.
+// These are the links of a box. in is connected to the sender. out is connected to far, where the
+// endpoints would be: no host is there, but the kernel counts arriving packets.
 const (
 	inLink  = "in"
 	outLink = "out"
@@ -71,14 +71,14 @@ func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.
 	return nil
 }
 
-// awaitGone waits until the kernel has removed a box's cable, some time after the box has ended.
-// Removing a namespace ends with this step, which occupies one of the cores.
+// awaitGone waits until the kernel has removed a box's link, which happens some time after the box
+// has ended. It is the last step of removing a namespace, which keeps a core busy.
 func awaitGone(name string) error {
 	for range 6000 {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond) // between two polls
+		time.Sleep(10 * time.Millisecond) // interval of polls
 	}
 	return fmt.Errorf("link %s has not gone: %w", name, unix.ETIMEDOUT)
 }

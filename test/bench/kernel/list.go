@@ -9,9 +9,9 @@ import (
 )
 
 // list renders rules in the layout of kube-proxy's iptables mode. One chain has a rule for each
-// service, a chain for each service picks an endpoint by probability, and a chain for each endpoint
+// service. A chain for each service picks an endpoint by probability, and a chain for each endpoint
 // marks hairpin traffic and translates. Every rule has a comment, as in kube-proxy. 10,000 services
-// with 10 endpoints are 320,005 rules.
+// with 10 endpoints need 320,005 rules.
 type list struct {
 	services []listed
 }
@@ -36,11 +36,12 @@ func newList(n, endpoints int) *list {
 	return l
 }
 
-// listBlock is the number of services in a COMMIT if that is cheaper: the work of
-// iptables-nft-restore grows with the square of the chains in a COMMIT.
+// listBlock is the number of services in a COMMIT if a load has several. The work of
+// iptables-nft-restore grows with the square of the number of chains in a COMMIT.
 const listBlock = 25
 
-// full renders the load from empty, in one COMMIT or, with blocks, in several.
+// full renders all rules for a load into empty tables. It uses one COMMIT or, if blocks is true,
+// several.
 func (l *list) full(blocks bool) []byte {
 	var b bytes.Buffer
 	b.WriteString("*nat\n:LIST-SERVICES - [0:0]\n:LIST-POSTROUTING - [0:0]\n:LIST-MARK - [0:0]\n")
@@ -94,10 +95,11 @@ func (l *list) partial(changed, gone []listed) []byte {
 	return b.Bytes()
 }
 
-// chain names a chain by a hash of its purpose, with the length of kube-proxy's names.
+// chain returns the name of a chain, which is a hash of its purpose and as long as kube-proxy's
+// names.
 func chain(kind, of string) string {
 	h := fnv.New64a()
-	h.Write([]byte(of)) // never fails
+	h.Write([]byte(of)) // a hash never fails
 	return fmt.Sprintf("LIST-%s-%016X", kind, h.Sum64())
 }
 
@@ -111,7 +113,7 @@ func (s *listed) entry(b *bytes.Buffer) {
 		s.vip, s.name, servicePort, s.chain())
 }
 
-// chains writes the service's own chains, emptied first.
+// chains writes the commands that empty and fill the service's own chains.
 func (s *listed) chains(b *bytes.Buffer) {
 	fmt.Fprintf(b, ":%s - [0:0]\n", s.chain())
 	for _, e := range s.endpoints {
@@ -133,7 +135,7 @@ func (s *listed) chains(b *bytes.Buffer) {
 	}
 }
 
-// drop removes the service's own chains.
+// drop writes the commands that remove the service's own chains.
 func (s *listed) drop(b *bytes.Buffer) {
 	for _, c := range s.allChains() {
 		fmt.Fprintf(b, ":%s - [0:0]\n", c)

@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// start runs the program in its role.
+// start runs the program in the role of the environment variable.
 func start(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -30,12 +30,12 @@ func start(args []string) error {
 	case boxRole:
 		return serve(ctx, os.Stdin, os.Stdout)
 	case senderRole:
-		if err := furnish(); err != nil {
+		if err := setUp(); err != nil {
 			return err
 		}
 		return bench(ctx, args)
 	}
-	o, err := parse(args) // before anything is started
+	o, err := parse(args) // parsed before anything starts
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func start(args []string) error {
 // options is the parsed command line.
 type options struct {
 	quick bool
-	// ipvs selects the table of ipvs mode, and full the whole table.
+	// ipvs selects the table of ipvs mode. full selects all its rows.
 	ipvs, full bool
 	only       *regexp.Regexp
 }
@@ -92,7 +92,7 @@ func parse(args []string) (o options, err error) {
 	return o, err
 }
 
-// table returns the requested rows and columns, and the effort for them.
+// table returns the requested rows and columns, and the amount of work for each figure.
 func (o options) table() ([]row, []backend, effort, error) {
 	e, columns := fullEffort(), backends()
 	if o.quick {
@@ -152,7 +152,7 @@ func bench(ctx context.Context, args []string) error {
 	return nil
 }
 
-// tools returns why a backend can't be used, or nil.
+// tools returns the reason why a backend can't be used, or nil.
 func tools(b backend) error {
 	for _, tool := range []string{"", "-restore", "-save"} {
 		if _, err := exec.LookPath(fmt.Sprintf("iptables-%s%s", b, tool)); err != nil {

@@ -15,11 +15,11 @@ import (
 
 // effort configures the amount of work for each figure.
 type effort struct {
-	rounds  int           // of first packets; each yields one value of each path
-	turns   int           // of all paths in a round
-	batch   time.Duration // the approximate duration of the packets of one path in a turn
-	changes int           // of each kind
-	use     time.Duration // how long CPU time is measured
+	rounds  int           // rounds of first packets; each round yields one value for each path
+	turns   int           // turns of all paths in a round
+	batch   time.Duration // approximate time for the packets of one path in a turn
+	changes int           // changes of each kind
+	use     time.Duration // time for which CPU time is measured
 }
 
 func fullEffort() effort {
@@ -30,8 +30,8 @@ func quickEffort() effort {
 	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
 }
 
-// emulated is for an emulated kernel, in which few packets would fit into a batch, and everything
-// is noisier.
+// emulated returns the effort for an emulated kernel. Batches are longer, because few packets fit
+// into one, and figures have more noise.
 func (e effort) emulated() effort {
 	e.batch *= 5
 	e.changes *= 3
@@ -44,7 +44,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	ctx, cancel := context.WithCancel(ctx)
 	out := samples{}
 	boxes := map[spec]*box{}
-	defer func() { // the next backend is measured after everything of this one has ended
+	defer func() { // the next backend must not be measured while boxes of this one end
 		cancel()
 		for _, x := range boxes {
 			_ = x.close() // killed
@@ -91,7 +91,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 		return nil, err
 	}
 	after, err := lost()
-	if err == nil && after > before { // lost packets cost nothing, which would distort the figures
+	if err == nil && after > before { // lost packets cost nothing, so they would distort the figures
 		say("%d packets were lost before any rule saw them, on a machine that is too busy: first packets are left out", after-before)
 		for _, p := range paths {
 			delete(out, p.name)
@@ -100,8 +100,9 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	return out, err
 }
 
-// lost returns the number of packets that the kernel received and had no room for: the second
-// column, in hexadecimal, of each core's line (softnet_seq_show in net/core/net-procfs.c).
+// lost returns the number of packets that the kernel dropped because its queues were full. It is
+// the second column, in hexadecimal, of each core's line (softnet_seq_show in
+// net/core/net-procfs.c).
 func lost() (sum uint64, err error) {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
@@ -121,8 +122,8 @@ func lost() (sum uint64, err error) {
 	return sum, nil
 }
 
-// controlPlane measures the rows of one box that are not about packets. Afterwards nothing in the
-// box runs by itself.
+// controlPlane measures the rows of a box except its packet costs. Afterwards the engine in the box
+// is stopped.
 func controlPlane(x *box, rows []row, e effort, load float64, out samples, say func(format string, args ...any)) error {
 	for _, r := range rows {
 		if r.box != x.spec || r.what.isPath() {
@@ -136,7 +137,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 			continue
 		case endpointChanged, serviceAdded, serviceRemoved:
 			if times, q.Do = e.changes, "change"; x.spec.Layout == listLayout {
-				times = min(times, 3) // each takes seconds
+				times = min(times, 3) // each change needs seconds
 			}
 		case ruleCount:
 			q.Do = "rules"
@@ -158,15 +159,15 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 	return err
 }
 
-// path is a row of first packets.
+// path is a row with the cost of first packets.
 type path struct {
 	row
 	box     *box
 	flood   *flood
-	packets int // of a batch
+	packets int // packets of a batch
 }
 
-// aim opens a flood for each path, and proves that its packets arrive.
+// aim opens a flood for each path, and verifies that its packets arrive.
 func aim(rows []row, boxes map[spec]*box) (paths []*path, err error) {
 	for _, r := range rows {
 		if !r.what.isPath() {
@@ -206,8 +207,8 @@ func targets(r row) []netip.Addr {
 	}
 }
 
-// prove sends packets through a box that does not drop yet. All of them must leave it with an
-// endpoint's address, because VIPs are not routed there.
+// prove sends packets through a box while it does not drop them, and returns an error unless all
+// arrive. Only packets with an endpoint's address arrive, because VIPs are not routed there.
 func prove(x *box, f *flood) error {
 	const packets = 200
 	before, err := x.ask(request{Do: "arrived"})
@@ -218,7 +219,7 @@ func prove(x *box, f *flood) error {
 		return err
 	}
 	came, quiet := 0.0, 0
-	for came < packets && quiet < 20 { // on a busy machine some are still in transit when send returns
+	for came < packets && quiet < 20 { // on a busy machine some packets are still in transit when send returns
 		after, err := x.ask(request{Do: "arrived"})
 		if err != nil {
 			return err
@@ -227,7 +228,7 @@ func prove(x *box, f *flood) error {
 			came, quiet = after-before, 0
 		}
 		if came < packets {
-			time.Sleep(20 * time.Millisecond) // between two polls
+			time.Sleep(20 * time.Millisecond) // interval of polls
 		}
 	}
 	if came != packets {
@@ -236,9 +237,9 @@ func prove(x *box, f *flood) error {
 	return nil
 }
 
-// flow sends packets through all paths in turn, and records the microseconds of one packet: for
-// each round, the lower quartile of its turns. Other work on the machine only adds time, and turns
-// are short, so it affects all paths alike.
+// flow sends packets through all paths in turn, and records the time of one packet in microseconds.
+// The value of a round is the lower quartile of its turns, because other work on the machine only
+// adds time. Turns are short, so other work affects all paths alike.
 func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 	home, err := settle()
 	if err != nil {
@@ -260,7 +261,7 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				p := paths[(i+turn)%len(paths)] // the order stays, the start moves
+				p := paths[(i+turn)%len(paths)] // each turn starts with the next path
 				took, err := p.shoot()
 				if err != nil {
 					return err
@@ -276,17 +277,17 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 	return nil
 }
 
-// shoot sends a batch, and returns the microseconds of one packet.
+// shoot sends a batch, and returns the time of one packet in microseconds.
 func (p *path) shoot() (float64, error) {
-	if _, err := p.flood.send(p.packets); err != nil { // uncounted, because the caches have another box's rules
+	if _, err := p.flood.send(p.packets); err != nil { // a first batch is not counted, because the caches have another box's rules
 		return 0, err
 	}
 	took, err := p.flood.send(p.packets)
 	return float64(took.Nanoseconds()) / float64(p.packets) / 1e3, err
 }
 
-// settle binds the calling goroutine to one core, with priority over other work there, until home
-// is called.
+// settle binds the calling goroutine to one core, and gives it priority over other work there,
+// until home is called.
 func settle() (home func(), err error) {
 	runtime.LockOSThread()
 	var before unix.CPUSet
@@ -304,13 +305,13 @@ func settle() (home func(), err error) {
 		runtime.UnlockOSThread()
 		return nil, fmt.Errorf("keeping this thread on core %d: %w", last, err)
 	}
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -20); err != nil { // of the thread, on Linux
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -20); err != nil { // on Linux this sets the priority of the thread
 		fmt.Fprintln(os.Stderr, "other work disturbs what is measured:", err)
 	}
 	return func() {
 		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the thread has no more work
 		if err := unix.SchedSetaffinity(0, &before); err == nil {
-			runtime.UnlockOSThread() // otherwise it ends with its goroutine
+			runtime.UnlockOSThread() // if the priority can't be restored, the thread stays locked and ends with its goroutine
 		}
 	}, nil
 }

@@ -22,8 +22,8 @@ import (
 	"vipd/test/fake"
 )
 
-// own is iptables, nftables or ipvs mode as in the daemon: services are compiled, and an engine
-// applies them. It measures from the engine's Set until the state is applied.
+// own runs iptables, nftables or ipvs mode as the daemon does: it compiles services, and an engine
+// applies them. Its times are from the engine's Set until the state is applied.
 type own struct {
 	backend   backend
 	spec      spec
@@ -40,8 +40,8 @@ type own struct {
 	revision int64
 }
 
-// newOwn creates iptables or ipvs mode, with the real host around it unless only its own rules are
-// requested.
+// newOwn creates the dataplane of a mode. It has the real host part unless the layout has only the
+// mode's own rules.
 func newOwn(b backend, s spec) (*own, error) {
 	o := &own{backend: b, spec: s, vips: vips(s.Services + spareServices), cancel: func() {}}
 	if err := o.start(); err != nil {
@@ -95,11 +95,11 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 	}
 	running, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
-	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
+	o.running.Go(func() { _ = o.engine.Run(running) }) // Run returns nil by contract
 	return o.publish(ctx)
 }
 
-// add defines the i-th service with every default, except for fields that the layout sets.
+// add defines the i-th service. Fields have their defaults, except fields that the layout sets.
 func (o *own) add(i int) {
 	s := &balancer.Service{
 		Name: balancer.Name(serviceName(i)), VIPs: o.vips[i : i+1],
@@ -154,11 +154,11 @@ func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) 
 	}
 }
 
-// rest is longer than the engine's pause between changes, which is not measured.
+// rest is longer than the engine's pause between changes, so a measured change does not wait.
 const rest = 200 * time.Millisecond
 
 func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
-	time.Sleep(rest) // it is not measured
+	time.Sleep(rest) // this pause is not measured
 	switch kind {
 	case endpointChanged:
 		name := balancer.Name(serviceName(o.spec.Services/2 + n))
@@ -174,7 +174,7 @@ func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, e
 	return o.publish(ctx)
 }
 
-// stop ends the engine; the applied state stays.
+// stop ends the engine, and leaves the applied state in place.
 func (o *own) stop() {
 	o.cancel()
 	o.running.Wait()

@@ -14,7 +14,7 @@ const (
 	nft    backend = "nft"
 )
 
-// backends returns all of them, in the order of the table's columns and of row.limits.
+// backends returns all backends, in the order of the table's columns and of row.limits.
 func backends() []backend { return []backend{legacy, nft} }
 
 // layout is a form of rules for services.
@@ -64,7 +64,7 @@ const (
 	disturbed measure = "others change rules"
 )
 
-// isPath reports whether m is about first packets.
+// isPath reports whether m is a cost of first packets.
 func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
 
 // isCount reports whether values are integers.
@@ -92,19 +92,19 @@ type row struct {
 	name string
 	box  spec
 	what measure
-	// against names the row to compare with, or is "".
+	// against is the name of the row to compare with, or "".
 	against string
-	// limits has the maxima, by backend, of the ratio or, without a ratio, of the value; 0 means
-	// none.
+	// limits has the maximum for each backend. It applies to the ratio or, without a ratio, to the
+	// value. 0 means no limit.
 	limits [2]float64
 }
 
 // sizes configures the loads.
 type sizes struct {
-	list      []int // services of lists, ascending
-	services  []int // services of iptables mode: a small, the usual and a large number
-	one       []int // endpoints of one service, ascending
-	endpoints int   // of each service otherwise
+	list      []int // numbers of services in lists, ascending
+	services  []int // numbers of services in iptables mode: small, usual and large
+	one       []int // numbers of endpoints of a single service, ascending
+	endpoints int   // number of endpoints per service in all other rows
 }
 
 func fullSizes() sizes {
@@ -115,7 +115,7 @@ func quickSizes() sizes {
 	return sizes{list: []int{50, 500}, services: []int{50, 200, 600}, one: []int{10, 40, 160}, endpoints: 5}
 }
 
-// oneRule is the row that first packets are compared with.
+// oneRule is the name of the row with which first packets are compared.
 const oneRule = "one DNAT rule over ten endpoints"
 
 // plan returns the rows of a full run.
@@ -193,8 +193,8 @@ func mapsControl(s sizes) (rows []row) {
 		row{name: "CPU while others add rules" + name, box: usual, what: disturbed, limits: [2]float64{0, 1}})
 }
 
-// ownPaths returns the rows of one of iptables mode's layouts; limits are for the usual number of
-// services.
+// ownPaths returns the rows of one of iptables mode's layouts. The limits apply to the usual number
+// of services.
 func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 	var rows []row
 	for i, n := range s.services {
@@ -225,7 +225,7 @@ func control(s sizes) (rows []row) {
 		rows = append(rows, row{name: fmt.Sprintf("load of %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: loading})
 	}
 	usual, n := spec{completeLayout, s.services[1], s.endpoints}, s.list[len(s.list)-1]
-	rows = append(rows, // before anything is changed
+	rows = append(rows, // measured before any change
 		row{name: fmt.Sprintf("rules for %s", group(usual.Services)), box: usual, what: ruleCount, limits: [2]float64{150_000, 150_000}},
 		row{name: fmt.Sprintf("rules for %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: ruleCount})
 	for i, n := range s.services[:2] {

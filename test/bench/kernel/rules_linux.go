@@ -45,13 +45,13 @@ func countRules(ctx context.Context, b backend) (n int, err error) {
 	return n, cmd.Wait()
 }
 
-// subject is everything that a box measures besides packets.
+// subject is the content of a box: it loads and changes rules.
 type subject interface {
 	// load creates the content, and returns the duration.
 	load(ctx context.Context) (time.Duration, error)
 	// change makes the n-th change of a kind, n from 0, and returns the duration.
 	change(ctx context.Context, kind measure, n int) (time.Duration, error)
-	// stop ends everything that runs by itself; the rules stay.
+	// stop ends background work, and leaves the rules in place.
 	stop()
 }
 
@@ -78,14 +78,14 @@ func (f floor) stop() {}
 type listRules struct {
 	*list
 	backend backend
-	spare   []netip.Addr // VIPs of services to add
+	spare   []netip.Addr // VIPs of services that changes add
 }
 
 func newListRules(b backend, s spec) *listRules {
 	return &listRules{newList(s.Services, s.Endpoints), b, vips(s.Services + spareServices)[s.Services:]}
 }
 
-// spareServices is the maximum number of services that are added to the loaded ones.
+// spareServices is the maximum number of services that changes add.
 const spareServices = 100
 
 func (l *listRules) load(ctx context.Context) (time.Duration, error) {

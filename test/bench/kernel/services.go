@@ -19,8 +19,8 @@ const (
 // changedEndpoints is the first number of endpoints that a change adds.
 const changedEndpoints = 1 << 22
 
-// vips returns the VIPs of n services. They are the same in every process, and include the services
-// of smaller numbers.
+// vips returns the VIPs of n services. They are the same in every process, and vips(n) starts with
+// vips of smaller numbers.
 func vips(n int) []netip.Addr {
 	all := rand.New(rand.NewPCG(10_96, 12)).Perm(1 << vipBits)
 	out := make([]netip.Addr, n)

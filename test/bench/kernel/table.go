@@ -17,7 +17,7 @@ type figure struct {
 	Unit    string
 	// Value is the median of the rounds; Low and High are their quartiles.
 	Value, Low, High float64
-	// Against names the row that Ratio compares with. Ratio is the median of the rounds' own
+	// Against is the name of the row that Ratio compares with. Ratio is the median of the rounds'
 	// ratios, with its quartiles.
 	Against                    string
 	Ratio, RatioLow, RatioHigh float64
@@ -27,7 +27,7 @@ type figure struct {
 	Within bool
 }
 
-// figures computes the rows of one backend, without those that have no samples.
+// figures computes the rows of one backend. It omits rows without samples.
 func figures(rows []row, b backend, all samples) (out []figure) {
 	for _, r := range rows {
 		values := all[r.name]
@@ -53,7 +53,7 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 	return out
 }
 
-// spread returns the quartiles and the median of a non-empty list, whose order is kept.
+// spread returns the quartiles and the median of a non-empty list. It does not change the list.
 func spread(values []float64) (low, middle, high float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/4], sorted[len(sorted)/2], sorted[len(sorted)*3/4]
@@ -104,7 +104,7 @@ func (f *figure) cell(what measure) string {
 	return s
 }
 
-// limit formats a limit: of a ratio as a number, of a value in its unit.
+// limit formats a limit, as a number for a ratio, and in its unit for a value.
 func limit(v float64, what measure) string {
 	if what.isCount() {
 		return group(int(v))

@@ -13,8 +13,8 @@ import (
 // settling is the pause before CPU time is measured.
 const settling = 3 * time.Second
 
-// use returns the CPU time of the box's process, and of its ended children, over some time, in
-// percent of one core. With disturbed, another process adds a rule every 100 ms.
+// use returns the CPU time of the box's process and its ended children over some time, in percent
+// of one core. If what is disturbed, another process adds a rule every 100 ms meanwhile.
 func (h *host) use(ctx context.Context, what measure, over time.Duration) (float64, error) {
 	if what == disturbed {
 		ctx, cancel := context.WithCancel(ctx)
@@ -23,12 +23,12 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			cancel()
 			return 0, fmt.Errorf("starting someone who changes rules: %w", err)
 		}
-		defer func() { // awaited at the end: until then its CPU time does not count as this process's
+		defer func() { // the process is awaited at the end, because its CPU time counts as this process's from then on
 			cancel()
 			_ = stranger.Wait()
 		}()
 	}
-	runtime.GC()         // garbage of the load does not belong to the daemon's idle life
+	runtime.GC()         // collecting garbage of the load is not part of the idle costs
 	time.Sleep(settling) // the load is not measured
 	began := time.Now()
 	before, err := cpuTime()

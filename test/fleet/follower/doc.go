@@ -1,7 +1,6 @@
-// Command follower follows services in etcd with many sources in one process, like as many hosts,
-// and reports when each received each change. It is a separate program, so its time and memory
-// belong to the sources: tests run under the race detector, which needs several times as much of
-// both.
+// Command follower follows services in etcd with many sources in one process, which simulate many
+// hosts. It reports when each source received each change. It is a separate program because tests
+// run under the race detector, which would increase the measured time and memory.
 //
 //	follower -endpoints http://127.0.0.1:2379 -prefix /vipd -sources 500
 //
@@ -13,5 +12,5 @@
 //	                 nanoseconds since 1970 when it was published
 //	heap             "heap BYTES": what is in use, after a collection
 //
-// and ends with its standard input.
+// It ends with its standard input.
 package main

@@ -55,7 +55,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	defer cancel()
 	began := time.Now()
 	for _, f := range crowd {
-		running.Go(func() { _ = f.source.Watch(ctx, f.publish) }) // its only error is that it already runs
+		running.Go(func() { _ = f.source.Watch(ctx, f.publish) }) // Watch fails only if it already runs
 	}
 	crowd.await(1)
 	if _, err := fmt.Fprintln(out, "first", crowd.firstSince(began).Nanoseconds()); err != nil {
@@ -71,7 +71,7 @@ type follower struct {
 	mu      sync.Mutex // guards the fields below
 	first   time.Time
 	samples []sample
-	last    store.Snapshot // kept, like in a daemon
+	last    store.Snapshot // kept in memory, as in a daemon
 }
 
 type sample struct {
@@ -96,16 +96,16 @@ func (f *follower) publish(s store.Snapshot) {
 // crowd has all followers.
 type crowd []*follower
 
-// await returns when every source has everything up to a revision.
+// await returns when every source has received all changes up to a revision.
 func (c crowd) await(revision int64) {
 	for _, f := range c {
 		for f.source.Position().Seen < revision || f.never() {
-			time.Sleep(time.Millisecond) // between two polls
+			time.Sleep(time.Millisecond) // interval of polls
 		}
 	}
 }
 
-// never reports whether a source has not followed yet.
+// never reports whether the source has not received a complete state yet.
 func (f *follower) never() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +121,7 @@ func (c crowd) firstSince(began time.Time) (longest time.Duration) {
 	return longest
 }
 
-// answer answers questions until there are no more.
+// answer answers questions until the input ends.
 func (c crowd) answer(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -138,7 +138,7 @@ func (c crowd) answer(in io.Reader, out io.Writer) error {
 			c.printSamples(w)
 		case "heap":
 			runtime.GC()
-			runtime.GC() // the first one leaves objects in pools (sync.Pool)
+			runtime.GC() // the first collection leaves objects in sync.Pool
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			fmt.Fprintln(w, "heap", m.HeapAlloc)

@@ -21,12 +21,12 @@ func needGuest(t *testing.T) {
 		t.Skip("needs its own machine: this is a guest")
 	}
 	if !wait.Soaking() {
-		t.Skip("make soak runs it: the tests of ipvs mode already boot a guest")
+		t.Skip("runs only in make soak, because the tests of ipvs mode already boot a guest")
 	}
 }
 
-// TestOneBoot checks everything that a guest promises in one guest, because a boot takes ten
-// seconds.
+// TestOneBoot runs a command in a guest. Its output, status and files must arrive as documented.
+// There is only one guest, because a boot lasts ten seconds.
 func TestOneBoot(t *testing.T) {
 	needGuest(t)
 	here, lost, kept := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "a folder, with a comma")
@@ -67,23 +67,23 @@ exit 7`
 		"(size=1048576)", "other modules", "namespaces", "own run", "fast clock", "a clock of its own",
 	} {
 		if !strings.Contains(out.String(), want+"\n") {
-			t.Errorf("output of the guest lacks %q", want)
+			t.Errorf("output of the guest has no %q, want it", want)
 		}
 	}
 	if got := complaints.String(); got != "complaint\n" {
-		t.Errorf("stderr = %q, want only the complaint", got)
+		t.Errorf("stderr = %q, want only the command's message", got)
 	}
 	if strings.Contains(out.String(), "no ") {
-		t.Error("a scheduler is missing")
+		t.Error("schedulers of IPVS are incomplete, want all")
 	}
 	if t.Failed() {
-		t.Logf("it said:\n%s", out.String())
+		t.Logf("output of the guest:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file written outside the writable folder exists (%v)", err)
+		t.Errorf("error of a file written outside the writable folder = %v, want that it does not exist", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
-		t.Errorf("file in the writable folder = %q (%v)", text, err)
+		t.Errorf("file in the writable folder = %q, error = %v, want the written text", text, err)
 	}
 }
 
@@ -98,9 +98,9 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 	if !errors.Is(err, ErrLimit) {
 		t.Errorf("error of a command that never ends = %v, want %v", err, ErrLimit)
 	}
-	t.Logf("ended after %s", time.Since(began))
+	t.Logf("time until the end = %s", time.Since(began))
 	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		t.Errorf("files after the command = %v (%v)", left, err)
+		t.Errorf("files after the command = %v, error = %v, want none", left, err)
 	}
 }
 
@@ -128,11 +128,11 @@ func TestAFailingBootShowsTheConsole(t *testing.T) {
 	}
 	status, err := m.run(t.Context())
 	if err == nil {
-		t.Fatalf("status of a guest without a file system = %d", status)
+		t.Fatalf("status of a guest without a file system = %d, want an error", status)
 	}
 	for _, want := range []string{"Kernel panic", "console"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error lacks %q: %v", want, err)
+			t.Errorf("error = %[2]v, want %[1]q in it", want, err)
 		}
 	}
 }

@@ -14,14 +14,14 @@ import (
 
 // source is a source of kernels.
 type source interface {
-	// newest names the newest kernel. It becomes the name of a directory.
+	// newest returns the name of the newest kernel, which becomes the name of its directory.
 	newest(ctx context.Context) (string, error)
-	// unpack extracts that kernel into an existing, empty directory.
+	// unpack extracts the kernel with a name into an existing, empty directory.
 	unpack(ctx context.Context, name, into string) error
 }
 
-// cache keeps unpacked kernels, each in a directory of its name. Such a directory is complete,
-// because it is created under another name and renamed last.
+// cache stores unpacked kernels. Each has a directory with its name, which is complete because it
+// is renamed only after it was filled.
 type cache struct {
 	dir    string
 	source source
@@ -32,12 +32,12 @@ type cache struct {
 // incomplete.
 const unfinished = "unfinished-"
 
-// lockName is a lock file: a process that changes the cache holds the cache's lock, and a process
-// that uses a kernel holds the kernel's.
+// lockName is the name of lock files. A process that changes the cache holds the cache's lock, and
+// a process that uses a kernel holds the lock in the kernel's directory.
 const lockName = "lock"
 
 // kernel returns the directory of the newest kernel, and a function that releases it. If the newest
-// kernel is unknown, the last added kernel is used.
+// kernel can't be determined, it returns the kernel that was added last.
 func (c *cache) kernel(ctx context.Context) (string, func(), error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return "", nil, fmt.Errorf("making the cache: %w", err)
@@ -69,7 +69,7 @@ func (c *cache) kernel(ctx context.Context) (string, func(), error) {
 	return folder, release, nil
 }
 
-// add creates the directory of a kernel, and removes unused ones.
+// add creates the directory of a kernel, and removes the directories of unused kernels.
 func (c *cache) add(ctx context.Context, name string) error {
 	for _, old := range c.folders() {
 		if strings.HasPrefix(old, unfinished) {

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shelf is a source of invented kernels.
-type shelf struct {
+// fakeSource is a source of invented kernels.
+type fakeSource struct {
 	latest   string
-	away     error // the error instead of the latest kernel
-	broken   error // the error in the middle of unpacking
+	away     error // error of newest
+	broken   error // error of unpack, after it has written a file
 	unpacked atomic.Int32
 }
 
-func (s *shelf) newest(context.Context) (string, error) { return s.latest, s.away }
+func (s *fakeSource) newest(context.Context) (string, error) { return s.latest, s.away }
 
-func (s *shelf) unpack(_ context.Context, name, into string) error {
+func (s *fakeSource) unpack(_ context.Context, name, into string) error {
 	s.unpacked.Add(1)
 	for _, file := range []string{"vmlinuz", "modules"} {
 		if err := os.WriteFile(filepath.Join(into, file), []byte(name), 0o600); err != nil {
@@ -38,8 +38,8 @@ func (s *shelf) unpack(_ context.Context, name, into string) error {
 	return nil
 }
 
-// whole fails the test unless the directory has the complete kernel.
-func whole(t *testing.T, folder, name string) {
+// wantComplete fails the test unless the directory has the complete kernel.
+func wantComplete(t *testing.T, folder, name string) {
 	t.Helper()
 	for _, file := range []string{"vmlinuz", "modules"} {
 		if text, err := os.ReadFile(filepath.Join(folder, file)); err != nil || string(text) != name {
@@ -49,7 +49,7 @@ func whole(t *testing.T, folder, name string) {
 }
 
 func TestAKernelIsUnpackedOnce(t *testing.T) {
-	s := &shelf{latest: "linux_1"}
+	s := &fakeSource{latest: "linux_1"}
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	var all sync.WaitGroup
 	for range 8 {
@@ -61,17 +61,17 @@ func TestAKernelIsUnpackedOnce(t *testing.T) {
 				return
 			}
 			defer release()
-			whole(t, folder, "linux_1")
+			wantComplete(t, folder, "linux_1")
 		})
 	}
 	all.Wait()
 	if n := s.unpacked.Load(); n != 1 {
-		t.Errorf("unpacked %d times, want once", n)
+		t.Errorf("times unpacked = %d, want 1", n)
 	}
 }
 
 func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
-	s := &shelf{latest: "linux_1", broken: errors.New("the line is dead")}
+	s := &fakeSource{latest: "linux_1", broken: errors.New("the line is dead")}
 	c := cache{t.TempDir(), s, t.Logf}
 	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.broken) {
 		t.Fatalf("error of a broken download = %v, want %v", err, s.broken)
@@ -89,14 +89,14 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	whole(t, folder, "linux_1")
+	wantComplete(t, folder, "linux_1")
 	if got := c.folders(); !slices.Equal(got, []string{"linux_1"}) {
 		t.Errorf("folders of the cache = %q, want only the kernel", got)
 	}
 }
 
 func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
-	s := &shelf{}
+	s := &fakeSource{}
 	c := cache{t.TempDir(), s, t.Logf}
 	var release func()
 	for i, want := range [][]string{{"linux_1"}, {"linux_1", "linux_2"}, {"linux_3"}} {
@@ -105,12 +105,12 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole(t, folder, s.latest)
+		wantComplete(t, folder, s.latest)
 		if got := c.folders(); !slices.Equal(got, want) {
 			t.Errorf("folders of the cache with %s = %q, want %q", s.latest, got, want)
 		}
 		if i == 0 {
-			release = done // the guest on the first kernel continues while the second is added
+			release = done // a guest still uses the first kernel while the second is added
 			continue
 		}
 		done()
@@ -121,7 +121,7 @@ func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
 }
 
 func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
-	s := &shelf{away: errors.New("no list of packages")}
+	s := &fakeSource{away: errors.New("no list of packages")}
 	c := cache{t.TempDir(), s, t.Logf}
 	if err := os.Mkdir(filepath.Join(c.dir, unfinished+"1"), 0o700); err != nil {
 		t.Fatal(err)
@@ -144,12 +144,12 @@ func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	whole(t, folder, "linux_10")
+	wantComplete(t, folder, "linux_10")
 }
 
 func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
-	c := cache{t.TempDir(), &shelf{latest: "linux_1"}, t.Logf}
-	unlock, err := lock(t.Context(), filepath.Join(c.dir, lockName), unix.LOCK_EX) // another process is downloading
+	c := cache{t.TempDir(), &fakeSource{latest: "linux_1"}, t.Logf}
+	unlock, err := lock(t.Context(), filepath.Join(c.dir, lockName), unix.LOCK_EX) // another process holds the lock while it downloads
 	if err != nil {
 		t.Fatal(err)
 	}

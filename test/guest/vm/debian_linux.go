@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// debian is the source of Debian's kernels: the package sources of apt.
+// debian is a source of Debian's kernels, which it downloads by apt-get.
 type debian struct{}
 
 // metaPackage depends on the newest stock kernel.
@@ -62,7 +62,7 @@ func (debian) unpack(ctx context.Context, name, into string) error {
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return err
 	}
-	// apt downloads as the user _apt, who may not write here, and would complain.
+	// By default apt downloads as the user _apt, which may not write here, and prints a warning.
 	if _, err := output(ctx, work, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", pkg+"="+version); err != nil {
 		return fmt.Errorf("downloading (apt-get update may help): %w", err)
 	}
@@ -93,7 +93,7 @@ func (debian) unpack(ctx context.Context, name, into string) error {
 	return os.RemoveAll(work)
 }
 
-// prune removes drivers of hardware that the guest lacks, which are nine tenths of a kernel
+// prune removes drivers of hardware that the guest does not have. They are nine tenths of a kernel
 // package.
 func prune(modules string) error {
 	for _, kind := range []string{"drivers", "drivers/net", "."} {

@@ -20,8 +20,8 @@ import (
 //go:embed init
 var initScript []byte
 
-// initramfs returns the guest's initial root file system: busybox, the init script, and the modules
-// for the files of the host, numbered in loading order.
+// initramfs returns the guest's initial root file system. It has busybox, the init script, and the
+// modules that are needed to read the host's files, numbered in loading order.
 func initramfs(ctx context.Context, k kernel) ([]byte, error) {
 	path, err := tool(busybox)
 	if err != nil {
@@ -66,14 +66,14 @@ func (k kernel) packed() string  { return filepath.Join(k.folder, "vmlinuz") }
 func (k kernel) modules() string { return filepath.Join(k.folder, "lib", "modules", k.release) }
 
 // unpack extracts the kernel in vmlinuz (Documentation/arch/x86/boot.rst) to a file, and returns
-// the image for qemu. That is the file if it has a PVH entry, and otherwise vmlinuz, which unpacks
-// itself. Unpacking is a third of the cost of an emulated boot.
+// the image for qemu. If the file has no PVH entry, qemu must boot vmlinuz, which unpacks itself.
+// That needs a third of the time of an emulated boot.
 func (k kernel) unpack(ctx context.Context, file string) string {
 	packed, err := os.ReadFile(k.packed())
 	if err != nil || len(packed) < 0x250 {
 		return k.packed()
 	}
-	at := 512*(1+int(packed[0x1f1])) + int(binary.LittleEndian.Uint32(packed[0x248:])) // after the sectors of the setup
+	at := 512*(1+int(packed[0x1f1])) + int(binary.LittleEndian.Uint32(packed[0x248:])) // the kernel follows the setup sectors
 	cmd := exec.CommandContext(ctx, "xz", "-dc", "--single-stream")
 	cmd.Stdin = bytes.NewReader(packed[min(at, len(packed)):])
 	image, err := cmd.Output()
@@ -93,7 +93,7 @@ func (k kernel) closure(names ...string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	needs := map[string][]string{} // by module: its file, then its dependencies, each before its own dependencies
+	needs := map[string][]string{} // maps a module to its file and its dependencies; each precedes its own dependencies
 	for line := range strings.Lines(string(text)) {
 		file, rest, _ := strings.Cut(line, ":")
 		needs[moduleOf(file)] = append([]string{file}, strings.Fields(rest)...)
@@ -119,7 +119,7 @@ func moduleOf(file string) string {
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// read returns a module in the kernel's form.
+// read returns a module, uncompressed as the kernel expects it.
 func (k kernel) read(ctx context.Context, module string) ([]byte, error) {
 	file := filepath.Join(k.modules(), module)
 	switch filepath.Ext(file) {

@@ -37,7 +37,7 @@ func kvmWorks(ctx context.Context, cacheDir string, m machine) bool {
 	return works
 }
 
-// trial boots the machine under KVM up to the init script.
+// trial boots the machine under KVM, and reports whether it reaches the init script.
 func (m machine) trial(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, trialLimit)
 	defer cancel()
@@ -64,7 +64,7 @@ func recall(path, boot string) (answer, ok bool) {
 	return rest == "works\n", ok && (rest == "works\n" || rest == "fails\n")
 }
 
-// remember saves a result. If it can't, the next guest tries again.
+// remember saves a result. If that fails, the next guest tries KVM again.
 func remember(path, boot string, answer bool) {
 	text := boot + "fails\n"
 	if answer {

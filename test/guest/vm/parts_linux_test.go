@@ -87,7 +87,7 @@ func TestQuoteIsWhatTheShellReads(t *testing.T) {
 func TestTheTrialOfKVMIsRememberedUntilTheNextBoot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kvm")
 	if _, ok := recall(path, "boot 1\n"); ok {
-		t.Error("recall before the first trial = true")
+		t.Error("recall before the first trial = true, want false")
 	}
 	for _, want := range []bool{true, false} {
 		remember(path, "boot 1\n", want)
@@ -95,14 +95,14 @@ func TestTheTrialOfKVMIsRememberedUntilTheNextBoot(t *testing.T) {
 			t.Errorf("recall = %t, %t, want %t", got, ok, want)
 		}
 		if _, ok := recall(path, "boot 2\n"); ok {
-			t.Error("recall after another boot = true")
+			t.Error("recall after another boot = true, want false")
 		}
 	}
 	if err := os.WriteFile(path, []byte("boot 1\nwor"), 0o600); err != nil { // cut off
 		t.Fatal(err)
 	}
 	if _, ok := recall(path, "boot 1\n"); ok {
-		t.Error("recall of half an answer = true")
+		t.Error("recall of half an answer = true, want false")
 	}
 }
 

@@ -27,8 +27,7 @@ const endLimit = 5 * time.Minute
 const CacheVar = "VIPD_GUEST_CACHE"
 
 // Run boots a guest, runs the command in it, and returns its exit status. It returns an error if
-// there is no status: the guest did not boot, ended before the command, or reached its limit
-// (ErrLimit).
+// the guest did not boot, ended before the command, or reached its limit (ErrLimit).
 func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	if err := Missing(); err != nil {
 		return 0, err
@@ -99,7 +98,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "vipd-guest"), nil
 }
 
-// machine is one guest. Its job directory has its input and its console.
+// machine is a guest. Its job directory has its input and its console.
 type machine struct {
 	kernel  kernel
 	image   string // the image to boot, if not the kernel's vmlinuz
@@ -174,8 +173,8 @@ func (m machine) base(parameter string) []string {
 // comma escapes a value for qemu's options.
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
-// command returns qemu, which ends with ctx and with this process. If allowed, it has a higher
-// priority than usual: it is a single busy thread, and tests next to it finally wait for it.
+// command returns qemu's command, which ends with ctx and with this process. If allowed, qemu gets
+// a higher priority, because it is a single busy thread for which all other tests finally wait.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	if os.Geteuid() == 0 {
@@ -209,7 +208,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 			return 0, err
 		}
 		defer func() { _ = r.Close() }()
-		defer func() { _ = w.Close() }() // again, in case of an early return
+		defer func() { _ = w.Close() }() // closed again in case of an early return
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 		readers.Go(func() { read(r) })
 	}
@@ -229,11 +228,11 @@ func (m machine) run(ctx context.Context) (int, error) {
 	case err == nil:
 		err = errors.New("it has switched itself off")
 	}
-	return 0, fmt.Errorf("waiting for the end of the command in the guest: %w%s", err, m.lastWords(words.String()))
+	return 0, fmt.Errorf("waiting for the end of the command in the guest: %w%s", err, m.failureText(words.String()))
 }
 
-// follow reads the command's progress from the start script, and returns its exit status; -1 means
-// that it has not ended.
+// follow reads the command's progress from the start script, and returns its exit status, or -1 if
+// the command has not ended.
 func follow(r io.Reader, ended func()) int {
 	status := -1
 	for lines := bufio.NewScanner(r); lines.Scan(); {
@@ -247,8 +246,8 @@ func follow(r io.Reader, ended func()) int {
 	return status
 }
 
-// lastWords returns qemu's messages, and the end of the console, of a failed guest.
-func (m machine) lastWords(words string) string {
+// failureText returns qemu's messages and the end of the console of a failed guest.
+func (m machine) failureText(words string) string {
 	if words = strings.TrimSpace(words); words != "" {
 		words = "\n" + words
 	}

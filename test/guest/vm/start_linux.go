@@ -9,9 +9,9 @@ import (
 	"vipd/test/wait"
 )
 
-// startScript is the guest's first process after it can read the host's files. It sets the guest up
-// as an ordinary machine, runs the command, reports its end, and switches off. The ports are in the
-// order of machine.args.
+// startScript returns the script of the guest's first process after it can read the host's files.
+// The script sets up an ordinary machine, runs the command, reports its end, and switches off. The
+// ports are in the order of machine.args.
 func (m machine) startScript(command []string) string {
 	var b strings.Builder
 	k, o := m.kernel, m.options
@@ -48,9 +48,9 @@ exec 3>"${ports[2]}"
 // cost is wait.CostVar in the guest: emulated code is 15 times slower, but tests also wait.
 const cost = "10"
 
-// slowness returns wait.SlownessVar for the guest. It is generous: emulated code is 15 times
-// slower, but tests rarely wait for the CPU. A guest whose clock counts instructions seems fast,
-// except that it runs everything in sequence.
+// slowness returns wait.SlownessVar for the guest. Emulated code is 15 times slower, but tests
+// rarely wait for the CPU. A guest whose clock counts instructions seems fast, except that it runs
+// only one process at a time.
 func (m machine) slowness() string {
 	if m.counted() {
 		return "3"

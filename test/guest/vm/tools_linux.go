@@ -45,8 +45,8 @@ func Missing() error {
 	return fmt.Errorf("the guest needs %s: apt-get install %[1]s", strings.Join(missing, " "))
 }
 
-// isDebian reports whether an os-release file describes a system with Debian's packages. Ubuntu has
-// its own kernels.
+// isDebian reports whether an os-release file describes a system with Debian's packages. Ubuntu
+// does not count, because it has other kernels.
 func isDebian(release string) bool {
 	for line := range strings.Lines(release) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -58,8 +58,8 @@ func isDebian(release string) bool {
 	return false
 }
 
-// staticBusybox reports whether there is a static busybox, which must run before the guest can read
-// the files of this machine.
+// staticBusybox reports whether a static busybox exists. It must be static because it runs before
+// the guest can read this machine's files.
 func staticBusybox() bool {
 	path, err := tool(busybox)
 	if err != nil {

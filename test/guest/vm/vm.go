@@ -12,18 +12,19 @@ const GuestVar = "VIPD_GUEST"
 // TapMAC is the MAC of a guest's eth0.
 const TapMAC = "02:76:69:70:64:01"
 
-// ErrLimit means that the time limit ended the guest.
+// ErrLimit is the error of a guest that the time limit ended.
 var ErrLimit = errors.New("the guest has reached its time limit")
 
 // Options configures a guest. The zero value is usable.
 type Options struct {
-	// Memory is in MiB. 0 means 2048. The host provides it only as the guest uses it.
+	// Memory is the guest's memory in MiB. 0 means 2048. The host allocates only memory that the
+	// guest uses.
 	Memory int
-	// CPUs is the number of CPUs. 0 means 1. With more, an emulated guest can be late, see the
-	// package's comment.
+	// CPUs is the number of CPUs. 0 means 1. With several CPUs an emulated guest may exceed time
+	// limits, see the package's comment.
 	CPUs int
-	// Limit is the maximum time for boot and command. 0 means 30 minutes. A boot of 10 seconds has
-	// lasted more than five minutes on a machine with a load of 22.
+	// Limit is the maximum time for boot and command. 0 means 30 minutes. At a load of 22, a boot
+	// of 10 seconds has lasted more than five minutes.
 	Limit time.Duration
 	// Writable is a directory whose files the guest may change permanently. "" means none.
 	Writable string
@@ -37,7 +38,7 @@ type Options struct {
 	Monitor string
 	// Dir is the directory in which the command starts. "" means the current one.
 	Dir string
-	// Env is added to the environment of this process: NAME=VALUE.
+	// Env has further variables, as NAME=VALUE, in addition to this process's environment.
 	Env []string
 	// Stdout and Stderr receive the command's output as it is written. nil discards it.
 	Stdout, Stderr io.Writer
