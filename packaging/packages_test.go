@@ -92,7 +92,7 @@ func TestContents(t *testing.T) {
 	}
 	for _, file := range files {
 		if name := strings.TrimPrefix(file, "../"); !bytes.Contains(list, []byte(name)) {
-			t.Errorf("nfpm.yaml lacks %s", name)
+			t.Errorf("nfpm.yaml has no %s, want it", name)
 		}
 	}
 	units, err := filepath.Glob("../systemd/*.service")
@@ -101,7 +101,7 @@ func TestContents(t *testing.T) {
 	}
 	for _, unit := range units {
 		if name := filepath.Base(unit); !bytes.Contains(list, []byte("@STAGE@/"+name)) {
-			t.Errorf("nfpm.yaml lacks %s", name)
+			t.Errorf("nfpm.yaml has no %s, want it", name)
 		}
 	}
 	for line := range strings.Lines(string(list)) {
@@ -109,7 +109,7 @@ func TestContents(t *testing.T) {
 		source, _, _ := strings.Cut(rest, ",")
 		if found && !strings.HasPrefix(source, `"@`) {
 			if files, err := filepath.Glob(filepath.Join("..", source)); err != nil || len(files) == 0 {
-				t.Errorf("nfpm.yaml: there is no %s: %v", source, err)
+				t.Errorf("nfpm.yaml: %s does not exist, want it: %v", source, err)
 			}
 		}
 	}
@@ -135,7 +135,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else if !bytes.Equal(first, second) {
-			t.Errorf("two builds of %s differ", filepath.Base(file))
+			t.Errorf("two builds of %s differ, want the same bytes", filepath.Base(file))
 		}
 	}
 	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
@@ -155,7 +155,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 			}
 			libraries, err := f.ImportedLibraries()
 			if f.Machine != want || err != nil || len(libraries) > 0 {
-				t.Errorf("%s of %s: machine %v, libraries %v, %v", program, arch, f.Machine, libraries, err)
+				t.Errorf("%s of %s: machine = %v, libraries = %v, error = %v; want a static program", program, arch, f.Machine, libraries, err)
 			}
 			_ = f.Close()
 		}

@@ -60,11 +60,11 @@ func TestRPMInARoot(t *testing.T) {
 	got := files(rpm("-ql", "vipd"))
 	deb := run("sh", "-ec", `dpkg-deb --fsys-tarfile "$1" | tar -t`, "sh", packageFile("new", "*_amd64.deb"))
 	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
-		t.Errorf("files of the RPM =\n%s\nfiles of the Debian package =\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("files of the RPM =\n%s\nwant the files of the Debian package =\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // abilities of rpm itself, and files of the package
 		if !strings.HasPrefix(line, "rpmlib(") && !strings.HasPrefix(line, "config(vipd)") && line != "/bin/sh\n" {
-			t.Errorf("unexpected requirement of the RPM: %s", line)
+			t.Errorf("requirement of the RPM = %s, want none like it", line)
 		}
 	}
 	if got, want := rpm("-q", "--recommends", "--suggests", "vipd"), "iptables\nkmod\nipset\nconntrack\n"; got != want {
@@ -73,7 +73,7 @@ func TestRPMInARoot(t *testing.T) {
 	rpm("-e", "--noscripts", "vipd")
 	for _, path := range got {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {
-			t.Errorf("%s still exists after the removal", path)
+			t.Errorf("%s exists after the removal, want it removed", path)
 		}
 	}
 }

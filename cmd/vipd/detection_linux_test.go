@@ -215,7 +215,7 @@ func detects(t *testing.T, mode string) {
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
 		case attempt == 6:
-			t.Fatal("requests are lost for longer than documented")
+			t.Fatal("requests are lost for longer than documented, want less")
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 		}
 	}
 	if measured < len(g.audiences)/2 { // some lose nothing, by chance or because userspace mode retries another endpoint
-		g.t.Errorf("clients noticed only %d of %d kinds of failures", measured, len(g.audiences))
+		g.t.Errorf("kinds of failures that clients noticed = %d, want at least half of %d", measured, len(g.audiences))
 	}
 	g.noneHealthy()
 
@@ -320,7 +320,7 @@ func (g *checkedGateway) noneHealthy() {
 		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):
 			return nil
 		case err == nil:
-			g.t.Fatal("a service without a healthy endpoint answers")
+			g.t.Fatal("a service without a healthy endpoint answers, want no answer")
 		}
 		return err
 	})
@@ -331,7 +331,7 @@ func (g *checkedGateway) noneHealthy() {
 		}
 		c, err := once(g.client, panickyVIP.String())
 		if err != nil {
-			g.t.Errorf("a service that panics: %v", err)
+			g.t.Errorf("error of a service that panics = %v, want none", err)
 		}
 		met[c.Server] = true
 	}

@@ -41,18 +41,18 @@ func (g *gateway) explains(open net.Conn) {
 		return err
 	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
-		g.t.Errorf("answer = %+v", e.Answer)
+		g.t.Errorf("answer = %+v, want it served by two endpoints with half of the clients each", e.Answer)
 	}
 	for _, s := range e.Steps {
 		if s.Wrong {
-			g.t.Errorf("step %q has a failure: %s", s.What, s.Text)
+			g.t.Errorf("step %q has a failure, want none: %s", s.What, s.Text)
 		}
 	}
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
-		g.t.Errorf("existing connections lack %s: %v: %+v", client, e.Existing, e.Steps)
+		g.t.Errorf("existing connections of %s = %+v, want one; steps: %+v", client, e.Existing, e.Steps)
 	}
 	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
-		g.t.Errorf("live connection = %+v", l)
+		g.t.Errorf("live connection = %+v, want an answer", l)
 	}
 	for at, want := range map[string]explain.Answer{
 		"10.96.0.10:81": {Verdict: explain.Refused, Summary: "10.96.0.10 serves 80/tcp"},
@@ -122,10 +122,10 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 			return netip.AddrPort{}
 		}
 		if err != nil || k.Connections != 1 {
-			g.t.Errorf("result of ending a connection in %s mode = %+v, %v", mode, k, err)
+			g.t.Errorf("result of ending a connection in %s mode = %+v, error = %v, want 1", mode, k, err)
 		}
 		if err := echoes(c); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)
+			g.t.Errorf("in %s mode, error of an ended connection = %v, want a reset", mode, err)
 		}
 		lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
 		lab.Eventually(g.t, 30*time.Second, "a line of the connection in the access log", func() error { return g.logged(client) })
@@ -158,6 +158,6 @@ func (g *gateway) reuses(client netip.AddrPort) {
 		_, err = lab.AskWithin(c, wait.Patience)
 	}
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection uses it
-		g.t.Errorf("from %s, the port of a connection that was ended: %v", client, err)
+		g.t.Errorf("error from %s at the port of an ended connection = %v, want none or that the port is in use", client, err)
 	}
 }

@@ -233,7 +233,7 @@ func TestIPTablesMode(t *testing.T) {
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-					t.Errorf("servers that answer %s = %v", from.Name, got)
+					t.Errorf("servers that answer %s = %v, want both", from.Name, got)
 				}
 			}
 			a, open := g.ask(g.client)
@@ -252,7 +252,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.write(settings("iptables", backend), 1)
 			began := time.Now()
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-				t.Errorf("reload = %+v, %v", r, err)
+				t.Errorf("reload = %+v, error = %v, want neither problems nor error", r, err)
 			}
 			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
 				g.settled()
@@ -261,7 +261,7 @@ func TestIPTablesMode(t *testing.T) {
 				t.Errorf("servers after the reload = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
-				t.Error("echo on the open connection: ", err)
+				t.Error("error of an echo on the open connection = ", err)
 			}
 
 			g.stop()
@@ -269,7 +269,7 @@ func TestIPTablesMode(t *testing.T) {
 				t.Errorf("servers after the stop = %v, want s2", got)
 			}
 			if err := echoes(open); err != nil {
-				t.Error("echo on the open connection after the stop: ", err)
+				t.Error("error of an echo on the open connection after the stop = ", err)
 			}
 			g.cleanup(before)
 		})
@@ -283,7 +283,7 @@ func (g *gateway) counted(open net.Conn) {
 	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
 	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
 	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
-		g.t.Errorf("connections lack the open connection %s: %+v", open.LocalAddr(), all)
+		g.t.Errorf("connections without the open connection %s, want it: %+v", open.LocalAddr(), all)
 	}
 	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
 		services, err := g.api.Services(g.t.Context())
@@ -325,11 +325,11 @@ func (g *gateway) examine(findings ...string) {
 	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
 	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
 		if !strings.Contains(out, f) {
-			g.t.Errorf("doctor's output lacks %q:\n%s", f, out)
+			g.t.Errorf("output of doctor has no %q, want it:\n%s", f, out)
 		}
 	}
 	if after := g.rules(); !sameRules(before, after) {
-		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s", before, after)
+		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s\nwant the same", before, after)
 	}
 }
 
@@ -341,17 +341,17 @@ func (g *gateway) cleanup(before string) {
 		g.t.Errorf("cleanup says:\n%s", out)
 	}
 	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
-		g.t.Errorf("rules before =\n%s\nafterwards =\n%s", before, after)
+		g.t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same without vipd's", before, after)
 	}
 	if sets := g.Host().Exec("ipset", "list", "-n"); strings.Contains(sets, "vipd-") {
-		g.t.Errorf("sets after cleanup =\n%s", sets)
+		g.t.Errorf("sets after cleanup =\n%s\nwant none", sets)
 	}
 	if addresses := g.Host().Exec("ip", "address"); strings.Contains(addresses, "10.96.0.10") {
-		g.t.Errorf("addresses after cleanup =\n%s", addresses)
+		g.t.Errorf("addresses after cleanup =\n%s\nwant none", addresses)
 	}
 	for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
 		if got := g.Host().ReadSysctl(name); got != "0" {
-			g.t.Errorf("%s after cleanup = %s", name, got)
+			g.t.Errorf("%s after cleanup = %s, want 0", name, got)
 		}
 	}
 }
@@ -382,6 +382,6 @@ func TestRestartInAnotherMode(t *testing.T) {
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") || strings.Contains(left, "vipd") {
-		t.Errorf("rules after cleanup:\n%s", left)
+		t.Errorf("rules after cleanup =\n%s\nwant none", left)
 	}
 }

@@ -42,10 +42,10 @@ func (g *gateway) second() {
 	}
 	fails(1, []string{strings.TrimSuffix(who, ": stop it")}, "vipctl", "cleanup", "--config", other)
 	if out := g.Host().Exec(g.vipctl, "cleanup", "--dry-run", "--config", other); !strings.Contains(out, "VIPD-FORWARD") || !strings.Contains(out, "chains of iptables mode") {
-		t.Errorf("cleanup --dry-run of another config:\n%s", out)
+		t.Errorf("output of cleanup --dry-run of another config =\n%s\nwant the chains of iptables mode", out)
 	}
 	if after := g.kernel(); after != before {
-		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s", before, after)
+		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s\nwant the same", before, after)
 	}
 	if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
 		t.Errorf("while another vipd was refused, servers = %v, want s1 and s2", got)
@@ -70,6 +70,6 @@ func TestSecondVipd(t *testing.T) {
 	g.second()
 	g.stop()
 	if out, err := exec.Command(g.vipctl, "cleanup", "--config", g.file).CombinedOutput(); err != nil {
-		t.Errorf("cleanup after the end: %v\n%s", err, out)
+		t.Errorf("error of cleanup after the end = %v, want none\n%s", err, out)
 	}
 }

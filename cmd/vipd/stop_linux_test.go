@@ -31,7 +31,7 @@ func TestStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	if name, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(name, "s1") {
-		t.Fatalf("answer of the server = %q, %v", name, err)
+		t.Fatalf("answer of the server = %q, error = %v, want its name", name, err)
 	}
 	defer func() { _ = c.Close() }()
 	status := func() string {
@@ -47,10 +47,10 @@ func TestStop(t *testing.T) {
 		return strings.Contains(said, "is stopping: its connections may go on until ")
 	})
 	if strings.Contains(said, "restart") {
-		t.Errorf("vipctl advises a restart: %s", said)
+		t.Errorf("output of vipctl = %s, want no advice to restart", said)
 	}
 	if out := vipd.Output(); !strings.Contains(out, "stopping: open connections may end by themselves") {
-		t.Errorf("log lacks the wait for connections:\n%s", out)
+		t.Errorf("log =\n%s\nwant the wait for connections", out)
 	}
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -60,14 +60,14 @@ func TestStop(t *testing.T) {
 	select {
 	case <-vipd.Done():
 	case <-ctx.Done():
-		t.Fatal("vipd continues after the second signal")
+		t.Fatal("vipd runs after the second signal, want it to end")
 	}
 	if err := vipd.Err(); err != nil || !strings.Contains(vipd.Output(), "vipd has stopped") {
-		t.Errorf("vipd ended with %v:\n%s", err, vipd.Output())
+		t.Errorf("vipd ended with %v, want a clean end:\n%s", err, vipd.Output())
 	}
 	tree.Daemon(t, "quickstart")
 	if said := status(); strings.Contains(said, "stopping") {
-		t.Errorf("status reports the next vipd as stopping: %s", said)
+		t.Errorf("status = %s, want the next vipd not to be stopping", said)
 	}
 }
 
@@ -101,10 +101,10 @@ func TestStopWithoutDescriptors(t *testing.T) {
 		t.Errorf("vipd: %v", err)
 	}
 	if left := g.rules(); strings.Contains(strings.ToUpper(left), "VIPD-") {
-		t.Errorf("rules after the stop =\n%s", left)
+		t.Errorf("rules after the stop =\n%s\nwant none", left)
 	}
 	if left := g.Host().Exec("ip", "addr", "show", "to", "10.96.0.10"); left != "" {
-		t.Errorf("addresses after the stop = %s", left)
+		t.Errorf("addresses after the stop = %s, want none", left)
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }

@@ -49,7 +49,7 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 			for ctx.Err() == nil {
 				began := time.Now()
 				if _, err := once(from, "10.96.0.10:80"); err != nil && (time.Since(began) < drained || isTimeout(err)) {
-					l.t.Errorf("from %s, after %s: %v", from.Name, time.Since(began), err)
+					l.t.Errorf("error from %s after %s = %v, want none before the drain ends", from.Name, time.Since(began), err)
 					return
 				}
 				l.done.Add(1)
@@ -127,7 +127,7 @@ func switching(t *testing.T, names ...string) {
 		var shown net.Conn
 		for what, c := range open {
 			if err := echoes(c); err != nil {
-				t.Errorf("in %s mode, the connection %s: %v", name, what, err)
+				t.Errorf("in %s mode, error of the connection %s = %v, want none", name, what, err)
 			}
 			if opened := strings.Fields(what)[2]; listed(name, opened) {
 				g.lists(c, what)
@@ -171,10 +171,10 @@ func (g *gateway) lists(c net.Conn, what string) {
 		}
 	}
 	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
-		g.t.Errorf("endpoints of the connection %s = %v", what, found)
+		g.t.Errorf("endpoints of the connection %s = %v, want one", what, found)
 	}
 	if conns := g.connections(dataplane.ConnectionQuery{Client: client}); len(conns) != 1 {
-		g.t.Errorf("filtered list of the connection %s = %v", what, conns)
+		g.t.Errorf("filtered list of the connection %s = %v, want one", what, conns)
 	}
 }
 
@@ -300,11 +300,11 @@ func TestSwitchByFile(t *testing.T) {
 	})
 	wait.For(t, 20*time.Second, "the redirects to go", func() bool { return !strings.Contains(g.rules(), "vipd-redirect") })
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("no echo after the switch")
+		t.Error("no echo after the switch, want one")
 	}
 	program.Save(t, g.file, "nonsense")
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("no echo after a broken file")
+		t.Error("no echo after a broken file, want one")
 	}
 }
 

@@ -100,7 +100,7 @@ func testIdempotent(b *bare) {
 	b.carry(want, adds(want), hinted)
 	b.holds("after the same Apply again", want)
 	if err := alive(c, atOnce); err != nil {
-		r.Errorf("a connection does not survive the same Apply again: %v", err)
+		r.Errorf("error of a connection after the same Apply = %v, want none", err)
 	}
 	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}
 	b.carry(want, []dataplane.Change{absent})
@@ -216,7 +216,7 @@ func testClose(b *bare) {
 	b.holds("after closing and not keeping", balancer.Desired{})
 	r.each(func(r *rig, key balancer.Key) {
 		if a, err := r.askFrom(r.w.client, netip.Addr{}, key, silence); err == nil {
-			r.Errorf("%s: %s answers through a closed dataplane", key, a.Server)
+			r.Errorf("%s: answer from %s through a closed dataplane, want none", key, a.Server)
 		}
 	})
 }
@@ -253,6 +253,6 @@ func (b *bare) closesCounted(key balancer.Key) {
 	closed()
 	clients.Wait()
 	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts after two seconds
-		r.Errorf("%d connections to %s are counted, and %d were answered until the dataplane was closed", got, key, want)
+		r.Errorf("counted connections = %d to %s, want at least the answered %d", got, key, want)
 	}
 }

@@ -42,11 +42,11 @@ func testMaxConnections(r *rig) {
 			return err
 		}, "room for a connection")
 		if a != "s2" {
-			r.Errorf("after a connection of s2 has ended, %s answers the next client", a)
+			r.Errorf("after a connection of s2 has ended, the answer is from %s, want s2", a)
 		}
 		for _, c := range append(conns["s1"], conns["s2"][1:]...) {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("a connection within the bounds: %v", err)
+				r.Errorf("error of a connection within the bounds = %v, want none", err)
 			}
 			r.hangUp(c)
 		}

@@ -148,7 +148,7 @@ func (c *child) awaitReady() {
 		}
 		said = append(said, c.lines.Text())
 	}
-	c.t.Fatalf("the process ended before it was ready to be killed:\n%s", strings.Join(said, "\n"))
+	c.t.Fatalf("the child ended before it was ready, want it to be killed; output:\n%s", strings.Join(said, "\n"))
 }
 
 // goOn makes the child start its changes.

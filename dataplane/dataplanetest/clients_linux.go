@@ -49,7 +49,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	moved := askFromAll(r, key)
 	for i := range moved {
 		if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
-			r.Errorf("when %s leaves (%s), client %d is answered by %s, before by %s", left.name, y.name, i, moved[i], before[i])
+			r.Errorf("when %s leaves (%s), the server of client %d is %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
 		}
 	}
 	checkSameServers(r, key, moved, "and nothing has changed since "+left.name+" left ("+string(y.name)+")")
@@ -63,7 +63,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
-		r.Errorf("clients were answered by %v, %s: they are answered by %v", before, since, again)
+		r.Errorf("servers of the clients = %v before, %s: %v; want the same", before, since, again)
 	}
 }
 
@@ -88,7 +88,7 @@ func testAffinityEnds(r *rig) {
 			asked[i] = time.Now()
 			again := r.mustAsk(r.w.host, k).Server
 			if again != host[i] && time.Since(last) < timeout { // otherwise the machine was paused
-				r.Errorf("%s: a client that keeps coming is answered by %s, then by %s", k, host[i], again)
+				r.Errorf("%s: answer to a client that keeps connecting = %s, then %s; want the same", k, host[i], again)
 			}
 			host[i] = again
 		}
@@ -100,7 +100,7 @@ func testAffinityEnds(r *rig) {
 			after = askFromAll(r, k)
 		}
 		if slices.Equal(after, before[i]) {
-			r.Errorf("%s: %d clients are answered by %v again after affinity_timeout, twice", k, len(after), after)
+			r.Errorf("%s: after affinity_timeout %d clients had the servers %v again, twice; want a new choice", k, len(after), after)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func testSourceRanges(r *rig) {
 					if a := c.of(key.Addr); i >= n {
 						checkShutOut(r, a, k)
 					} else if _, err := r.askFrom(r.w.client, a, k, atOnce); err != nil {
-						r.Errorf("client %s within source_ranges asks %s: %v", a, k, err)
+						r.Errorf("error of client %s within source_ranges at %s = %v, want none", a, k, err)
 					}
 				}
 				r.mustAsk(r.w.host, k)
@@ -163,7 +163,7 @@ func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 		return
 	}
 	if a, err := r.askFrom(r.w.client, source, key, silence); err == nil {
-		r.Errorf("client %s outside source_ranges asks %s: %s answers", source, key, a.Server)
+		r.Errorf("client %s outside source_ranges asks %s: answer from %s, want none", source, key, a.Server)
 	}
 }
 
@@ -179,7 +179,7 @@ func testHeldVIP(r *rig) {
 			r.mustAsk(from, key)
 			r.refused(from, keyOf(key.Addr, 81, key.Proto))
 			if got := r.mustAsk(from, keyOf(r.w.node.of(key.Addr), 81, key.Proto)).Server; got != "host" {
-				r.Errorf("the host's own port is answered by %s", got)
+				r.Errorf("answer at the host's own port = %s, want host", got)
 			}
 			from.Exec("ping", "-c", "1", "-W", "60", key.Addr.String())
 		}

@@ -146,7 +146,7 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("%s: a connection from before: %v", key, err)
+			r.Errorf("%s: error of a connection from before = %v, want none", key, err)
 		}
 		r.mustAsk(r.w.client, key)
 		r.mustAsk(r.w.host, key)

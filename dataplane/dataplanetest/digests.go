@@ -52,7 +52,7 @@ func alter(t testing.TB, v reflect.Value) {
 	}
 	i := slices.IndexFunc(values, func(x any) bool { return reflect.TypeOf(x) == v.Type() })
 	if i < 0 {
-		t.Fatalf("add a value of type %s to this list", v.Type())
+		t.Fatalf("type %s has no other value here, want one in this list", v.Type())
 	}
 	v.Set(reflect.ValueOf(values[i]))
 }
@@ -81,7 +81,7 @@ func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest fu
 				}
 				seen++
 				if digest(f) == digest(base()) {
-					t.Errorf("%s changes the rules of %s with affinity %s, but not the digest", name, scheduler, affinity)
+					t.Errorf("%s changes the rules of %s with affinity %s, want the digest to change too", name, scheduler, affinity)
 				}
 			}
 		}

@@ -65,9 +65,9 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	for i, k := range keys {
 		switch {
 		case ended[i] == 0:
-			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v", k, of, time.Since(removed)-drainTime(), drainTime())
+			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v, want it to end", k, of, time.Since(removed)-drainTime(), drainTime())
 		case ended[i] < drainTime():
-			r.Errorf("%s: the connection of %s ends after %v, before its drain_timeout of %v", k, of, ended[i], drainTime())
+			r.Errorf("%s: the connection of %s ends after %v, want at least its drain_timeout of %v", k, of, ended[i], drainTime())
 		}
 	}
 }
@@ -110,7 +110,7 @@ func testServiceDrains(r *rig) {
 	checkEndInTime(r, "a removed service", keys, conns, removed)
 	for i, k := range longer {
 		if err := alive(stay[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of a removed service that has time: %v", k, err)
+			r.Errorf("%s: error of the connection of a removed service = %v, want none before drain_timeout", k, err)
 		}
 	}
 }

@@ -72,6 +72,6 @@ func openTo(r *rig, name string, key balancer.Key) net.Conn {
 		}
 		_ = c.Close()
 	}
-	r.Fatalf("%s never answers %s", name, key)
+	r.Fatalf("no answer from %s at %s, want one", name, key)
 	return nil
 }

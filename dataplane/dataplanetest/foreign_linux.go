@@ -140,7 +140,7 @@ func replaceDataplane(r *rig, keep bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := r.dp.Close(ctx, keep); err != nil {
-		r.Errorf("closing the dataplane, keep %v: %v", keep, err)
+		r.Errorf("error of closing the dataplane with keep %v = %v, want none", keep, err)
 	}
 	r.dp = r.s.New(r.T)
 }

@@ -91,12 +91,12 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 		r.Errorf("%s: %v", scheduler, err)
 	}
 	if again := meet(all); !slices.Equal(again, before) {
-		r.Errorf("%s: %d of %d clients meet another endpoint the next time", scheduler, differing(before, again), len(clients))
+		r.Errorf("%s: clients with another endpoint the next time = %d of %d, want 0", scheduler, differing(before, again), len(clients))
 	}
 	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		after := meet(fewer)
 		if slices.Contains(after, first) {
-			r.Errorf("%s: when an endpoint %s, clients still meet it", scheduler, name)
+			r.Errorf("%s: when an endpoint %s, clients still reach it, want none", scheduler, name)
 		}
 		moved := 0
 		for i, a := range before {
@@ -105,13 +105,13 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 			}
 		}
 		if scheduler == balancer.Maglev && moved > len(clients)/8 {
-			r.Errorf("%s: when an endpoint %s, %d of %d clients of others move too", scheduler, name, moved, len(clients))
+			r.Errorf("%s: when an endpoint %s, moved clients of other endpoints = %d of %d, want at most an eighth", scheduler, name, moved, len(clients))
 		}
 		if scheduler != balancer.Maglev {
 			continue
 		}
 		if back := meet(all); differing(before, back) > len(clients)/8 {
-			r.Errorf("%s: when the endpoint is back, %d of %d clients meet another than before", scheduler, differing(before, back), len(clients))
+			r.Errorf("%s: clients with another endpoint after the return = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
 		}
 	}
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // see checkSpread
@@ -138,11 +138,11 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 	before := meet(all)
 	if len(countOf(before)) < 2 {
-		r.Errorf("dh: %d VIPs all meet %s", vips, before[0])
+		r.Errorf("dh: endpoint of all %d VIPs = %s, want several", vips, before[0])
 	}
 	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		if slices.Contains(meet(fewer), manyAddrs(0)[0]) {
-			r.Errorf("dh: when an endpoint %s, clients still meet it", name)
+			r.Errorf("dh: when an endpoint %s, clients still reach it, want none", name)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func applyHistory(r *rig, h *history, changes int) {
 		h.next()
 		if revision := r.set(h.wanted()...); i%atATime == 0 {
 			if err := r.wait(revision); err != nil {
-				r.Fatalf("after %d changes: %v", i, err)
+				r.Fatalf("error after %d changes = %v, want none", i, err)
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func checkAllServe(r *rig, step int) {
 		a := r.mustAsk(r.w.client, key)
 		active := func(b balancer.Backend) bool { return b.Addr == a.Local && b.State == balancer.Active }
 		if !slices.ContainsFunc(f.Backends, active) {
-			r.Errorf("%s is answered by %s, which is not active among %v", key, a.Local, f.Backends)
+			r.Errorf("answer at %s = %s, want an active backend of %v", key, a.Local, f.Backends)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func testKilled(r *rig) {
 	r.apply(web)
 	if r.s.VirtualServers {
 		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: web.Name}); err == nil {
-			r.Errorf("%d connections of virtual servers are ended, it says: the kernel can't", n)
+			r.Errorf("ended connections of virtual servers = %d, want an error because the kernel can't end single connections", n)
 		}
 		return
 	}
@@ -54,11 +54,11 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
 		killed.Store(true)
 		if err != nil || n < len(ends) { // the kernel may still remember connections of an earlier case, and also end them
-			r.Errorf("%s, ending %d connections came to %d, %v", when, len(ends), n, err)
+			r.Errorf("%[1]s: ended connections = %[3]d of %[2]d, error = %[4]v, want all", when, len(ends), n, err)
 		}
 		for which, ended := range ends {
 			if err := <-ended; errors.Is(err, errGoesOn) || errors.Is(err, os.ErrDeadlineExceeded) {
-				r.Fatalf("%s, a stream %s that was ended: %v", when, which, err)
+				r.Fatalf("%s: error of stream %s after its end = %v, want a reset", when, which, err)
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func testKills(t *testing.T, s *Subject) {
 	checkAllServe(r, 1)
 	for _, key := range keysOf(vipN(60), balancer.TCP, balancer.UDP) {
 		if a, err := r.askFrom(w.client, netip.Addr{}, key, silence); err == nil {
-			t.Errorf("%s, which is no longer desired, is answered by %s", key, a.Server)
+			t.Errorf("answer at %s, which is no longer desired = %s, want none", key, a.Server)
 		}
 	}
 	checkKernelState(r, "after the last kill")

@@ -191,7 +191,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 			return r.w.clients[i].of(key.Addr)
 		}
 	}
-	r.Fatalf("%s: no client stays with %s", key, name)
+	r.Fatalf("%s: clients that stay with %s = none, want some", key, name)
 	return netip.Addr{}
 }
 
@@ -206,7 +206,7 @@ func checkGuests(r *rig, all []*guests, when string) {
 		}
 		for _, p := range g.busy {
 			if err := p.sofar(); err != nil {
-				r.Errorf("%s, %s: a busy connection: %v", g.way.name, when, err)
+				r.Errorf("%s, %s: error of a busy connection = %v, want none", g.way.name, when, err)
 			}
 		}
 		for _, key := range keysOf(g.way.vip, balancer.TCP, balancer.UDP) {
@@ -232,11 +232,11 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 		was := g.moved[family]
 		switch {
 		case err != nil:
-			r.Errorf("%s, %s: a client with affinity at %s: %v", g.way.name, when, sticky, err)
+			r.Errorf("%s, %s: error of a client with affinity at %s = %v, want none", g.way.name, when, sticky, err)
 		case was == "" && a.Server != "s1":
 			g.moved[family] = a.Server
 		case was != a.Server:
-			r.Errorf("%s, %s: a client with affinity at %s, moved from s1 to %q, is answered by %s", g.way.name, when, sticky, was, a.Server)
+			r.Errorf("%s, %s: a client with affinity at %s that moved from s1 to %q has the answer of %s, want the same", g.way.name, when, sticky, was, a.Server)
 		}
 	}
 }
@@ -249,7 +249,7 @@ func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	for _, g := range all {
 		for _, c := range g.idle {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("%s: when the server is back, an idle connection to %s: %v", g.way.name, c.RemoteAddr(), err)
+				r.Errorf("%s: error of an idle connection to %s after the server's return = %v, want none", g.way.name, c.RemoteAddr(), err)
 			}
 		}
 		for i, vip := range g.way.vip {

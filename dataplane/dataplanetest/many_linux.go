@@ -34,7 +34,7 @@ func testMany(r *rig) {
 		r.Logf("they went in %v", time.Since(began).Round(time.Millisecond))
 		checkKernelState(r, "without services")
 		if held := heldVIPs(r.T); len(held) > 0 {
-			r.Errorf("%d VIPs are left on the host: %v", len(held), held)
+			r.Errorf("VIPs left on the host = %d, want 0: %v", len(held), held)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func testOnFailure(r *rig) {
 		}
 		checkStays(r, v.of.name, v.key, v.own, "s2")
 		if got := r.tally(r.w.client, v.key, 4); got["s1"] > 0 {
-			r.Errorf("%s: %s: new clients are answered by %v, the first of which is down", v.of.name, v.key, got)
+			r.Errorf("%s: %s: servers of new clients = %v, want others than the first, which is down", v.of.name, v.key, got)
 		}
 	}
 	r.judge(balancer.HealthUp)
@@ -127,7 +127,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 		source = netip.MustParseAddrPort(c.LocalAddr().String())
 		a, err := lab.AskWithin(c, patience(atOnce))
 		if err != nil {
-			r.Fatalf("%s asks %s: %v", source, key, err)
+			r.Fatalf("error of %s at %s = %v, want none", source, key, err)
 		}
 		if a.Server == name && len(met) == len(r.w.servers) {
 			r.Cleanup(func() { _ = c.Close() })
@@ -136,7 +136,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 		checkHangUp(r, a, c)
 		met[a.Server] = true
 	}
-	r.Fatalf("%s never answers %s", name, key)
+	r.Fatalf("no answer from %s at %s, want one", name, key)
 	return nil
 }
 
@@ -153,7 +153,7 @@ func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 		}
 	}
 	if err != nil {
-		r.Fatalf("%s ends its connection: %v", a.Server, err)
+		r.Fatalf("error of %s when its connection ends = %v, want a reset", a.Server, err)
 	}
 }
 
@@ -167,7 +167,7 @@ func serverOf(r *rig, a lab.Answer) *server {
 	r.Helper()
 	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
 	if at < 0 {
-		r.Fatalf("%q is no server", a.Server)
+		r.Fatalf("answer from %q, want a server", a.Server)
 	}
 	return r.w.servers[at]
 }
@@ -177,7 +177,7 @@ func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name str
 	r.Helper()
 	if key.Proto == balancer.UDP {
 		if a, err := lab.AskWithin(c, patience(atOnce)); err != nil || a.Server != name {
-			r.Errorf("%s: %s: on a flow of %s %q answers, %v", of, key, name, a.Server, err)
+			r.Errorf("%s: %s: answer on a flow of %s = %q, error = %v, want the same server", of, key, name, a.Server, err)
 		}
 		return
 	}

@@ -177,7 +177,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	case balancer.SCTP:
 		init := sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}
 		if name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered); err == nil {
-			r.Errorf("%s: %s: %s answers while it is muted", x.name, x.key, name)
+			r.Errorf("%s: %s: answer from %s while it is muted, want none", x.name, x.key, name)
 		}
 		return func() { checkAssociates(r, x, who, init, "s2") }
 	case balancer.UDP:
@@ -299,7 +299,7 @@ func associate(r *rig, x exit, port uint16) {
 	r.Helper()
 	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s1")
 	if err := echoCookie(r, x, port); err != nil {
-		r.Fatalf("%s: %s: %v", x.name, x.key, err)
+		r.Fatalf("%s: %s: error = %v, want none", x.name, x.key, err)
 	}
 }
 

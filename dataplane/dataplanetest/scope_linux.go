@@ -97,7 +97,7 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 		moved := askFromAll(r, keys[0])
 		for i := range moved {
 			if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
-				r.Errorf("when %s leaves (%s), client %d is answered by %s, before by %s", left.name, y.name, i, moved[i], before[i])
+				r.Errorf("when %s leaves (%s), the server of client %d is %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
 			}
 		}
 		r.apply(services...)
@@ -142,7 +142,7 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 		before, own := askFromAll(r, at), askFromAll(r, atTwo)
 		for i := range own {
 			if own[i] != before[i] && before[i] != r.w.servers[0].name {
-				r.Errorf("client %d is answered by %s at %s and by %s at %s", i, before[i], at, own[i], atTwo)
+				r.Errorf("client %d has the server %s at %s and %s at %s, want the same", i, before[i], at, own[i], atTwo)
 			}
 		}
 		checkSameServers(r, atTwo, own, "at "+atTwo.String())
@@ -164,22 +164,22 @@ func testAffinityPrefix(r *rig) {
 			r.Helper()
 			a, err := r.askFrom(r.w.client, c.of(key.Addr), key, atOnce)
 			if err != nil {
-				r.Fatalf("client %s asks %s: %v", c.of(key.Addr), key, err)
+				r.Fatalf("error of client %s at %s = %v, want none", c.of(key.Addr), key, err)
 			}
 			return a.Server
 		}
 		r.apply(web)
 		if one, other := ask(near[0]), ask(near[1]); one != other {
-			r.Errorf("clients of one network are answered by %s and %s", one, other)
+			r.Errorf("servers of clients of one network = %s and %s, want the same", one, other)
 		}
 		if all := distinct(askFromAll(r, key)); len(all) != 1 {
-			r.Errorf("clients of one network are answered by %v", all)
+			r.Errorf("servers of clients of one network = %v, want one", all)
 		}
 		left := serverOf(r, lab.Answer{Server: ask(near[0])})
 		y := ways()[1]
 		r.apply(y.without(web, left))
 		if all := distinct(askFromAll(r, key)); len(all) != 1 || all[0] == left.name {
-			r.Errorf("clients of one network are answered by %v after %s left", all, left.name)
+			r.Errorf("servers of clients of one network = %v after %s left, want another single server", all, left.name)
 		}
 		r.apply(narrow)
 		all := askFromAll(r, key)

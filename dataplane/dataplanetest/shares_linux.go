@@ -150,7 +150,7 @@ func testStickySchedulers(r *rig) {
 				}
 			}
 			if n := len(distinct(first[key])); (n == 1) != (scheduler == balancer.DestinationHash) {
-				r.Errorf("%s, %s: %d clients are answered by %d servers", scheduler, key, len(first[key]), n)
+				r.Errorf("%s, %s: servers of %d clients = %d, want one only for dh", scheduler, key, len(first[key]), n)
 			}
 		}
 		for key, names := range first {
@@ -178,7 +178,7 @@ func askFromAll(r *rig, key balancer.Key) []string {
 	for _, c := range r.w.clients {
 		a, err := r.askFrom(r.w.client, c.of(key.Addr), key, atOnce)
 		if err != nil {
-			r.Fatalf("client %s asks %s: %v", c.of(key.Addr), key, err)
+			r.Fatalf("error of client %s at %s = %v, want none", c.of(key.Addr), key, err)
 		}
 		names = append(names, a.Server)
 	}

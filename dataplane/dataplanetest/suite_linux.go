@@ -253,7 +253,7 @@ func optional[T any](r *rig) T {
 	r.Helper()
 	d, ok := dataplane.As[T](r.dp)
 	if !ok {
-		r.Fatalf("the dataplane is not a %v", reflect.TypeFor[T]())
+		r.Fatalf("the dataplane is not a %v, want one", reflect.TypeFor[T]())
 	}
 	return d
 }

@@ -89,7 +89,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestReference/"+noticed[f]) {
-				t.Errorf("case %s accepts a dataplane that %s: %v\n%s", noticed[f], f, err, out)
+				t.Errorf("case %s accepts a dataplane that %s, want a failure: %v\n%s", noticed[f], f, err, out)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ func TestSuiteHasEveryScheduler(t *testing.T) {
 	}
 	for _, name := range balancer.Scheduler("").Values() {
 		if !slices.Contains(have, balancer.Scheduler(name)) {
-			t.Errorf("the suite has no case of scheduler %s: add it to shares or clientHashes", name)
+			t.Errorf("cases of scheduler %s = none, want it in shares or clientHashes", name)
 		}
 	}
 }

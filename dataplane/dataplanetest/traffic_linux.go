@@ -53,7 +53,7 @@ func testStrays(r *rig) {
 					r.Fatal(err)
 				}
 				if err := alive(c, atOnce); err != nil {
-					r.Errorf("%s: a connection from %s, after a segment of the %s from outside the window: %v", key, from.Name, by, err)
+					r.Errorf("%s: error of a connection from %s after a segment of the %s from outside the window = %v, want none", key, from.Name, by, err)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 	n, err := c.Read(got)
 	if err != nil || !bytes.Equal(got[:n], sent) {
-		r.Errorf("%s: a datagram of %d bytes comes back with %d, %v", key, size, n, err)
+		r.Errorf("%s: a datagram of %d bytes returns with %d, error = %v, want the same size", key, size, n, err)
 	}
 }
 
@@ -94,7 +94,7 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 	}()
 	got, err := io.ReadAll(c)
 	if err := errors.Join(err, <-wrote); err != nil || !bytes.Equal(got, sent) {
-		r.Errorf("%s: a stream of %d bytes comes back with %d, %v", key, size, len(got), err)
+		r.Errorf("%s: a stream of %d bytes returns with %d, error = %v, want the same size", key, size, len(got), err)
 	}
 }
 
@@ -114,7 +114,7 @@ func testConnections(r *rig) {
 		r.apply()
 		r.apply(web)
 		if err := counts5(r.dp, key.Proto, before); err != nil {
-			r.Errorf("after the service was removed and came back: %v", err)
+			r.Errorf("error after the service was removed and added again = %v, want none", err)
 		}
 	})
 }

@@ -28,7 +28,7 @@ func testUndisturbed(r *rig) {
 		}
 		if revision := r.set(services...); i%atATime == 0 {
 			if err := r.wait(revision); err != nil {
-				r.Fatalf("after %d changes: %v", i, err)
+				r.Fatalf("error after %d changes = %v, want none", i, err)
 			}
 		}
 	}

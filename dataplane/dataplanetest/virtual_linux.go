@@ -195,7 +195,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		}
 	}
 	if err := r.wait(revision); err != nil {
-		r.Errorf("after others have left: %v", err)
+		r.Errorf("error after others have left = %v, want none", err)
 	}
 	for _, k := range contested {
 		checkMeetsAll(r, k)

@@ -78,7 +78,7 @@ func startConnects(r *rig, vip addrs) (all []connecting) {
 			return err
 		})
 		if err != nil {
-			r.Fatalf("%s connects to %s: %v", c.from, c.to, err)
+			r.Fatalf("error of %s to %s = %v, want a connection", c.from, c.to, err)
 		}
 		r.Cleanup(func() { _ = unix.Close(c.fd) })
 		all = append(all, c)
@@ -129,7 +129,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 		}
 	}
 	for failure, n := range failures {
-		r.Errorf("%s, %d of %d waiting clients: %s", when, n, len(all), failure)
+		r.Errorf("%s: waiting clients = %d of %d, want all served: %s", when, n, len(all), failure)
 	}
 }
 

@@ -151,7 +151,7 @@ func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
 		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
-			h.Fatalf("seed %d step %d: table exists = %t, %v", seed, step, there, err)
+			h.Fatalf("seed %d step %d: table exists = %t, error = %v; want none after the cleanup", seed, step, there, err)
 		}
 		return
 	}
@@ -197,7 +197,7 @@ func (h *history) damage(seed uint64, step int) {
 	nftables(h.T, scripts[h.r.IntN(len(scripts))]+"\n", "-f", "-")
 	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" || err != nil {
-		h.Fatalf("seed %d step %d: damage was not noticed: %v", seed, step, err)
+		h.Fatalf("seed %d step %d: Intact after damage = no reason, want one: %v", seed, step, err)
 	}
 	h.g.resync()
 }
@@ -217,7 +217,7 @@ func (h *history) fail() {
 	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" && len(h.want)+len(h.applied)+len(h.held)+len(h.owned) > 0 {
 		if there, _ := h.conn.HasTable(h.g.layout.table); !there {
-			h.Fatalf("intact without the table = %q, %v", reason, err)
+			h.Fatalf("Intact without the table = %q, error = %v; want a reason", reason, err)
 		}
 	}
 	h.g.resync()

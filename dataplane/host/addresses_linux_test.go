@@ -326,7 +326,7 @@ func TestLostLedger(t *testing.T) {
 	must(t, second.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	if done, err := Cleanup(t.Context(), o, false); err != nil {
-		t.Errorf("Cleanup = %q, %v", done, err)
+		t.Errorf("Cleanup = %q, error = %v, want no error", done, err)
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.99/32")
 }

@@ -192,7 +192,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 	text := fmt.Sprint(h.Problems())
 	for _, want := range []string{"10.96.0.10 is not local", "run as root", "source_ranges are not enforced"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("problems lack %q:\n%s", want, text)
+			t.Errorf("problems have no %q, want it:\n%s", want, text)
 		}
 	}
 	own, _, err := h.LocalAddresses(nil)

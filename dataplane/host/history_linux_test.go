@@ -307,12 +307,12 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("unexpected after the history: %s", line)
+			y.t.Errorf("line after the history = %s, want none", line)
 		}
 	}
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			y.t.Errorf("missing after the history: %s", line)
+			y.t.Errorf("line missing after the history = %s, want it", line)
 		}
 	}
 	if y.t.Failed() {

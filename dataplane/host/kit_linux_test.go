@@ -180,12 +180,12 @@ func checkUnchanged(t *testing.T, before string) {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
 		if !slices.Contains(now, line) {
-			t.Errorf("missing line of the host's state: %s", line)
+			t.Errorf("line missing in the host's state = %s, want it", line)
 		}
 	}
 	for _, line := range now {
 		if !slices.Contains(was, line) {
-			t.Errorf("new line of the host's state: %s", line)
+			t.Errorf("new line in the host's state = %s, want none", line)
 		}
 	}
 	t.Fatalf("the host's state changed, want no change")

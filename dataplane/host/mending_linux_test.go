@@ -283,7 +283,7 @@ func TestUnusableTables(t *testing.T) {
 		text := fmt.Sprint(h.Problems())
 		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("problems lack %q: %s", want, text)
+				t.Errorf("problems have no %q, want it: %s", want, text)
 			}
 		}
 		c := dataplane.Change{Key: tight.Key, New: tight}

@@ -170,7 +170,7 @@ func TestBitChanges(t *testing.T) {
 		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // the marks for masquerading and for keeping the source
 			want := fmt.Sprintf("0x%08x", mark)
 			if !strings.Contains(saved, want) {
-				t.Errorf("bit %d: rules lack %s:\n%s", bit, want, saved)
+				t.Errorf("bit %d: rules have no %s, want it:\n%s", bit, want, saved)
 			}
 		}
 		for _, old := range []string{"0x00004000", "0x00008000"} { // of bit 14

@@ -41,7 +41,7 @@ func TestFindTree(t *testing.T) {
 				return s.findTree()
 			}
 			if wrong := read(); wrong != "" || y.unsure || !reflect.DeepEqual(y.tree.root, wanted.root) {
-				t.Fatalf("%s, %d keys: %q, unsure = %v", source.name, n, wrong, y.unsure)
+				t.Fatalf("%s, %d keys: error = %q, unsure = %v, want neither", source.name, n, wrong, y.unsure)
 			}
 			for name, rules := range s.rules {
 				at := r.IntN(len(rules))
@@ -53,7 +53,7 @@ func TestFindTree(t *testing.T) {
 				} {
 					s.rules[name] = changed
 					if wrong := read(); wrong == "" || !y.unsure {
-						t.Fatalf("%s, %d keys: chain %s %s %q is accepted", source.name, n, name, what, rules[at])
+						t.Fatalf("%s, %d keys: chain %s %s %q was accepted, want it refused", source.name, n, name, what, rules[at])
 					}
 				}
 				s.rules[name] = rules

@@ -53,11 +53,11 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
 			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
-				t.Fatalf("%s leads to %s, which does not exist yet", c.Name, target)
+				t.Fatalf("%s leads to %s, want only chains that already exist", c.Name, target)
 			}
 		}
 		if len(c.Name) > 28 || chains[c.Name] != nil {
-			t.Fatalf("chain %q is too long or a duplicate", c.Name)
+			t.Fatalf("chain %q is too long or a duplicate, want a new short name", c.Name)
 		}
 		chains[c.Name] = c.Rules
 	}
@@ -107,7 +107,7 @@ func TestShares(t *testing.T) {
 				got := map[string]float64{}
 				depth := chance(chainsOf(t, f), frontChain(f.Key), 1, got)
 				if depth > maxLevels+1 {
-					t.Errorf("%s of %d: depth = %d", scheduler, n, depth)
+					t.Errorf("depth of %s with %d targets = %d, want at most maxLevels", scheduler, n, depth)
 				}
 				sum := 0
 				for _, w := range weights {
@@ -138,7 +138,7 @@ func TestTurns(t *testing.T) {
 				got[takeTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
-				t.Fatalf("round %d of %d backends selects %d", round, n, len(got))
+				t.Fatalf("targets of round %d with %d backends = %d, want all", round, n, len(got))
 			}
 		}
 	}
@@ -257,7 +257,7 @@ func TestBySource(t *testing.T) {
 			if n > 1 {
 				t.Logf("IPv4 %v, %d backends: %.1f %% of the others' clients move with one", is4, n, 100*float64(moved)/clients)
 				if moved > clients/4 {
-					t.Errorf("IPv4 %v, %d backends: %d of %d clients of the other backends move", is4, n, moved, clients)
+					t.Errorf("IPv4 %v, %d backends: moved clients of other backends = %d of %d, want at most a quarter", is4, n, moved, clients)
 				}
 			}
 		}

@@ -63,7 +63,7 @@ func TestReplacedRule(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			r.iptables("-R", chain, "1", "-p", "tcp", "-j", "DNAT", "--to-destination", "10.2.0.7:8080")
 			if _, name := r.ask(balancer.TCP); name != "s7" {
-				r.Fatalf("%s answers before the comparison", name)
+				r.Fatalf("answer from %s before the comparison, want s7", name)
 			}
 			if restart {
 				if err := r.d.Close(context.Background(), true); err != nil {
@@ -74,10 +74,10 @@ func TestReplacedRule(t *testing.T) {
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {
-				r.Errorf("restart %v: %s answers after the comparison", restart, name)
+				r.Errorf("restart %v: answer from %s after the comparison, want s2", restart, name)
 			}
 			if wrong := r.observe(f); len(wrong) > 0 {
-				r.Errorf("restart %v: differences after the repair = %v", restart, wrong)
+				r.Errorf("restart %v: differences after the repair = %v, want none", restart, wrong)
 			}
 		}
 	})
@@ -95,7 +95,7 @@ func TestCountsOfDeletedRules(t *testing.T) {
 		r.iptables("-D", frontChain(f.Key), "2")
 		r.observe(f)
 		if after, _, _ := r.counted(); after < before || before != 12 {
-			r.Errorf("counted connections = %d, then %d", before, after)
+			r.Errorf("counted connections = %d, then %d, want 12 and no decrease", before, after)
 		}
 	})
 }
@@ -115,14 +115,14 @@ func TestOrphans(t *testing.T) {
 		r.observe(f)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answer from %s", name)
+			r.Errorf("answer from %s, want s2", name)
 		}
 		rules := r.iptables("-S")
 		if strings.Contains(rules, groupPrefix+"old") {
-			r.Errorf("an orphan is left:\n%s", rules)
+			r.Errorf("rules =\n%s\nwant no orphan", rules)
 		}
 		if out, err := exec.Command(six, "-t", "nat", "-S").CombinedOutput(); err != nil || strings.Contains(string(out), nodePrefix) {
-			r.Errorf("%v, an orphan is left in the other family:\n%s", err, out)
+			r.Errorf("error = %v, rules of the other family =\n%s\nwant no orphan", err, out)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
 			r.Errorf("differences = %v, want none", wrong)
@@ -160,7 +160,7 @@ func TestNoticesAtOnce(t *testing.T) {
 		r.Logf("a check after a change of ours took %v", time.Since(started))
 		r.iptables("-D", "PREROUTING", "-j", rootChain)
 		if look() == "" {
-			r.Error("Intact does not report the missing jump")
+			r.Error("Intact = no reason, want the missing jump")
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 		for slot := range 2 {
 			entries, err := r.d.sets.List(stickySet(slot, inet.IPv4))
 			if err != nil || len(entries) > 0 {
-				r.Errorf("%s has %v, %v", stickySet(slot, inet.IPv4), entries, err)
+				r.Errorf("entries of %s = %v, error = %v, want none", stickySet(slot, inet.IPv4), entries, err)
 			}
 		}
 	})
@@ -203,13 +203,13 @@ func TestLostRoot(t *testing.T) {
 		r.iptables("-F", rootChain)
 		r.iptables("-X", rootChain)
 		if wrong := r.observe(all...); len(wrong) == 0 {
-			r.Error("observe reports no difference")
+			r.Error("differences = none, want the missing root")
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
 			r.Errorf("%s answers", name)
 		}
 		if wrong := r.observe(all...); len(wrong) > 0 {
-			r.Errorf("differences after the repair = %v", wrong)
+			r.Errorf("differences after the repair = %v, want none", wrong)
 		}
 	})
 }

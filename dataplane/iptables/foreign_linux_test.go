@@ -302,7 +302,7 @@ func TestToolThatDoesNothing(t *testing.T) {
 			for _, try := range []string{"first", "second"} {
 				err := r.d.Apply(context.Background(), []dataplane.Change{c})
 				if err == nil || !strings.Contains(err.Error(), "does nothing") {
-					r.Errorf("%s, %s try: %v", what, try, err)
+					r.Errorf("error of %s, attempt %s = %v, want that a program does nothing", what, try, err)
 				}
 			}
 		}
@@ -312,7 +312,7 @@ func TestToolThatDoesNothing(t *testing.T) {
 			r.Errorf("answer from %q, want s2 or s3", name)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
-			r.Errorf("differences after the repair = %v", wrong)
+			r.Errorf("differences after the repair = %v, want none", wrong)
 		}
 	})
 }

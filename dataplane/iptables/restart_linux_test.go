@@ -31,7 +31,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		}
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
-			t.Errorf("the chain was written although it was correct: %+v", c)
+			t.Errorf("chain = %+v, want it not written again", c)
 		}
 	})
 }
@@ -52,7 +52,7 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server == "" {
-				t.Error("no answer during the change")
+				t.Error("answer during the change = none, want one")
 			}
 			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
 			seen, err := r.d.Observe(context.Background())
@@ -71,7 +71,7 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Errorf("answer from %s, want s3", server)
 			}
 			if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
-				t.Errorf("chains of %s after the switch = %v, %v", former.Variant(), left, err)
+				t.Errorf("chains of %s after the switch = %v, error = %v, want neither", former.Variant(), left, err)
 			}
 			if err := former.Restore(context.Background(), string(rules)); err != nil {
 				t.Fatal(err)

@@ -145,7 +145,7 @@ func TestIntactNamesChainsTooMany(t *testing.T) {
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())
 			if err != nil || strings.Contains(reason, c.chain+" too many") != c.ours || (reason != "") != c.ours {
-				r.Errorf("Intact with %s = %q, %v; ours = %t", c.chain, reason, err, c.ours)
+				r.Errorf("Intact with %s = %q, error = %v; want a reason only if ours = %t", c.chain, reason, err, c.ours)
 			}
 			run(r.T, tool, "-t", "nat", "-X", c.chain)
 		}

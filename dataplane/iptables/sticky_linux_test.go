@@ -28,7 +28,7 @@ func TestClientsStay(t *testing.T) {
 			r.apply(r.sticky(servers...))
 			for range 4 {
 				if _, name := r.ask(balancer.TCP); name != mine {
-					r.Fatalf("after %s the client of %s gets %s", what, mine, name)
+					r.Fatalf("after %s the client of %s gets %s, want the same", what, mine, name)
 				}
 			}
 		}
@@ -64,7 +64,7 @@ func TestClientsStayWhereTheyMoved(t *testing.T) {
 		r.restart()
 		r.apply(drained)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Fatalf("answer from %s while s3 drains", name)
+			r.Fatalf("answer from %s while s3 drains, want s2", name)
 		}
 		r.apply(r.sticky(3, 2))
 		if _, name := r.ask(balancer.TCP); name != "s2" {
@@ -111,10 +111,10 @@ func TestOneRefusalIsOneFrontends(t *testing.T) {
 		err := r.d.Apply(context.Background(), []dataplane.Change{{Key: bad.Key, New: bad}, {Key: good.Key, New: good}})
 		each, ok := err.(dataplane.KeyErrors)
 		if !ok || len(each) != 1 || each[bad.Key] == nil {
-			r.Fatalf("Apply = %v", err)
+			r.Fatalf("error of Apply = %v, want one for the refused frontend", err)
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answer from %s", name)
+			r.Errorf("answer from %s, want s2", name)
 		}
 	})
 }

@@ -147,7 +147,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for _, rule := range chain.Rules {
 			_, target, _ := strings.Cut(rule, "-g ")
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
-				t.Fatalf("%s leads to %s before it exists", chain.Name, target)
+				t.Fatalf("%s leads to %s, want only chains that already exist", chain.Name, target)
 			}
 		}
 		kernel[chain.Name] = chain.Rules
@@ -156,7 +156,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for chain, rules := range kernel {
 			for _, rule := range rules {
 				if strings.HasSuffix(rule, "-g "+name) {
-					t.Fatalf("%s is deleted although %s leads to it", name, chain)
+					t.Fatalf("%s is deleted although %s leads to it, want it later", name, chain)
 				}
 			}
 		}
@@ -170,7 +170,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	want := map[string][]string{}
 	tr.root.each(func(n *treeNode) {
 		if len(n.branches) > 4*fullNode { // more than fullNode only if the tree would be too deep
-			t.Fatalf("branches of %s = %d", n.name, len(n.branches))
+			t.Fatalf("branches of %s = %d, want fewer", n.name, len(n.branches))
 		}
 		want[n.name] = n.chain().Rules
 	})
@@ -213,7 +213,7 @@ func TestTreeIsShallow(t *testing.T) {
 			rules := 0
 			tr.root.each(func(n *treeNode) { rules += len(n.branches) })
 			if rules > 2*len(keys)+20 {
-				t.Errorf("%s: %d rules for %d keys", source.name, rules, len(keys))
+				t.Errorf("%s: rules = %d for %d keys, want fewer", source.name, rules, len(keys))
 			}
 		}
 	}

@@ -183,10 +183,10 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
-		t.Error("the table of the legacy variant is also used by nft: ", err)
+		t.Error("error of New for the legacy variant after nft = ", err)
 	} else {
 		if _, err := legacy.Observe(t.Context()); err != nil {
-			t.Error("taking over from nft: ", err)
+			t.Error("error of the switch from nft = ", err)
 		}
 		if err := legacy.Close(context.Background(), false); err != nil {
 			t.Error(err)
@@ -221,7 +221,7 @@ func TestDetail(t *testing.T) {
 	run(t, "ip6tables-nft", "-A", "INPUT", "-s", "2001:db8::1", "-j", "DROP")
 	const why = "(the host's other rules are there)"
 	if got := detail(xtables.Auto); got != "ipv4 by legacy "+why+"; ipv6 by nft "+why {
-		t.Errorf("detail = %q", got)
+		t.Errorf("detail = %q, want both variants", got)
 	}
 	fakeProgram(t, "ip6tables-legacy-restore", "VIPD-TRIAL", lacking, false)
 	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 by legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {

@@ -176,11 +176,11 @@ func TestForeign(t *testing.T) {
 		}
 		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {
 			if !strings.Contains(each[ours.Key].Error(), part) {
-				t.Errorf("error %q lacks %s", each[ours.Key], part)
+				t.Errorf("error = %q, want %s in it", each[ours.Key], part)
 			}
 		}
 		if got := k.text(t, func(k balancer.Key) bool { return k != other.Key }); got != before {
-			t.Errorf("foreign virtual servers before =\n%safterwards =\n%s", before, got)
+			t.Errorf("foreign virtual servers before =\n%safterwards =\n%swant the same", before, got)
 		}
 		p.restart(true)
 		p.observe()
@@ -211,7 +211,7 @@ func TestNoLedgerNoServer(t *testing.T) {
 		t.Error("Apply without a ledger = nil, want an error")
 	}
 	if got := p.k.text(t, every); got != "" {
-		t.Errorf("virtual servers without a ledger =\n%s", got)
+		t.Errorf("virtual servers without a ledger =\n%s\nwant none", got)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestDamageIsSeen(t *testing.T) {
 				t.Errorf("Intact = %q, %v, want a reason only if a change is certain", reason, err)
 			}
 			if seen := p.observe(); (seen.Digests[f.Key] == p.Digest(f)) == c.sure {
-				t.Errorf("Observe = %+v", seen)
+				t.Errorf("Observe = %+v, want the digest of the frontend unchanged = %t", seen, !c.sure)
 			}
 			p.apply(f)
 			if got := p.k.text(t, func(k balancer.Key) bool { return k == f.Key }); got != before {
@@ -379,7 +379,7 @@ func TestApplyCorrectsBeliefs(t *testing.T) {
 			}
 			p.remove(g)
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("state after the removal =\n%s", got)
+				t.Errorf("state after the removal =\n%s\nwant none", got)
 			}
 		})
 	}
@@ -407,7 +407,7 @@ func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if left := len(l.entries); dry != (left == 3) {
-			t.Errorf("dry %v: the ledger has %d entries", dry, left)
+			t.Errorf("dry %v: entries in the ledger = %d, want them only after a dry run", dry, left)
 		}
 	}
 	if got, want := k.text(t, every), "-A --sctp-service 10.96.0.0:80 -s rr\n"; got != want {

@@ -97,7 +97,7 @@ func TestIPVSFaultsAreNoticed(t *testing.T) {
 			cmd.Env = append(os.Environ(), faultVar+"="+fault, wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestIPVSConformance/"+name) {
-				t.Errorf("case %s accepts a dataplane that %s: %v\n%s", name, fault, err, out)
+				t.Errorf("case %s accepts a dataplane that %s, want a failure: %v\n%s", name, fault, err, out)
 			}
 		})
 	}

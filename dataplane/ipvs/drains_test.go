@@ -116,7 +116,7 @@ func TestFrontendLeaves(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("state after the drain =\n%s", got)
+				t.Errorf("state after the drain =\n%s\nwant none", got)
 			}
 		})
 	}
@@ -200,12 +200,12 @@ func TestManyLeave(t *testing.T) {
 			synctest.Wait()
 		})
 		if len(ops) != 1 || ops[0].Verb != ipvsnl.DeleteService || ops[0].Service.Key != frontends[7].Key {
-			t.Errorf("messages at the end of the last connection of %s = %v", frontends[7].Key, ops)
+			t.Errorf("messages at the end of the last connection of %s = %v, want one deletion", frontends[7].Key, ops)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := p.k.text(t, every); got != "" {
-			t.Errorf("state after the drains =\n%s", got)
+			t.Errorf("state after the drains =\n%s\nwant none", got)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)

@@ -38,7 +38,7 @@ func TestKilledBesideForeign(t *testing.T) {
 			func() {
 				defer func() {
 					if recover() == nil {
-						t.Error("no virtual server was created")
+						t.Error("virtual servers created = none, want one")
 					}
 				}()
 				_ = p.Apply(context.Background(), changes(all...))

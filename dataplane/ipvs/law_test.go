@@ -66,7 +66,7 @@ func TestHistories(t *testing.T) {
 				}
 				h.othersAreWhole()
 				if got := k.text(t, h.ours); got != "" {
-					t.Errorf("state after Close =\n%s", got)
+					t.Errorf("state after Close =\n%s\nwant none", got)
 				}
 			})
 		})
@@ -100,7 +100,7 @@ func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 			continue
 		}
 		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Expired(time.Now()) {
-			h.Errorf("%s cuts connections of %s, which is %s until %v", op, s.Addr, b.State, b.Until)
+			h.Errorf("%s cuts connections of %s, which is %s until %v; want it to drain", op, s.Addr, b.State, b.Until)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (h *history) othersAreWhole() {
 	h.Helper()
 	for k, text := range h.others {
 		if got := h.p.k.text(h, func(l balancer.Key) bool { return l == k }); got != text {
-			h.Fatalf("foreign virtual server before =\n%snow =\n%s", text, got)
+			h.Fatalf("foreign virtual server before =\n%snow =\n%swant the same", text, got)
 		}
 	}
 }
@@ -349,12 +349,12 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 		case s.Weight > 0:
 			active[s.Addr.String()] = true
 			if b == nil || b.State != balancer.Active || s.Forward != f.Forward || int(s.Upper) != b.MaxConnections || s.Lower != s.Upper {
-				h.Errorf("%s: destination %+v of backend %+v", k, s, b)
+				h.Errorf("%s: destination = %+v, want the form of backend %+v", k, s, b)
 			} else if f.Scheduler != balancer.SourceHash && s.Weight != b.Weight {
 				h.Errorf("%s: weight of destination %s = %d, want %d", k, s.Addr, s.Weight, b.Weight)
 			}
 		case s.Active+s.Inactive == 0, b != nil && b.Expired(time.Now()), k.Proto == balancer.UDP && b == nil:
-			h.Errorf("%s: destination %+v of backend %+v has no purpose", k, s, b)
+			h.Errorf("%s: destination = %+v without a purpose, want none for backend %+v", k, s, b)
 		default:
 			quiet = true
 		}
@@ -364,7 +364,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 	}
 	for _, b := range f.Backends {
 		if (b.State == balancer.Active) != active[b.Addr.String()] {
-			h.Errorf("%s: backend %+v has a destination with a weight: %v", k, b, active[b.Addr.String()])
+			h.Errorf("%s: destination of backend %+v has a weight = %v, want one only if the backend is active", k, b, active[b.Addr.String()])
 		}
 	}
 	want := render(f)

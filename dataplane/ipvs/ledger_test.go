@@ -81,7 +81,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatalf("seed %d: ledger = %v, timeouts = %v; want %v, %v", seed, again.entries, again.timeouts, want, l.timeouts)
 			}
 			if again.lines > 2*len(want)+maxObsoleteLines {
-				t.Fatalf("seed %d: lines = %d, entries = %d", seed, again.lines, len(want))
+				t.Fatalf("seed %d: lines = %d, entries = %d; want at most twice as many lines", seed, again.lines, len(want))
 			}
 			l = again
 		}
@@ -174,7 +174,7 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 	after, err := os.Stat(l.path)
 	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
-		t.Errorf("file size after a change = %d, before = %d, %v", after.Size(), before.Size(), err)
+		t.Errorf("file size after a change = %d, before = %d, error = %v; want the same file, and few bytes more", after.Size(), before.Size(), err)
 	}
 }
 

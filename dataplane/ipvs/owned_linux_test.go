@@ -33,11 +33,11 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 			t.Errorf("dry = %v: %q, want the incomplete file removed", dry, done)
 		}
 		if _, err := os.Stat(half); dry != (err == nil) {
-			t.Errorf("dry %v: half-written file: %v", dry, err)
+			t.Errorf("dry %v: error of the half-written file = %v, want it removed unless dry", dry, err)
 		}
 		_, missing := os.Stat(filepath.Join(dir, ledgerFile))
 		if err != nil || dry == os.IsNotExist(missing) {
-			t.Errorf("dry %v: Cleanup = %q, %v; ledger: %v", dry, done, err, missing)
+			t.Errorf("dry %v: Cleanup = %q, error = %v; ledger: %v; want it removed unless dry", dry, done, err, missing)
 		}
 	}
 }

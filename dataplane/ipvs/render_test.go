@@ -61,7 +61,7 @@ func TestSourceHashWeights(t *testing.T) {
 			sum += d.Weight
 		}
 		if sum > sourceHashBuckets {
-			t.Errorf("sum of weights %v = %d", c.weights, sum)
+			t.Errorf("sum of weights %v = %d, want it within the limit", c.weights, sum)
 		}
 	}
 }

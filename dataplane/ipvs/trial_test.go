@@ -27,7 +27,7 @@ func TestTrialLeavesNothing(t *testing.T) {
 		t.Errorf("messages of the trial = %v, want 6; unavailable = %v, want none", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
-		t.Errorf("state after the trial =\n%s%v", got, p.ledger.entries)
+		t.Errorf("state after the trial =\n%s%v\nwant none", got, p.ledger.entries)
 	}
 	if p.Traits().Detail != "" {
 		t.Errorf("Detail = %q, want nothing missing", p.Traits().Detail)
@@ -51,7 +51,7 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != "" {
-		t.Errorf("state after the next trial =\n%s", got)
+		t.Errorf("state after the next trial =\n%s\nwant none", got)
 	}
 	theirs := []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: balancer.Key{Addr: trialKey(inet.IPv4).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
 	if errs := k.Do(t.Context(), theirs); errs != nil {
@@ -62,7 +62,7 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != before {
-		t.Errorf("state before the trial =\n%safterwards =\n%s", before, got)
+		t.Errorf("state before the trial =\n%safterwards =\n%swant the same", before, got)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestOneFamilyMissing(t *testing.T) {
 	var each dataplane.KeyErrors
 	err := p.Apply(t.Context(), changes(web(key(0), 1), web(key(3), 1)))
 	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Traits().Detail, "ipv6") {
-		t.Errorf("Apply = %v, Detail = %q", err, p.Traits().Detail)
+		t.Errorf("error of Apply = %v, Detail = %q; want an error for the IPv6 frontend, and ipv6 in Detail", err, p.Traits().Detail)
 	}
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
 		t.Errorf("removal of a missing frontend = %v, want nil", err)
@@ -115,13 +115,13 @@ func TestMissingSchedulers(t *testing.T) {
 		instead, nearest := d.Capabilities().Nearest[balancer.Scheduler(name)]
 		switch has := name == "rr" || name == "lc" || name == "sh"; {
 		case has == nearest, nearest && instead != balancer.RoundRobin:
-			t.Errorf("%s: substitute = %q, %v", name, instead, nearest)
+			t.Errorf("%s: substitute = %q, nearest = %v; want round robin only for a missing scheduler", name, instead, nearest)
 		case !has && name != "random" && !strings.Contains(d.Traits().Detail, fmt.Sprint("scheduler ", name)):
-			t.Errorf("Detail lacks the missing %s: %s", name, d.Traits().Detail)
+			t.Errorf("missing %s is not in Detail, want it: %s", name, d.Traits().Detail)
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
-		t.Error("a scheduler that one kernel lacks is missing for all kernels")
+		t.Error("Nearest = unexpected, want the missing scheduler only in this kernel")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
 		t.Errorf("error without schedulers = %v, want one about modprobe", err)

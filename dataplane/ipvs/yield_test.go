@@ -40,7 +40,7 @@ func TestYield(t *testing.T) {
 			}
 			for _, f := range want {
 				if _, ok := table[f.Key]; !ok {
-					t.Errorf("%s the virtual server %s is missing", when, f.Key)
+					t.Errorf("%s: virtual server %s = missing, want it", when, f.Key)
 				}
 			}
 		}

@@ -96,7 +96,7 @@ func TestLargeEdits(t *testing.T) {
 		slots += len(f.slots)
 	}
 	if made := y.epoch - before; len(y.fronts) != frontends || slots <= 2*maxBatchElements || made < uint64(slots/maxBatchElements) {
-		t.Errorf("frontends = %d, slots = %d, transactions = %d", len(y.fronts), slots, made)
+		t.Errorf("frontends = %d, slots = %d, transactions = %d, want all frontends in several transactions", len(y.fronts), slots, made)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func (h *foreignHistory) repair() {
 	reason := h.intact()
 	seen, err = h.d.Observe(h.Context())
 	if reason != "" || err != nil || len(seen.Damage) > 0 {
-		h.Fatalf("Intact after the repair = %q, damage = %q, %v", reason, seen.Damage, err)
+		h.Fatalf("Intact after the repair = %q, damage = %q, error = %v, want none", reason, seen.Damage, err)
 	}
 }
 
@@ -225,7 +225,7 @@ func (h *foreignHistory) check(at string) {
 	}
 	for name, c := range y.chains {
 		if c.users > 0 && name != unserved && (c.choice == choice{} || c.number == 0 && name != clearing) {
-			h.Fatalf("%s: chain %s would be written again: %+v", at, name, *c)
+			h.Fatalf("%s: chain %s would be written again, want its rules known: %+v", at, name, *c)
 		}
 	}
 	found := y.frontsOf(&k)
@@ -280,7 +280,7 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 	}
 	load(t, "delete table ip vipd")
 	if h.intact() == "" {
-		t.Error("after a refusal, Intact does not report a missing table")
+		t.Error("Intact after a refusal = no reason, want the missing table")
 	}
 	h.repair()
 	if err := y.table.Conn.Close(); err != nil {
@@ -288,7 +288,7 @@ func TestLooksAfterFailedTransactions(t *testing.T) {
 	}
 	fails()
 	if h.intact() == "" {
-		t.Error("Intact after an unknown outcome = no reason")
+		t.Error("Intact after an unknown outcome = no reason, want one")
 	}
 	load(t, "delete table ip vipd")
 }

@@ -44,7 +44,7 @@ func TestWeighted(t *testing.T) {
 			sum, common = sum+b.Weight, gcd(common, b.Weight)
 		}
 		if len(slots) > max(maxSlots, slotsEach*len(backends))+len(backends) {
-			t.Fatalf("weighted(%v) = %d slots", backends, len(slots))
+			t.Fatalf("slots of weighted(%v) = %d, want fewer", backends, len(slots))
 		}
 		counts := count(slots)
 		for _, b := range backends {
@@ -52,7 +52,7 @@ func TestWeighted(t *testing.T) {
 			share, want := float64(n)/float64(len(slots)), float64(b.Weight)/float64(sum)
 			exact := sum/common <= maxSlots
 			if n < 1 || exact && n*sum != b.Weight*len(slots) || n > 1 && (share > 1.1*want || share < 0.9*want) && n > 20 {
-				t.Errorf("%v: slots of %s = %d of %d, weight = %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
+				t.Errorf("%v: slots of %s = %d of %d, want the share of weight %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func TestArrange(t *testing.T) {
 		}
 		got := arrange(there, want, false)
 		if fmt.Sprint(count(got)) != fmt.Sprint(count(want)) {
-			t.Fatalf("arrange(%[2]v, %[1]v) = %[3]v", want, there, got)
+			t.Fatalf("arrange(%[2]v, %[1]v) = %[3]v, want the same slots in another order", want, there, got)
 		}
 		kept, could := 0, 0
 		needed := count(want)
@@ -94,7 +94,7 @@ func TestArrange(t *testing.T) {
 			t.Errorf("arrange(%[2]v, %[1]v) = %[3]v: unchanged slots = %[4]d, want %[5]d", want, there, got, kept, could)
 		}
 		if fixed := arrange(there, want, true); !slices.Equal(fixed, want) {
-			t.Errorf("arrange(fixed %v) = %v", want, fixed)
+			t.Errorf("arrange(fixed %v) = %v, want the wanted order", want, fixed)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestHashedMoves(t *testing.T) {
 		after := hashed(slices.Delete(slices.Clone(backends), gone, gone+1))
 		for i := range before {
 			if before[i] != after[i] && before[i] != backends[gone].Addr {
-				t.Fatalf("bucket %d moved from %s to %s, although %s was removed", i, before[i], after[i], backends[gone].Addr)
+				t.Fatalf("bucket %d moved from %s to %s, want it unchanged because only %s was removed", i, before[i], after[i], backends[gone].Addr)
 			}
 		}
 	}
@@ -129,13 +129,13 @@ func TestIDs(t *testing.T) {
 		seen := map[uint32]bool{}
 		for a, id := range ids {
 			if id == 0 || seen[id] {
-				t.Fatalf("id of %s = %d", a, id)
+				t.Fatalf("id of %s = %d, want a new one that is not 0", a, id)
 			}
 			seen[id] = true
 		}
 		for a, id := range idsOf(&balancer.Frontend{Backends: backends[:1]}, backends[:1]) {
 			if ids[a] != id {
-				t.Errorf("id of %s alone = %d, among others = %d", a, id, ids[a])
+				t.Errorf("id of %s alone = %d, want %d as among others", a, id, ids[a])
 			}
 		}
 	}

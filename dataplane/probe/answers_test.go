@@ -280,11 +280,11 @@ func TestExchangeTranscript(t *testing.T) {
 		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("transcript lacks %q:\n%s", want, text)
+			t.Errorf("transcript has no %q, want it:\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "hunter2") {
-		t.Errorf("transcript shows a secret:\n%s", text)
+		t.Errorf("transcript =\n%s\nwant no secret", text)
 	}
 
 	for name, answer := range map[string]func(net.Conn){
@@ -292,7 +292,7 @@ func TestExchangeTranscript(t *testing.T) {
 		"split at the limit": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
 	} {
 		if _, text = newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
-			t.Errorf("transcript shows a secret %s:\n%s", name, text)
+			t.Errorf("transcript %s =\n%s\nwant no secret", name, text)
 		}
 	}
 

@@ -167,7 +167,7 @@ func TestSentSecrets(t *testing.T) {
 				t.Errorf("result = %s %q, want a failure with %q", r.Outcome, r.Text, c.text)
 			}
 			if strings.Contains(r.Text+text, "cret") || !strings.Contains(text, "(hidden)") || !strings.Contains(text, " bytes)\n") {
-				t.Errorf("result %q or transcript shows a secret:\n%s", r.Text, text)
+				t.Errorf("result = %q, transcript =\n%s\nwant no secret in either", r.Text, text)
 			}
 		})
 	}

@@ -107,7 +107,7 @@ func TestExecLeavesNothing(t *testing.T) {
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {
-				t.Errorf("%s: check took %s, the timeout is %s", name, took, h.Timeout)
+				t.Errorf("%s: time of the check = %s, want at most the timeout of %s and some slack", name, took, h.Timeout)
 			}
 			text, err := os.ReadFile(filepath.Join(dir, name))
 			if err == nil {
@@ -119,7 +119,7 @@ func TestExecLeavesNothing(t *testing.T) {
 			h.Timeout *= 4
 		}
 		if pid == 0 {
-			t.Fatalf("%s: the program did not start its child: %s: %s", name, got.Outcome, got.Text)
+			t.Fatalf("%s: outcome = %s, want the program to start its child: %s", name, got.Outcome, got.Text)
 		}
 		wait.For(t, 5*time.Second, name+": the end of what the program had started", func() bool { return syscall.Kill(pid, 0) != nil })
 	}

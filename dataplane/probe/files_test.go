@@ -65,10 +65,10 @@ func TestFilesHang(t *testing.T) {
 		synctest.Wait()
 		for host := range byte(20) {
 			if reported.At(at("works", host)) != balancer.HealthUp || reported.Has(at("hangs", host)) {
-				t.Errorf("host %d: verdict = %v next to %v, whose files hang", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
+				t.Errorf("host %d: verdict = %v next to %v, want up for the first, and none for the second, whose files hang", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
 			}
 			if s, _ := r.Status(at("hangs", host)); s.State.Last.Outcome != health.NotRun {
-				t.Errorf("result of host %d, whose files hang = %+v", host, s.State.Last)
+				t.Errorf("result of host %d, whose files hang = %+v, want that the check did not run", host, s.State.Last)
 			}
 		}
 		answer <- errors.New("the server is back, the file is not")
@@ -83,7 +83,7 @@ func TestFilesHang(t *testing.T) {
 		select {
 		case <-over:
 		default:
-			t.Error("Close waits for a file")
+			t.Error("Close waited for a file, want it to return")
 		}
 		close(answer) // releases the last read
 	})

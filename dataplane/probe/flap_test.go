@@ -115,7 +115,7 @@ func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 		}
 		for _, passed := range f.results[w.after-needed : w.after] {
 			if passed != (w.weight > 0) {
-				t.Errorf("seed %d: the weight changes to %d after the results %v", seed, w.weight, f.results[w.after-needed:w.after])
+				t.Errorf("seed %d: weight = %d after the results %v, want the weight to follow the last results", seed, w.weight, f.results[w.after-needed:w.after])
 			}
 		}
 	}

@@ -112,7 +112,7 @@ func FuzzSteps(f *testing.F) {
 		whole, errWhole := a.converse(answer{Reader: bytes.NewReader(data)})
 		parts, errParts := a.converse(answer{Reader: bytes.NewReader(data), most: int(part%7) + 1})
 		if whole != parts || fmt.Sprint(errWhole) != fmt.Sprint(errParts) {
-			t.Errorf("converse(%q) = %q, %v at once, but %q, %v in parts of %d", data, whole, errWhole, parts, errParts, part%7+1)
+			t.Errorf("converse(%q) = %q, %v at once, but %q, %v in parts of %d; want the same", data, whole, errWhole, parts, errParts, part%7+1)
 		}
 		legible(t, whole, errWhole)
 		_, rest, first := bytes.Cut(data, []byte("220"))

@@ -235,7 +235,7 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
 	if got.Took > h.Timeout+wait.Patience {
-		t.Errorf("check took %s, the timeout is %s", got.Took, h.Timeout)
+		t.Errorf("time of the check = %s, want at most the timeout of %s and some slack", got.Took, h.Timeout)
 	}
 }
 

@@ -59,10 +59,10 @@ func TestSeveralChecks(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			status, _ := r.Status(name)
 			if status.State.Verdict != c.verdict || r.Verdicts().At(name) != c.verdict || len(status.Checks) != 2 || !strings.HasPrefix(status.State.Cause, c.cause) {
-				t.Errorf("%+v: status = %+v, published %q", c, status, r.Verdicts().At(name))
+				t.Errorf("%+v: status = %+v, published = %q, want the verdict, its cause, and two checks", c, status, r.Verdicts().At(name))
 			}
 			if took := status.State.Since.Sub(before); c.changesVerdict && took < c.takesAtLeast {
-				t.Errorf("%+v: the change took %s", c, took)
+				t.Errorf("%+v: time of the change = %s, want at least takesAtLeast", c, took)
 			}
 			w.mu.Lock()
 			w.broken[at(0)], w.broken[other()] = false, false

@@ -155,7 +155,7 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("Answer(%s) = %s\nwant %s", c.lookup, got, c.want)
 			}
 			if !slices.Equal(c.last, before) {
-				t.Errorf("Answer changed the last members to %v", c.last)
+				t.Errorf("members after Answer = %v, want the last ones", c.last)
 			}
 		})
 	}
@@ -316,7 +316,7 @@ func TestPrograms(t *testing.T) {
 	}
 	l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", `i=0; while [ $i -lt 10000 ]; do echo 10.1.$((i/250)).$((i%250)):8080 weight=5; i=$((i+1)); done`}, "\x00")}
 	if a := client(t, "").Answer(t.Context(), l, nil); len(a.Members) != 10000 || a.Failure != "" {
-		t.Errorf("a program printed 10000 endpoints: got %d, failure %q", len(a.Members), a.Failure)
+		t.Errorf("endpoints of a program that prints 10000 = %d, failure = %q; want all and no failure", len(a.Members), a.Failure)
 	}
 }
 

@@ -60,11 +60,11 @@ func start(t *testing.T) *running {
 		}
 		select {
 		case err := <-r.done:
-			t.Fatalf("the server ended: %v", err)
+			t.Fatalf("error of the server = %v, want none", err)
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the server did not report its address: %q", r.out)
+			t.Fatalf("output of the server = %q, want its address", r.out)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (r *running) end(t *testing.T) {
 	t.Helper()
 	r.stop()
 	if err := <-r.done; err != nil {
-		t.Errorf("the server ended with %v", err)
+		t.Errorf("error at the end of the server = %v, want none", err)
 	}
 }
 
@@ -166,16 +166,16 @@ func TestGracefulEnd(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.fetch(t, "/count"), "http=1"); {
 		if time.Now().After(deadline) {
-			t.Fatal("the slow request did not arrive")
+			t.Fatal("the slow request did not arrive, want it")
 		}
 	}
 	r.end(t)
 	if got := <-answer; !strings.HasPrefix(got, "a ") {
-		t.Errorf("answer of the open request = %q", got)
+		t.Errorf("answer of the open request = %q, want its text", got)
 	}
 	if conn, err := net.Dial("tcp", r.http); err == nil {
 		_ = conn.Close()
-		t.Error("the stopped server still accepts connections")
+		t.Error("the stopped server accepts connections, want a refusal")
 	}
 }
 

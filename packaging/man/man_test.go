@@ -41,12 +41,12 @@ func TestPages(t *testing.T) {
 	}
 	for _, field := range fields(reflect.TypeFor[balancer.Service](), reflect.TypeFor[balancer.Port](), reflect.TypeFor[balancer.Endpoint](), reflect.TypeFor[balancer.Discover](), reflect.TypeFor[balancer.Health]()) {
 		if !strings.Contains(string(page), `\fB`+field) && !strings.Contains(string(page), ", "+field) {
-			t.Errorf("vipd.toml(5) lacks the field %s", field)
+			t.Errorf("vipd.toml(5) has no field %s, want it", field)
 		}
 	}
 	for _, setting := range []string{`mode = "auto"`, `[store]`, `masquerade_bit = 14`} {
 		if !strings.Contains(string(page), escaped(setting)) {
-			t.Errorf("vipd.toml(5) lacks %s", setting)
+			t.Errorf("vipd.toml(5) has no %s, want it", setting)
 		}
 	}
 	lab.Need(t, "groff")

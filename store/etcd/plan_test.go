@@ -82,7 +82,7 @@ func TestPlanJudges(t *testing.T) {
 		delete(want, problem.Service)
 	}
 	if len(want) > 0 {
-		t.Errorf("missing problems: %v", want)
+		t.Errorf("missing problems = %v, want none", want)
 	}
 }
 

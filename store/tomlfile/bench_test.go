@@ -75,7 +75,7 @@ func BenchmarkLoad(b *testing.B) {
 				l := newLoader("", dir)
 				l.load(look{all: true})
 				if l.state.Services.Len() != 10_000 || len(l.state.Problems) > 0 {
-					b.Fatalf("services = %d, problems = %v", l.state.Services.Len(), l.state.Problems)
+					b.Fatalf("services = %d, problems = %v, want all and none", l.state.Services.Len(), l.state.Problems)
 				}
 			}
 			b.ReportMetric(stop(), "MiB-peak")

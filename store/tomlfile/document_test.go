@@ -20,7 +20,7 @@ import (
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("files in testdata/where = none, %v", err)
+		t.Fatalf("files in testdata/where = none, error = %v, want some", err)
 	}
 	at := regexp.MustCompile(`# @ (.*)$`)
 	for _, file := range files {

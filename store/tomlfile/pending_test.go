@@ -136,7 +136,7 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, o := range []store.Outcome{store.Started, store.Resumed, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[o] == 0 {
-			t.Errorf("outcome %s never occurred: %v", o, seen)
+			t.Errorf("outcome %s never occurred, want each: %v", o, seen)
 		}
 	}
 }
@@ -225,10 +225,10 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	}
 	err := b.reload(try(table(2), time.Hour))
 	if err == nil || !strings.HasPrefix(err.Error(), "the change is not applied, because it can't be recorded: ") {
-		t.Errorf("error = %v", err)
+		t.Errorf("error = %v, want none", err)
 	}
 	if b.served() != "a=1" || b.loader.state.Pending != nil {
-		t.Errorf("served = %s, pending = %v", b.served(), b.loader.state.Pending)
+		t.Errorf("served = %s, pending = %v, want the pending text", b.served(), b.loader.state.Pending)
 	}
 	if err := os.Rename(away, state); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	b.restart()
 	defer b.close()
 	if b.served() != "a=1" || len(b.outcomes) > 0 {
-		t.Errorf("after a restart: served = %s, outcomes = %v", b.served(), b.outcomes)
+		t.Errorf("after a restart: served = %s, outcomes = %v, want the former text", b.served(), b.outcomes)
 	}
 }
 
@@ -263,17 +263,17 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
 		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: a restart before ") || b.served() != "a=1" {
-			t.Errorf("abort: error = %v, served = %s", err, b.served())
+			t.Errorf("abort: error = %v, served = %s, want the former text", err, b.served())
 		}
 	})
 	b.start()
 	if err := b.reload(Reload{Abort: true}); err != nil {
-		t.Errorf("second abort: error = %v", err)
+		t.Errorf("error of a second abort = %v, want that none is pending", err)
 	}
 	unwritable(func() {
 		b.save(table(2))
 		if err := b.reload(Reload{}); err != nil || b.served() != "a=2" {
-			t.Errorf("confirmation: error = %v, served = %s", err, b.served())
+			t.Errorf("confirmation: error = %v, served = %s, want the new text", err, b.served())
 		}
 		b.save(table(3))
 	})
@@ -297,7 +297,7 @@ func TestPendingKeepsPointers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.loader.state.Services.At("b") != first {
-			t.Errorf("after %+v: the pointer of b has changed", r)
+			t.Errorf("after %+v: the pointer of b has changed, want the same", r)
 		}
 	}
 	b.close()
@@ -319,13 +319,13 @@ func TestPendingOvertaken(t *testing.T) {
 	b.save(table(3))
 	err = errors.Join(err, b.reload(Reload{}))
 	if problems := b.loader.state.Problems; err != nil || b.served() != "a=2" || len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "has changed while another change") {
-		t.Errorf("error = %v, served = %s, problems = %v", err, b.served(), problems)
+		t.Errorf("error = %v, served = %s, problems = %v, want the former text", err, b.served(), problems)
 	}
 	if err := b.reload(try(table(4), time.Hour)); err == nil || !strings.Contains(err.Error(), " by ana is pending already, until ") {
-		t.Errorf("error of another change = %v", err)
+		t.Errorf("error of another change = %v, want a refusal", err)
 	}
 	if err := b.reload(Reload{Abort: true}); err != nil || b.served() != "a=3" || len(b.loader.state.Problems) != 0 {
-		t.Errorf("error = %v, served = %s, problems = %v", err, b.served(), b.loader.state.Problems)
+		t.Errorf("error = %v, served = %s, problems = %v, want the former text", err, b.served(), b.loader.state.Problems)
 	}
 	if want := []store.Outcome{store.Started, store.Aborted}; !slices.Equal(b.outcomes, want) {
 		t.Errorf("outcomes = %v, want %v", b.outcomes, want)

@@ -151,7 +151,7 @@ func TestReadsRealFlows(t *testing.T) {
 				t.Errorf("%s: flow = %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
 			}
 			if masqueraded := got.Reply.Dst.Addr() != client; masqueraded != want.status.Has(srcNAT) {
-				t.Errorf("%s: answers lead to %s", want.key, got.Reply.Dst)
+				t.Errorf("destination of replies of %s = %s, want the client unless its address is masqueraded", want.key, got.Reply.Dst)
 			}
 			if want.state == "closed" && got.State == "cookie-wait" {
 				got.State = want.state // some kernels report this state for the first packet
@@ -163,7 +163,7 @@ func TestReadsRealFlows(t *testing.T) {
 				t.Errorf("%s: start = %s, want about %s", want.key, got.Start, began)
 			}
 			if got.In < 20 || got.Status.Has(SeenReply) != (got.Out > 20) {
-				t.Errorf("%s: bytes from the client = %d, to the client = %d", want.key, got.In, got.Out)
+				t.Errorf("%s: bytes from the client = %d, to the client = %d, want at least 20, and replies only if seen", want.key, got.In, got.Out)
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func (r *rig) untilCut(due time.Time) {
 		return n == 0
 	})
 	if time.Now().Before(due) {
-		r.Errorf("the connection was last seen %s before its time", due.Sub(seen))
+		r.Errorf("the connection ended %s early, want it until its time", due.Sub(seen))
 	}
 }
 

@@ -215,7 +215,7 @@ func (r *rig) counted() dataplane.FrontendCount {
 	k := counters.BackendKey{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
 	all := r.tracker.Counters(context.Background(), map[counters.BackendKey]counters.Count{k: {All: 1}})
 	if len(all) != 1 || len(all[0].Backends) != 1 {
-		r.Fatalf("Counters = %+v", all)
+		r.Fatalf("Counters = %+v, want one frontend", all)
 	}
 	return all[0]
 }

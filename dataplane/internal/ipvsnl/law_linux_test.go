@@ -117,7 +117,7 @@ func TestIPVSTimeouts(t *testing.T) {
 		got, err := k.Timeouts(t.Context())
 		want, fakeErr := f.Timeouts(t.Context())
 		if got != want || err != nil || fakeErr != nil {
-			t.Errorf("after setting %+v: kernel = %+v, %v; fake = %+v, %v", set, got, err, want, fakeErr)
+			t.Errorf("after setting %+v: kernel = %+v, %v; fake = %+v, %v; want the same", set, got, err, want, fakeErr)
 		}
 	}
 }

@@ -196,7 +196,7 @@ func TestTables(t *testing.T) {
 			t.Fatalf("seed %d: others = %d, %v; want the number of virtual servers", seed, others, err)
 		}
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
-			t.Fatalf("seed %d: %s", seed, diff)
+			t.Fatalf("seed %d: (-want +got):\n%s", seed, diff)
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestPendingCovers(t *testing.T) {
 		}
 	}
 	if !(&Pending{}).Covers("n1", "") {
-		t.Error("a change without a scope does not cover all nodes")
+		t.Error("a change without a scope excludes some nodes, want all included")
 	}
 	for _, text := range []string{"", "n1,", "0%", "101%", "x%", "NaN%", "zone=", "a/b"} {
 		if on, err := ParseScope(text); err == nil {
@@ -34,11 +34,11 @@ func TestPendingCovers(t *testing.T) {
 			}
 		}
 		if got := 100 * len(covered) / nodes; got < share-4 || got > share+4 {
-			t.Errorf("%d%% covers %d%% of the nodes", share, got)
+			t.Errorf("share of nodes of %d%% = %d%%, want about the same", share, got)
 		}
 		for _, name := range before {
 			if !slices.Contains(covered, name) {
-				t.Fatalf("%d%% lacks %s, which a smaller share covers", share, name)
+				t.Fatalf("%d%% excludes %s, want it because a smaller share includes it", share, name)
 			}
 		}
 		before = covered

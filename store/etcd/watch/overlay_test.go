@@ -226,7 +226,7 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, how := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[how] == 0 {
-			t.Errorf("outcome %s never occurred: %v", how, seen)
+			t.Errorf("outcome %s never occurred, want each: %v", how, seen)
 		}
 	}
 }
